@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
 from server.api import errors
-from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
+from server.api.dialects import chat, cohere, completions, embeddings, pooling, rerank, sagemaker
 from server.api.dialects.llama import routes as llama
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import routes as responses
@@ -51,6 +51,8 @@ from server.api.wire.messages import CountTokensRequest, MessageAnswer, Messages
 from server.api.wire.pooling import (
     ClassifyList,
     ClassifyRequest,
+    CohereEmbedAnswer,
+    CohereEmbedRequest,
     EmbeddingList,
     EmbeddingRequest,
     PoolingList,
@@ -67,7 +69,7 @@ RATE_LIMIT_HEADERS = [
     f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 ]
 GENERATING = (chat, completions, responses, messages, llama, sagemaker)
-ENCODING = (embeddings, pooling, rerank)
+ENCODING = (embeddings, pooling, rerank, cohere)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
 BODIES = (
@@ -91,6 +93,7 @@ BODIES = (
     InfillRequest,
     LlamaEmbeddingRequest,
     ApplyTemplateRequest,
+    CohereEmbedRequest,
 )
 
 ANSWERS = (
@@ -104,6 +107,7 @@ ANSWERS = (
     ScoreList,
     RerankAnswer,
     LlamaCompletion,
+    CohereEmbedAnswer,
 )
 
 

@@ -18,7 +18,7 @@ TEXT = r"/v1/completions(/render)?|/invocations|/tokenize"
 CHAT = r"/v1/chat/completions(/render)?|/invocations|/tokenize"
 MESSAGES = r"/v1/messages(/count_tokens)?"
 RESPONSES = r"/v1/responses"
-ENCODING = r"/v1/embeddings|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
+ENCODING = r"/v1/embeddings|/v2/embed|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
 FIELDS = "|".join(("id", "name", "input", "text", "tool_use_id"))
 
 
@@ -67,7 +67,7 @@ BEYOND_SCHEMAS = [
     Rule(ENCODING, r"\S+ (classifies and makes no embeddings|embeds and has no classes): ask .*"),
     Rule(ENCODING, r"dimensions is for embeddings(: this model classifies| of texts, not of tokens)\."),
     Rule(ENCODING, r"dimensions is \d+: an embedding has \d+\."),
-    Rule(ENCODING, r"max_tokens_per_doc is \d+: documents are held to the model's length of .*"),
+    Rule(ENCODING, r"Exactly one of documents and texts is required\."),
     Rule(ENCODING, r"input(\[\d+\])? has \d+ (characters|tokens); this server encodes texts of up to \d+ tokens\..*"),
     Rule(GENERATING, r"(prompt_|top_)?logprobs is \d+, but this server gives at most \d+\."),
     Rule(f"{GENERATING}|{RESPONSES}", r"This model's maximum context length is .*"),

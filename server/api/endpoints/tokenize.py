@@ -54,7 +54,7 @@ class TokenizeResponse(WireModel):
     count: int
     max_model_len: int
     tokens: list[int]
-    token_strs: list[str] | None = optional()
+    token_strs: list[str] | None = None
 
 
 class TokenPiece(WireModel):
