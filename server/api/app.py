@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
 from server.api import errors
-from server.api.dialects import chat, cohere, completions, embeddings, pooling, rerank, sagemaker
+from server.api.dialects import chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
 from server.api.dialects.llama import routes as llama
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import routes as responses
@@ -40,6 +40,7 @@ from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
 from server.api.wire.chat import ChatCompletion, ChatRequest
 from server.api.wire.completions import Completion, CompletionRequest
+from server.api.wire.generate import GenerateAnswer, GenerateRequest
 from server.api.wire.llama import (
     ApplyTemplateRequest,
     InfillRequest,
@@ -68,7 +69,7 @@ from server.api.wire.responses import ResponsesRequest
 RATE_LIMIT_HEADERS = [
     f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 ]
-GENERATING = (chat, completions, responses, messages, llama, sagemaker)
+GENERATING = (chat, completions, responses, messages, llama, generate, sagemaker)
 ENCODING = (embeddings, pooling, rerank, cohere)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
@@ -94,6 +95,7 @@ BODIES = (
     LlamaEmbeddingRequest,
     ApplyTemplateRequest,
     CohereEmbedRequest,
+    GenerateRequest,
 )
 
 ANSWERS = (
@@ -108,6 +110,7 @@ ANSWERS = (
     RerankAnswer,
     LlamaCompletion,
     CohereEmbedAnswer,
+    GenerateAnswer,
 )
 
 
