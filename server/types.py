@@ -38,7 +38,7 @@ class SamplingParams:
     seed: int = 0  # always set: the API draws one when the client gives none
     logprobs: int | None = None  # None = not wanted; k = the sampled token's and the k best
     prompt_logprobs: int | None = None  # the same of each token of the prompt but the first
-    logprob_token_ids: tuple[int, ...] = ()  # where logprobs are wanted: of these tokens, in place of the best
+    logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these tokens and the sampled one, in place of the best
     grammar: str = ""  # what the output must follow, in llguidance's form (engine/grammar.py); "" = anything
 
 

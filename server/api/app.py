@@ -9,7 +9,8 @@ from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
 from server.api import errors
-from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
+from server.api.dialects import chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
+from server.api.dialects.llama import routes as llama
 from server.api.dialects.messages import batches as message_batches
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import conversations
@@ -41,12 +42,22 @@ from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
 from server.api.wire.chat import ChatCompletion, ChatRequest
 from server.api.wire.completions import Completion, CompletionRequest
+from server.api.wire.generate import GenerateAnswer, GenerateRequest
+from server.api.wire.llama import (
+    ApplyTemplateRequest,
+    InfillRequest,
+    LlamaCompletion,
+    LlamaCompletionRequest,
+    LlamaEmbeddingRequest,
+)
 from server.api.wire.message import MessageAnswer
 from server.api.wire.message_batches import MessageBatchRequest
 from server.api.wire.messages import CountTokensRequest, MessagesRequest
 from server.api.wire.pooling import (
     ClassifyList,
     ClassifyRequest,
+    CohereEmbedAnswer,
+    CohereEmbedRequest,
     EmbeddingList,
     EmbeddingRequest,
     PoolingList,
@@ -68,8 +79,8 @@ from server.api.wire.responses import (
 RATE_LIMIT_HEADERS = [
     f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 ]
-GENERATING = (chat, completions, responses, conversations, messages, sagemaker)
-ENCODING = (embeddings, pooling, rerank)
+GENERATING = (chat, completions, responses, conversations, messages, llama, generate, sagemaker)
+ENCODING = (embeddings, pooling, rerank, cohere)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches, message_batches)
 BODIES = (
@@ -94,6 +105,12 @@ BODIES = (
     ScoreRequest,
     RerankRequest,
     AbortRequest,
+    LlamaCompletionRequest,
+    InfillRequest,
+    LlamaEmbeddingRequest,
+    ApplyTemplateRequest,
+    CohereEmbedRequest,
+    GenerateRequest,
 )
 
 ANSWERS = (
@@ -107,6 +124,9 @@ ANSWERS = (
     ClassifyList,
     ScoreList,
     RerankAnswer,
+    LlamaCompletion,
+    CohereEmbedAnswer,
+    GenerateAnswer,
 )
 
 

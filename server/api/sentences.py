@@ -26,6 +26,11 @@ class Sentences:
         assert self._facts is not None
         return EncoderTokenizer(self._tokenizer, self._facts.max_length, self._files.is_lower_case)
 
+    @property
+    def prompt_names(self) -> list[str]:
+        """Names of the checkpoint's own prompts."""
+        return list(self._files.prompts)
+
     def prompt(self, name: str | None) -> str:
         """What is put before a text: the prompt of that name, or the default one. Raises InvalidRequest."""
         name = self._files.default_prompt_name if name is None else name

@@ -53,18 +53,22 @@ class RawLogprobs:
     """Log-probabilities of one row before any change but its grammar's; made before the token is sampled."""
 
     def __init__(self, row: Row, num_top: int, token_ids: Sequence[int] = ()) -> None:
-        """Of the `num_top` best tokens, best first, or of `token_ids` in their order."""
+        """Prepare those of the `num_top` best tokens, best first, or of `token_ids` in their order."""
+        self._is_named = bool(token_ids)
         self._raw = row.astype(np.float64)
         peak = self._raw.max()
         self._log_total = peak + math.log(np.exp(self._raw - peak).sum())
         self._shown = np.array(token_ids, np.int64) if token_ids else best_of(self._raw, min(num_top, len(row)))
 
     def of(self, token: int) -> TokenLogprobs:
-        """The log-probabilities of `token` and of those to be shown beside it."""
+        """Return the log-probabilities of `token` and of those to be shown beside it; it is among named ones too."""
+        shown = [int(t) for t in self._shown]
+        if self._is_named and token not in shown:
+            shown.insert(0, token)
         return TokenLogprobs(
             sampled=float(self._raw[token] - self._log_total),
-            top_token_ids=tuple(int(t) for t in self._shown),
-            top_logprobs=tuple(float(self._raw[t] - self._log_total) for t in self._shown),
+            top_token_ids=tuple(shown),
+            top_logprobs=tuple(float(self._raw[t] - self._log_total) for t in shown),
             rank=int(np.count_nonzero(self._raw >= self._raw[token])),
         )
 

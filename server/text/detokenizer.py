@@ -1,10 +1,10 @@
 """Incremental detokenization: incomplete characters and possible stop strings are held back.
 
-Pure: no tokens are ever re-ordered or dropped, and the deltas of a stream concatenate to the decoding of all its ids,
-cut at the stop string that completes first.
+Pure: no tokens are ever re-ordered or dropped, and the deltas of a stream concatenate to the decoding of all its ids
+without a character that is unfinished at their end, cut at the stop string that completes first.
 
-`tokenizers.decoders.DecodeStream` gives the same deltas for whole characters but repeats a prompt that ends inside one,
-never gives out an incomplete end, and fails on byte-fallback ids that are no UTF-8; the tests hold both.
+`tokenizers.decoders.DecodeStream` gives the same deltas for whole characters but repeats a prompt that ends inside one
+and fails on byte-fallback ids that are no UTF-8; the tests hold both.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ class TextStream:
         self._skip_special = skip_special_tokens
         tail = [i for i in prompt_token_ids[-4 * CONTEXT_TOKENS :] if not tokenizer.is_silent(i, skip_special_tokens)]
         self._window = tail[-CONTEXT_TOKENS:]
-        text = self._decode()
-        self._given = self._final(text, self._window[-1]) if self._window else ""
-        self._is_whole = self._given == text  # nothing of the window is still to be given
+        self._given = tokenizer.decode_whole(self._window, skip_special_tokens)
+        self._is_whole = self._given == self._decode()  # nothing of the window is still to be given
 
     def feed(self, token_id: int) -> str:
         """Add one id; returns the text that can no longer change."""
@@ -52,14 +51,15 @@ class TextStream:
         return delta
 
     def finish(self) -> str:
-        """The rest of the text, after the last id: a broken character stays U+FFFD."""
-        return self._advance(self._decode())
+        """Return the rest of the text after the last id; a character that is unfinished there is left out."""
+        return self._advance(self._tokenizer.decode_whole(self._window, self._skip_special))
 
     def _final(self, text: str, token_id: int) -> str:
-        """The part of `text` that later ids cannot change."""
+        """Return the part of `text` that later ids cannot change."""
         if not self._tokenizer.is_byte(token_id):
-            # An incomplete character at the end decodes to exactly one U+FFFD.
-            return text.removesuffix(BROKEN)
+            if not (text.endswith(BROKEN) and self._tokenizer.num_unfinished(self._window)):
+                return text
+            return text.removesuffix(BROKEN)  # an incomplete character at the end decodes to exactly one U+FFFD
         # A byte-fallback decoder turns a whole run of bytes into U+FFFD while its end is incomplete.
         return text.rstrip(BROKEN) if text.startswith(self._given) else self._given
 

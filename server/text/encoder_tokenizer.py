@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import tokenizers
@@ -17,6 +18,7 @@ from server.text.tokenizer import Tokenizer, read_json
 from server.types import TokenizedText
 
 TextOrPair = str | tuple[str, str]
+Side = Literal["left", "right"]
 
 
 class _Lengths(msgspec.Struct):
@@ -46,24 +48,36 @@ class EncoderTokenizer:
         self.max_length = max_length
         self._lock = threading.Lock()  # the limit is the backend's state
 
-    def encode(self, texts: Sequence[TextOrPair], max_length: int | None = None) -> list[TokenizedText]:
-        """Tokens of each text, or of each pair, held to `max_length`, or to the tokenizer's own.
+    def encode(
+        self, texts: Sequence[TextOrPair], max_length: int | None = None, side: Side = "right"
+    ) -> list[TokenizedText]:
+        """Return the tokens of each text, or of each pair, held to `max_length`, or to the tokenizer's own.
 
-        Releases the GIL, and works on all texts at once.
+        `side` is the one that loses tokens. Releases the GIL, and works on all texts at once.
         """
-        return self._encode(texts, max_length or self.max_length)
+        return self._encode(texts, max_length or self.max_length, side)
+
+    def beginnings(self, texts: Sequence[str], num_tokens: int) -> list[str]:
+        """Return each text up to the end of its first `num_tokens` tokens, special ones not counted."""
+        if self._is_lower_case:
+            texts = [text.lower() for text in texts]
+        with self._lock:
+            self._backend.no_truncation()
+            found = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        ends = [each.offsets[num_tokens - 1][1] if len(each.ids) > num_tokens else None for each in found]
+        return [text[:end] for text, end in zip(texts, ends, strict=True)]
 
     def whole(self, texts: Sequence[TextOrPair]) -> list[TokenizedText]:
         """As `encode`, all tokens however many there are."""
         return self._encode(texts, None)
 
-    def _encode(self, texts: Sequence[TextOrPair], limit: int | None) -> list[TokenizedText]:
+    def _encode(self, texts: Sequence[TextOrPair], limit: int | None, side: Side = "right") -> list[TokenizedText]:
         if self._is_lower_case:
             texts = [text.lower() if isinstance(text, str) else (text[0].lower(), text[1].lower()) for text in texts]
         with self._lock:
             if limit is None:
                 self._backend.no_truncation()
             else:
-                self._backend.enable_truncation(limit, strategy="longest_first")
+                self._backend.enable_truncation(limit, strategy="longest_first", direction=side)
             found = self._backend.encode_batch(list(texts))
         return [TokenizedText(tuple(each.ids), tuple(each.type_ids) if any(each.type_ids) else ()) for each in found]

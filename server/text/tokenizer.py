@@ -6,6 +6,7 @@ converts the older formats. Never runs code of the checkpoint. Stream decoding i
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +22,7 @@ MAX_CONFIG_BYTES = 8 * 2**20
 OLDER_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
 BROKEN = "\ufffd"  # stands for bytes that are no character
+MAX_CHAR_BYTES = 4
 
 T = TypeVar("T")
 
@@ -89,6 +91,21 @@ class Tokenizer:
         """Text of `token_ids`; ids outside the vocabulary are left out, broken UTF-8 is U+FFFD."""
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
+
+    def decode_whole(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Decode `token_ids` without the character that their end leaves unfinished, such as one that a limit cuts."""
+        shown = [i for i in token_ids if not self.is_silent(i, skip_special_tokens)]
+        count = self.num_unfinished(shown)
+        if count and self.is_byte(shown[-1]):  # each of a run of bytes would be U+FFFD
+            return self.decode(shown[:-count], skip_special_tokens)
+        text = self.decode(shown, skip_special_tokens)
+        return text.removesuffix(BROKEN) if count else text
+
+    def num_unfinished(self, token_ids: Sequence[int]) -> int:
+        """Return how many bytes at the end of ids that are not silent begin a character without finishing it."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(b"".join([self.token_bytes(i) for i in token_ids[-MAX_CHAR_BYTES:]]))
+        return len(decoder.getstate()[0])
 
     def whole_text(self, token_id: int) -> str | None:
         """The text that an id adds to a sequence, which is not silent, whatever is beside it.

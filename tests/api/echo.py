@@ -32,4 +32,12 @@ class EchoRunner:
         ]
         at = len(seq.history) - seq.num_prompt_tokens
         token = text[at] if at < len(text) else EOS
-        return SampledToken(token, TokenLogprobs(-1.0) if seq.sampling.logprobs is not None else None)
+        return SampledToken(token, _logprobs(token, seq.sampling.logprobs))
+
+
+def _logprobs(token: int, num_top: int | None) -> TokenLogprobs | None:
+    """The token is the best one; those after it in the vocabulary follow."""
+    if num_top is None:
+        return None
+    top = tuple((token + i) % PAD for i in range(num_top))
+    return TokenLogprobs(-1.0, top, tuple(-1.0 - i for i in range(num_top)))

@@ -43,10 +43,13 @@ EVENT: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
 WITH_NULLS = frozenset({"response", "batch"})
 # The fields that OpenAI's API reference has as nullable; the package's models take null for whatever is optional.
 NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param", "code"})
+# vLLM has these as null in answers that are no streams.
+NULLABLE |= {"stop_reason", "token_ids", "prompt_token_ids", "prompt_logprobs", "reasoning"}
 # What this server adds, under vLLM's names.
 EXTRA = frozenset(
     {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
     | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice", "store", "refusal"}
+    | {"root", "reasoning", "max_embedding_len"}
 )
 # What events had in the package's types when they were new: its releases up to 3.5 demand it, 3.10 lacks it.
 EARLIER = {"response.function_call_arguments.done": {"name"}}
@@ -158,7 +161,7 @@ def _predicted(choice: dict[str, Any]) -> dict[str, Any]:
     if shown and shown["token_logprobs"][:1] == [None] == shown["top_logprobs"][:1]:
         shown = {**shown, "token_logprobs": [0.0, *shown["token_logprobs"][1:]]}
         choice = {**choice, "logprobs": {**shown, "top_logprobs": [{}, *shown["top_logprobs"][1:]]}}
-    return {**choice, "prompt_logprobs": choice["prompt_logprobs"][1:]} if "prompt_logprobs" in choice else choice
+    return {**choice, "prompt_logprobs": choice["prompt_logprobs"][1:]} if choice.get("prompt_logprobs") else choice
 
 
 def _of_functions(choice: dict[str, Any]) -> dict[str, Any]:

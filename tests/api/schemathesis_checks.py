@@ -19,7 +19,7 @@ CHAT = r"/v1/chat/completions(/render)?|/invocations|/tokenize"
 MESSAGES = r"/v1/messages(/count_tokens)?"
 RESPONSES = r"/v1/responses(/input_tokens|/compact)?"
 ITEMS = r"/v1/conversations(/\{conversation_id\}/items)?"
-ENCODING = r"/v1/embeddings|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
+ENCODING = r"/v1/embeddings|/v2/embed|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
 FIELDS = "|".join(("id", "name", "input", "text", "tool_use_id", "tool_name", "content", r"source(\.\w+)?"))
 
 
@@ -66,14 +66,14 @@ BEYOND_SCHEMAS = [
     Rule(ITEMS, r"items\[\d+\]\.type is 'item_reference'; .*"),
     Rule(r"/v1/messages/batches", r"requests\[\d+\]\.custom_id: .* is the name of an earlier request too\."),
     # The model under test: its vocabulary, its context and the limits of its server.
-    Rule(rf"{GENERATING}|{ENCODING}|/detokenize", r"\S+: token id \d+ is not below the vocabulary's \d+\."),
+    Rule(rf"{GENERATING}|{ENCODING}|/detokenize", r"\S+: token id \d+ is out of vocabulary: it is not below \d+\."),
     Rule(GENERATING, r"truncate_prompt_tokens is \d+; it must be -1, or from 1 to the context of \d+\."),
     Rule(ENCODING, r"truncate_prompt_tokens is \d+; it must be -1, or from \d+ to the \d+ of the model\."),
     Rule(ENCODING, r"prompt_name is .*: the model's prompts are .*"),
     Rule(ENCODING, r"\S+ (classifies and makes no embeddings|embeds and has no classes): ask .*"),
     Rule(ENCODING, r"dimensions is for embeddings(: this model classifies| of texts, not of tokens)\."),
     Rule(ENCODING, r"dimensions is \d+: an embedding has \d+\."),
-    Rule(ENCODING, r"max_tokens_per_doc is \d+: documents are held to the model's length of .*"),
+    Rule(ENCODING, r"Exactly one of documents and texts is required\."),
     Rule(ENCODING, r"input(\[\d+\])? has \d+ (characters|tokens); this server encodes texts of up to \d+ tokens\..*"),
     Rule(GENERATING, r"(prompt_|top_)?logprobs is \d+, but this server gives at most \d+\."),
     Rule(f"{GENERATING}|{RESPONSES}", r"This model's maximum context length is .*"),

@@ -146,6 +146,48 @@ def test_a_long_text_is_refused_or_loses_its_end(http: httpx.Client) -> None:
     assert np.array_equal(embedded(http, input=ids, truncate_prompt_tokens=4), embedded(http, input=ids[:4]))
 
 
+def test_a_long_text_loses_its_beginning_where_that_is_asked_for(http: httpx.Client) -> None:
+    text = "x " * LONGEST + "a b c"
+    left = embedded(http, input=text, truncate_prompt_tokens=5, truncation_side="left")
+    assert np.array_equal(left, embedded(http, input="a b c"))
+    assert np.array_equal(
+        embedded(http, input=text, truncate_prompt_tokens=5, truncation_side="right"), embedded(http, input="x x x")
+    )
+    ids = [2, 10, 11, 12, 3]
+    cut = embedded(http, input=ids, truncate_prompt_tokens=4, truncation_side="left")
+    assert np.array_equal(cut, embedded(http, input=ids[1:]))
+
+
+def cohere(http: httpx.Client, **body: Any) -> Any:
+    answer = http.post("/v2/embed", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_cohere_gets_the_same_rows_in_every_type(http: httpx.Client) -> None:
+    want = embedded(http, input=TEXTS[:2])
+    answer = cohere(http, model="fake", texts=TEXTS[:2], embedding_types=["float", "base64", "binary", "ubinary"])
+    found = answer["embeddings"]
+    assert np.array_equal(np.array(found["float"], np.float32), want)
+    assert np.array_equal([np.frombuffer(base64.b64decode(row), np.float32) for row in found["base64"]], want)
+    assert np.array_equal(np.array(found["ubinary"], np.uint8), np.packbits(want >= 0, axis=-1))
+    assert (np.array(found["binary"]) == np.array(found["ubinary"]) - 128).all()
+    assert (answer["texts"], answer["response_type"]) == (TEXTS[:2], "embeddings_by_type")
+    assert answer["meta"]["billed_units"]["input_tokens"] > 0
+    assert set(cohere(http, texts=["a"])["embeddings"]) == {"float"}
+    short = cohere(http, texts=TEXTS[:1], output_dimension=8)["embeddings"]["float"]
+    assert np.array_equal(np.array(short, np.float32), embedded(http, input=TEXTS[:1], dimensions=8))
+
+
+def test_coheres_types_of_input_are_the_models_prompts(http: httpx.Client) -> None:
+    query = cohere(http, texts=["a"], input_type="search_query")["embeddings"]["float"]
+    assert np.array_equal(np.array(query, np.float32), embedded(http, input=["a"], prompt_name="query"))
+    text = "x " * LONGEST + "a b c"
+    for truncate, kept in (("START", "a b c"), ("END", "x x x"), (None, "x x x")):
+        cut = cohere(http, texts=[text], max_tokens=5, truncate=truncate)["embeddings"]["float"]
+        assert np.array_equal(np.array(cut, np.float32), embedded(http, input=[kept]))
+
+
 def test_pooling_has_rows_and_states_of_tokens(http: httpx.Client, encoder_directory: Path, kernel_cache: str) -> None:
     answer = http.post("/pooling", json={"input": TEXTS[:2]}).raise_for_status().json()
     assert [item["object"] for item in answer["data"]] == ["pooling"] * 2
@@ -262,7 +304,20 @@ BAD = [
     Bad(RERANK, {"query": "a", "documents": ["a", {}]}, "documents[1].text"),
     Bad(RERANK, {"query": "a", "documents": ["a", ""]}, "documents[1]"),
     Bad(RERANK, {"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
-    Bad(RERANK, {"query": "a", "documents": ["a"], "max_tokens_per_doc": 5}, "max_tokens_per_doc"),
+    Bad(RERANK, {"query": "a", "documents": ["a"], "max_tokens_per_doc": 0}, "max_tokens_per_doc"),
+    Bad(RERANK, {"query": "a", "documents": ["a"], "texts": ["a"]}, "documents"),
+    Bad(RERANK, {"query": "a", "texts": []}, "texts"),
+    Bad(EMBED, {"input": "a", "truncation_side": "middle"}, "truncation_side"),
+    Bad("/v2/embed", {}, "texts"),
+    Bad("/v2/embed", {"texts": []}, "texts"),
+    Bad("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types[0]"),
+    Bad("/v2/embed", {"texts": ["a"], "images": ["data:"]}, "images"),
+    Bad("/v2/embed", {"texts": ["a"], "input_type": "clustering"}, "input_type"),
+    Bad("/v2/embed", {"texts": ["a"], "output_dimension": SIZE + 1}, "output_dimension"),
+    Bad("/v2/embed", {"texts": ["a"], "output_dimension": 9, "embedding_types": ["binary"]}, "embedding_types"),
+    Bad("/v2/embed", {"texts": ["a"], "max_tokens": 2}, "max_tokens"),
+    Bad("/v2/embed", {"texts": ["a", "a " * LONGEST], "truncate": "NONE"}, "texts[1]"),
+    Bad("/v2/embed", {"texts": ["a " * 9], "truncate": "NONE", "max_tokens": 8}, "texts[0]"),
     Bad("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, "model"),
     Bad("/v1/completions", {"prompt": "a"}, "model"),
 ]

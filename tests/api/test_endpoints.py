@@ -135,9 +135,9 @@ def trusting(checkpoint: Path) -> Iterator[Server]:
 def test_a_trusted_template_of_a_request_renders_it(trusting: Server) -> None:
     template = "{{ eos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}"
     found = httpx.post(f"{trusting.url}/tokenize", json={"messages": HELLO, "chat_template": template}, timeout=60)
-    assert httpx.post(f"{trusting.url}/detokenize", json={"tokens": found.json()["tokens"]}).json() == {
-        "prompt": "<|eos|>[hi]"
-    }
+    assert httpx.post(
+        f"{trusting.url}/detokenize", json={"tokens": found.json()["tokens"], "model": "fake"}
+    ).json() == {"prompt": "<|eos|>[hi]"}
     body = {"messages": HELLO, **SOME, "return_token_ids": True}
     answer = httpx.post(trusting.url + CHAT, json={**body, "chat_template": template}, timeout=60)
     assert answer.json()["prompt_token_ids"] == found.json()["tokens"]

@@ -37,6 +37,41 @@ def test_a_prompt_beyond_the_context_can_be_cut_to_what_leaves_room(http: httpx.
     assert len(choice["token_ids"]) == 3
 
 
+def test_a_prompt_that_is_truncated_on_the_right_keeps_its_beginning(http: httpx.Client) -> None:
+    cut = {"truncate_prompt_tokens": 7}
+    assert text(http, prompt=IDS, **cut, truncation_side="right")["prompt_token_ids"] == IDS[:7]
+    assert text(http, prompt=IDS, **cut, truncation_side="left")["prompt_token_ids"] == IDS[-7:]
+    assert text(http, prompt=IDS, truncation_side="right")["prompt_token_ids"] == IDS
+    refused = http.post(TEXT, json={"prompt": "a", "truncation_side": "middle"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "truncation_side")
+
+
+def test_the_tokens_of_another_server_take_the_place_of_the_messages(http: httpx.Client) -> None:
+    body = {"messages": HELLO, **SOME, "kv_transfer_params": {"prompt_token_ids": IDS}}
+    assert http.post(CHAT, json=body).json()["prompt_token_ids"] == IDS
+    empty = {"messages": HELLO, **SOME, "kv_transfer_params": {"do_remote_decode": False}}
+    assert http.post(CHAT, json=empty).json()["prompt_token_ids"] != IDS
+    chat = {"messages": HELLO}
+    for path, given, param in (
+        (CHAT, chat | {"kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params.do_remote_decode"),
+        (CHAT, chat | {"kv_transfer_params": {"prompt_token_ids": [10**6]}}, "kv_transfer_params.prompt_token_ids"),
+        (TEXT, {"prompt": "a", "kv_transfer_params": {"prompt_token_ids": IDS}}, "kv_transfer_params"),
+    ):
+        refused = http.post(path, json=given)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_keys_that_vllm_has_are_null_where_nothing_asks_for_them(http: httpx.Client) -> None:
+    choice = http.post(TEXT, json={"prompt": "a", "max_tokens": 2}).json()["choices"][0]
+    assert [choice[name] for name in ("token_ids", "prompt_token_ids", "prompt_logprobs", "stop_reason")] == [None] * 4
+    chat = http.post(CHAT, json={"messages": HELLO, "max_tokens": 2, "store": True}).json()
+    assert [chat["prompt_logprobs"], chat["prompt_token_ids"], chat["choices"][0]["token_ids"]] == [None] * 3
+    assert chat["choices"][0]["message"]["reasoning"] is None
+    assert http.get("/v1/models").json()["data"][0]["root"] == "fake"
+    stream = http.post(TEXT, json={"prompt": "a", "max_tokens": 2, "stream": True}).text
+    assert "token_ids" not in stream  # chunks are small
+
+
 def test_a_conversation_is_truncated_after_its_template(http: httpx.Client) -> None:
     whole = http.post(CHAT, json={"messages": HELLO, **SOME}).json()["prompt_token_ids"]
     cut = http.post(CHAT, json={"messages": HELLO, **SOME, "truncate_prompt_tokens": 5}).json()

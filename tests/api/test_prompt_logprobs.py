@@ -93,7 +93,16 @@ def test_tokens_of_the_clients_choice_take_the_place_of_the_best(real: httpx.Cli
     made = choice(real, **{**GREEDY, "logprobs": 1}, logprob_token_ids=wanted, return_tokens_as_token_ids=True)
     for token, top in zip(made["token_ids"], made["logprobs"]["top_logprobs"], strict=True):
         assert set(top) == {f"token_id:{i}" for i in [*wanted, token]}
-    body = {"messages": HELLO, "max_tokens": 2, "logprobs": True, "logprob_token_ids": wanted}
+    body = {"messages": HELLO, "max_tokens": 2, "temperature": 0, "logprobs": True, "logprob_token_ids": wanted}
     chat = real.post(CHAT, json={**body, "return_tokens_as_token_ids": True}).json()["choices"][0]
     for entry in chat["logprobs"]["content"]:
-        assert [top["token"] for top in entry["top_logprobs"]] == [f"token_id:{i}" for i in wanted]
+        assert [top["token"] for top in entry["top_logprobs"]] == [entry["token"], *(f"token_id:{i}" for i in wanted)]
+    sampled = int(chat["logprobs"]["content"][0]["token"].partition(":")[2])
+    body |= {
+        "max_tokens": 1,
+        "temperature": 0,
+        "logprob_token_ids": [5, sampled, 5],
+        "return_tokens_as_token_ids": True,
+    }
+    first = real.post(CHAT, json=body).json()["choices"][0]["logprobs"]["content"][0]
+    assert [top["token"] for top in first["top_logprobs"]] == ["token_id:5", first["token"]]

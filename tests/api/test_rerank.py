@@ -103,6 +103,27 @@ def test_cohere_gets_its_shapes(pairs: httpx.Client, scores: list[float]) -> Non
         assert answer["id"]
 
 
+def test_tei_gets_its_shape(pairs: httpx.Client, scores: list[float]) -> None:
+    order = np.argsort(-np.array(scores), kind="stable").tolist()
+    answer = pairs.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS}).raise_for_status().json()
+    assert answer == [{"index": i, "score": scores[i]} for i in order]
+    best = pairs.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "top_n": 1, "return_text": True}).json()
+    assert best == [{"index": order[0], "score": scores[order[0]], "text": DOCUMENTS[order[0]]}]
+
+
+def test_documents_are_held_to_the_tokens_that_a_request_allows(pairs: httpx.Client) -> None:
+    whole, cut = ["it is tall and wide", "a b c d e"], ["it is tall", "a b c"]
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        held = posted(pairs, path, query=QUERY, documents=whole, max_tokens_per_doc=3, return_documents=True)["results"]
+        short = posted(pairs, path, query=QUERY, documents=cut)["results"]
+        assert [(each["index"], each["relevance_score"]) for each in held] == [
+            (each["index"], each["relevance_score"]) for each in short
+        ]
+        assert {each["document"]["text"] for each in held} == set(whole)  # as they were sent
+    same = posted(pairs, "/rerank", query=QUERY, documents=whole, max_tokens_per_doc=4096)["results"]
+    assert same == posted(pairs, "/rerank", query=QUERY, documents=whole)["results"]
+
+
 def test_documents_to_rank_lose_what_is_too_long(pairs: httpx.Client) -> None:
     long = posted(pairs, "/rerank", query=QUERY, documents=["it " * LONGEST, "it " * 2 * LONGEST])
     assert long["results"][0]["relevance_score"] == long["results"][1]["relevance_score"]

@@ -14,7 +14,7 @@ from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import requested_format
-from server.api.pipeline.prompts import chat_prompt, content_text, template_source
+from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, content_text, template_source
 from server.api.pipeline.respond import respond
 from server.api.pipeline.room import require_room
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
@@ -22,7 +22,7 @@ from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.text_chunks import TextChunks
 from server.api.pipeline.validate import validate
-from server.api.service import Service, ServiceOf
+from server.api.service import ServedModel, Service, ServiceOf
 from server.api.tools.message import MessagePart, MessageReader, whole_calls
 from server.api.tools.plan import tool_plan
 from server.api.tools.reasoning import OutputPlan, compile_output, keep_tags, output_plan
@@ -45,6 +45,7 @@ TEMPLATE_FIELDS = ("reasoning_effort", "verbosity")  # given to the chat templat
 RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
+@router.post("/chat/completions", responses=RESPONSES, openapi_extra=documented(ChatRequest, ChatCompletion))
 @router.post("/v1/chat/completions", responses=RESPONSES, openapi_extra=documented(ChatRequest, ChatCompletion))
 async def create_chat_completion(
     request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
@@ -80,7 +81,7 @@ async def prepare_conversation(
     tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     plan = output_plan(service.config, template_source(model, body), body, tools)
     body = keep_tags(model, plan, body)
-    prompt = await chat_prompt(model, body, template_fields(body), list(tools.offered))
+    prompt = _given_prompt(model, body) or await chat_prompt(model, body, template_fields(body), list(tools.offered))
     held = await compile_output(model, plan, output_format, prompt.text or "")
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     planned = [prompt], most, held
@@ -96,6 +97,22 @@ async def num_prompt_tokens(service: Service, body: ChatRequest) -> int:
     tools = tool_plan(service.model, service.config, body)
     prompt = await chat_prompt(service.model, body, template_fields(body), list(tools.offered))
     return len(prompt.token_ids)
+
+
+def _given_prompt(model: ServedModel, body: ChatRequest) -> Prompt | None:
+    """Return the prompt of `kv_transfer_params.prompt_token_ids`, which another server has made of the messages."""
+    given = body.kv_transfer_params
+    if given is None:
+        return None
+    refused = next((name for name, value in (given.model_extra or {}).items() if value), None)
+    if refused is not None:
+        field = f"kv_transfer_params.{refused[:40]}"
+        raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
+    if given.prompt_token_ids is None:
+        return None
+    param = "kv_transfer_params.prompt_token_ids"
+    ids = check_ids(given.prompt_token_ids, model.vocab_size, param)
+    return Prompt(ids, model.tokenizer.decode(ids, skip_special_tokens=False), param)
 
 
 def template_fields(body: ChatRequest) -> dict[str, Any]:
@@ -208,6 +225,7 @@ class ChatAdapter:
                 content=None if calls and not content else content,
                 reasoning_content=part.reasoning or None,
                 refusal=delta.fault,
+                reasoning=part.reasoning or None,
                 tool_calls=calls,
             ),
             logprobs=self._logprobs(delta),
@@ -234,6 +252,7 @@ class ChatAdapter:
                 content=part.content or None,
                 reasoning_content=part.reasoning or None,
                 refusal=delta.fault,
+                reasoning=part.reasoning or None,
                 tool_calls=calls or None,
             ),
             logprobs=self._logprobs(delta),

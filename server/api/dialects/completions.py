@@ -1,8 +1,7 @@
 """POST /v1/completions: text or ids in, text out; several prompts at once, each with n choices."""
 
-import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -10,23 +9,34 @@ from fastapi import APIRouter, Depends, Request, Response
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.continuation import Continuation
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.fill_in import fill_in_prompts
 from server.api.pipeline.generation import AnyGeneration
-from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
-from server.api.pipeline.output_format import Constraint, compile_format, requested_format
+from server.api.pipeline.logprobs import (
+    Entry,
+    TextOffsets,
+    TokenNames,
+    completion_logprobs,
+    echoed,
+    num_shown,
+    prompt_logprobs,
+)
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
-from server.api.pipeline.room import require_room
-from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
-from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.text_chunks import TextChunks
-from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
-from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
+from server.api.wire.completions import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    WholeCompletionChoice,
+)
 from server.api.wire.usage import PromptLogprobs
 from server.errors import InvalidRequest
+from server.text.tokenizer import MAX_CHAR_BYTES
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()
@@ -44,24 +54,17 @@ async def create_completion(
 
 async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> "CompletionAdapter":
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
-    name = validate(service, body)
-    model = service.model
     given = split_prompts(body.prompt)
-    require_room(service, len(given) * num_choices(body))
-    num_logprobs = check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs")
-    sampling = SamplingBuilder(service, body, num_logprobs, bool(body.echo))
-    output_format = requested_format(model, body)
+    continuation = Continuation(service, origin, body, len(given))
     has_specials = body.add_special_tokens is not False
     if body.suffix:
         if body.echo:
             raise InvalidRequest("echo and suffix exclude each other.", "echo")
-        prompts = await fill_in_prompts(model, given, body.suffix, has_specials)
+        prompts = await fill_in_prompts(service.model, given, body.suffix, has_specials)
     else:
-        prompts = await completion_prompts(model, given, has_specials)
-    held = Constraint() if output_format is None else await compile_format(model, output_format)
-    most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    generation = generation_of(service, origin, body, sampling, (prompts, most, held))
-    return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", name)
+        prompts = await completion_prompts(service.model, given, has_specials)
+    generation = await continuation.of(prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
+    return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", continuation.name)
 
 
 class CompletionAdapter:
@@ -80,14 +83,14 @@ class CompletionAdapter:
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]
-        self._offsets = [len(echo) for echo in self._echoes]  # of the next token, for logprobs
+        self._offsets = [TextOffsets(self._tokenizer) for _ in self._echoes]
         self._is_begun = [False for _ in self._echoes]
         self._has_ids = bool(body.return_token_ids)
         self._shows_more = self._has_ids or any(each is not None for each in (body.logprobs, body.prompt_logprobs))
         self._texts = TextChunks(self._text_event)
 
     def whole(self, deltas: list[Delta]) -> Completion:
-        completion = self._completion([self._choice(delta) for delta in deltas])
+        completion = self._completion([self._choice(delta, WholeCompletionChoice) for delta in deltas])
         completion.usage, completion.metrics = self.generation.usage(), self.generation.times()
         return completion
 
@@ -103,19 +106,19 @@ class CompletionAdapter:
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._completion([]), self.generation)
 
-    def _completion(self, choices: list[CompletionChoice]) -> Completion:
+    def _completion(self, choices: Sequence[CompletionChoice]) -> Completion:
         return Completion(
             id=self._id,
             created=self._created,
             model=self._model,
             system_fingerprint=self._fingerprint,
-            choices=choices,
+            choices=[*choices],
         )
 
-    def _choice(self, delta: Delta) -> CompletionChoice:
+    def _choice(self, delta: Delta, kind: type[CompletionChoice] = CompletionChoice) -> CompletionChoice:
         is_first, self._is_begun[delta.index] = not self._is_begun[delta.index], True
         prompt = self.generation.prompts[delta.index]
-        return CompletionChoice(
+        return kind(
             index=delta.index,
             text=self._echoes[delta.index] + delta.text if is_first else delta.text,
             logprobs=self._logprobs(delta, is_first),
@@ -139,24 +142,22 @@ class CompletionAdapter:
     def _echo(self, prompt: Prompt) -> str:
         if not self._body.echo:
             return ""
-        return self._tokenizer.decode(prompt.token_ids) if prompt.text is None else prompt.text
+        return self._tokenizer.decode_whole(prompt.token_ids) if prompt.text is None else prompt.text
 
     def _logprobs(self, delta: Delta, is_first: bool) -> CompletionLogprobs | None:
-        """Of the delta's tokens, behind those of the prompt where that is echoed."""
+        """Log probabilities of the delta's tokens, behind those of the prompt where that is echoed."""
         if self._body.logprobs is None:
             return None
         entries: list[Entry] = list(zip(delta.token_ids, delta.logprobs, strict=True))
-        *offsets, self._offsets[delta.index] = self._names.offsets(delta.token_ids, self._offsets[delta.index])
+        offsets: list[int] = []
+        places, prompt = self._offsets[delta.index], self.generation.prompts[delta.index]
         if is_first and self._body.echo:
-            prompt = self.generation.prompts[delta.index]
             entries = [*echoed(prompt, delta), *entries]
-            offsets = [*self._prompt_offsets(prompt, len(self._echoes[delta.index])), *offsets]
+            offsets = places.of_prompt(prompt.token_ids, len(self._echoes[delta.index]))
+        elif is_first:
+            places.of_prompt(prompt.token_ids[-MAX_CHAR_BYTES:], 0)  # the output may complete its last character
+        offsets += places.of(delta.token_ids, self._body.skip_special_tokens is not False)
         return completion_logprobs(self._names, entries, num_shown(self._body, self._body.logprobs), offsets)
-
-    def _prompt_offsets(self, prompt: Prompt, num_chars: int) -> list[int]:
-        """Where each token of an echoed prompt begins; special tokens that the echo leaves out take no room."""
-        lengths = [0 if self._tokenizer.is_silent(i) else len(self._names.text(i)) for i in prompt.token_ids]
-        return [min(offset, num_chars) for offset in itertools.accumulate(lengths[:-1], initial=0)]
 
     def _prompt_logprobs(self, delta: Delta) -> PromptLogprobs | None:
         num_top = self._body.prompt_logprobs

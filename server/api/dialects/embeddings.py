@@ -52,7 +52,7 @@ async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> 
     require_kind(service, is_classifier=False)
     params = embedding_params(body, facts)
     given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
-    texts = await tokenized(service.model, given, body.truncate_prompt_tokens)
+    texts = await tokenized(service.model, given, body.truncate_prompt_tokens, body.truncation_side)
     pooling = Pooling(service, origin, Work(texts, params, body.priority))
     rows = await pooling.rows()
 

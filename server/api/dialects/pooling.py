@@ -87,7 +87,7 @@ async def _pooling(origin: Origin, body: InputBody, service: Service, params: Po
     if params.is_token_wise and len(given) > MAX_TOKEN_WISE:
         what = f"input has {len(given)} texts; of at most {MAX_TOKEN_WISE} the states of tokens can be asked for."
         raise InvalidRequest(what, "input")
-    texts = await tokenized(service.model, given, body.truncate_prompt_tokens)
+    texts = await tokenized(service.model, given, body.truncate_prompt_tokens, body.truncation_side)
     return Pooling(service, origin, Work(texts, params, body.priority))
 
 

@@ -4,6 +4,7 @@ A cross-encoder, whose head has one label, reads each pair as one text; of other
 the two embeddings.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from server.api.wire.pooling import (
     ScoreItem,
     ScoreList,
     ScoreRequest,
+    TeiAnswer,
+    TeiItem,
 )
 from server.api.wire.usage import PoolingUsage
 from server.errors import InvalidRequest
@@ -89,12 +92,17 @@ async def _score(origin: Origin, body: ScoreRequest, service: Service) -> Respon
 
 async def _rerank(origin: Origin, body: RerankRequest, service: Service, version: Version) -> Response:
     name, facts = require_pooling(service, body.model)
-    _check_length(body, facts)
-    texts = [each if isinstance(each, str) else each.text for each in body.documents]
+    field, texts = _documents(body)
+    read = texts
+    if body.max_tokens_per_doc is not None:
+        read = await asyncio.to_thread(service.model.sentences.tokenizer.beginnings, texts, body.max_tokens_per_doc)
     query = Given("query", body.query)
-    pairs = [_Pair(query, Given(f"documents[{i}]", text)) for i, text in enumerate(texts)]
+    pairs = [_Pair(query, Given(f"{field}[{i}]", text)) for i, text in enumerate(read)]
     scores, usage = await _Scorer(service, origin, body).scores(pairs, facts)
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
+    if body.texts is not None:
+        shown = [TeiItem(index=i, score=scores[i], text=texts[i] if body.return_text else None) for i in order]
+        return await answered(lambda: TeiAnswer(shown), (), facts)
     has_texts = version == "1" if body.return_documents is None else body.return_documents
 
     def make() -> RerankAnswer:
@@ -122,15 +130,13 @@ def _pairs(first: Sequence[Given], second: Sequence[Given]) -> list[_Pair]:
     return [_Pair(first[i % len(first)], text) for i, text in enumerate(second)]
 
 
-def _check_length(body: RerankRequest, facts: PoolingFacts) -> None:
-    """Documents lose what is beyond the model's length; a lower limit of their own is not offered."""
-    if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < facts.max_length:
-        raise InvalidRequest(
-            f"max_tokens_per_doc is {body.max_tokens_per_doc}: documents are held to the model's length of "
-            f"{facts.max_length} tokens, query included; truncate_prompt_tokens makes that less.",
-            "max_tokens_per_doc",
-            "unsupported_parameter",
-        )
+def _documents(body: RerankRequest) -> tuple[str, list[str]]:
+    """Return the documents and the name of their field. Raises InvalidRequest where there are none, or two."""
+    if (body.documents is None) == (body.texts is None):
+        raise InvalidRequest("Exactly one of documents and texts is required.", "documents")
+    if body.texts is not None:
+        return "texts", body.texts
+    return "documents", [each if isinstance(each, str) else each.text for each in body.documents or ()]
 
 
 class _Scorer:
@@ -140,6 +146,7 @@ class _Scorer:
         self._service, self._origin, self._priority = service, origin, body.priority
         is_whole = body.truncate_prompt_tokens is None and isinstance(body, RerankRequest)
         self._truncate = WHOLE if is_whole else body.truncate_prompt_tokens
+        self._side = body.truncation_side
 
     async def scores(self, pairs: Sequence[_Pair], facts: PoolingFacts) -> tuple[list[float], PoolingUsage]:
         """The score of each pair. Raises InvalidRequest for a model that has several classes."""
@@ -160,6 +167,6 @@ class _Scorer:
         return [cosine(found[pair.first.text], found[pair.second.text]) for pair in pairs], usage
 
     async def _encode(self, given: Sequence[Given]) -> tuple[list[Float32], PoolingUsage]:
-        texts = await tokenized(self._service.model, given, self._truncate)
+        texts = await tokenized(self._service.model, given, self._truncate, self._side)
         pooling = Pooling(self._service, self._origin, Work(texts, priority=self._priority))
         return await pooling.rows(), pooling.usage()

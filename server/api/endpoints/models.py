@@ -26,9 +26,11 @@ class ModelCard(WireModel):
     created: int
     owned_by: str = "neuronserve"
     max_model_len: int
+    root: str  # the name of the model that answers, as vLLM has it
     parent: str | None = None  # of an adapter: the model it is for
     tasks: list[Task]
     dimensions: int | None = None  # of an embedding
+    max_embedding_len: int | None = None  # tokens of a text to embed or to classify; max_model_len is for generating
     notice: str | None = None  # what a user of the embeddings should know of them
 
 
@@ -63,6 +65,7 @@ AnyCard = ModelCard | AnthropicModel
 @router.get(
     "/v1/models/", response_model=AnyList, response_model_exclude_none=True, include_in_schema=False
 )  # else it would be the model without a name
+@router.get("/models", response_model=AnyList, response_model_exclude_none=True, responses=errors_of(400, 401, 503))
 @router.get("/v1/models", response_model=AnyList, response_model_exclude_none=True, responses=errors_of(400, 401, 503))
 async def list_models(
     request: Request,
@@ -115,12 +118,21 @@ def _card(service: Service, name: str) -> ModelCard:
     if adapter is not None:
         parent = service.config.model_names[0]
         return ModelCard(
-            id=name, created=adapter.created, max_model_len=info.max_model_len, parent=parent, tasks=["generate"]
+            id=name,
+            created=adapter.created,
+            max_model_len=info.max_model_len,
+            root=name,
+            parent=parent,
+            tasks=["generate"],
         )
-    card = ModelCard(id=name, created=model.created, max_model_len=info.max_model_len, tasks=_tasks(info))
-    if info.pooling is None or info.pooling.labels:
+    root = service.config.model_names[0]
+    card = ModelCard(id=name, created=model.created, max_model_len=info.max_model_len, root=root, tasks=_tasks(info))
+    if info.pooling is None:
         return card
-    return card.model_copy(update={"dimensions": info.pooling.size, "notice": info.pooling.notice or None})
+    length = {"max_embedding_len": info.pooling.max_length}
+    if info.pooling.labels:
+        return card.model_copy(update=length)
+    return card.model_copy(update=length | {"dimensions": info.pooling.size, "notice": info.pooling.notice or None})
 
 
 def _tasks(info: EngineInfo) -> list[Task]:

@@ -23,7 +23,7 @@ router = APIRouter()
 
 
 class TokenizeRequest(WireModel):
-    """Either a prompt, or messages with the fields of a conversation."""
+    """A prompt, messages with the fields of a conversation, or llama.cpp's `content` with its own three fields."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
@@ -37,6 +37,10 @@ class TokenizeRequest(WireModel):
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+    content: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
 
 
 class DetokenizeRequest(WireModel):
@@ -50,20 +54,34 @@ class TokenizeResponse(WireModel):
     count: int
     max_model_len: int
     tokens: list[int]
-    token_strs: list[str] | None = optional()
+    token_strs: list[str] | None = None
+
+
+class TokenPiece(WireModel):
+    id: int
+    piece: str | list[int]  # bytes, where they are no text
+
+
+class ContentTokens(WireModel):
+    """The tokens of `content`, as llama.cpp's server gives them."""
+
+    tokens: list[int] | list[TokenPiece]
 
 
 class DetokenizeResponse(WireModel):
     prompt: str
+    content: str | None = optional()  # llama.cpp's name for it, where the request names no model
 
 
 @router.post("/tokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(TokenizeRequest))
 async def tokenize(
     body: Annotated[TokenizeRequest, Depends(body_of(TokenizeRequest))], service: ServiceOf
-) -> TokenizeResponse:
+) -> TokenizeResponse | ContentTokens:
     """Token ids of a text or of a conversation."""
     model = service.model
     service.require_name(body.model)
+    if body.content is not None and body.prompt is None and body.messages is None:
+        return await _content_tokens(model, body, body.content)
     prompt = await _prompt(model, body)
     pieces = [model.tokenizer.piece(token_id) for token_id in prompt.token_ids] if body.return_token_strs else None
     return TokenizeResponse(
@@ -82,7 +100,8 @@ async def detokenize(
     model = service.model
     service.require_name(body.model)
     check_ids(body.tokens, model.tokenizer.vocab_size, "tokens")
-    return DetokenizeResponse(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))
+    text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    return DetokenizeResponse(prompt=text, content=text if body.model is None else None)
 
 
 @router.get("/tokenizer_info", responses=errors_of(401, 404, 503))
@@ -94,6 +113,24 @@ async def tokenizer_info(service: ServiceOf) -> dict[str, Any]:
     config = read_json(service.config.tokenizer_path / "tokenizer_config.json", dict[str, Any])
     template = model.template.source if model.template else None
     return {**config, "vocab_size": model.tokenizer.vocab_size, "chat_template": template}
+
+
+async def _content_tokens(model: ServedModel, body: TokenizeRequest, content: str) -> ContentTokens:
+    """Return the tokens of llama.cpp's `content`, which may be empty."""
+    if body.parse_special is False:
+        raise InvalidRequest(
+            "parse_special: marks of the vocabulary are always read as such.", "parse_special", "unsupported_parameter"
+        )
+    tokens = list(await encode(model, content, bool(body.add_special), "content")) if content else []
+    return ContentTokens(tokens=[_piece(model, i) for i in tokens] if body.with_pieces else tokens)
+
+
+def _piece(model: ServedModel, token_id: int) -> TokenPiece:
+    data = model.tokenizer.token_bytes(token_id)
+    try:
+        return TokenPiece(id=token_id, piece=data.decode())
+    except UnicodeDecodeError:
+        return TokenPiece(id=token_id, piece=list(data))
 
 
 async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:

@@ -28,6 +28,7 @@ OPENED_BY: dict[str, frozenset[key.Scope]] = {
     "/server_info": key.SCOPES,
     "/openapi.json": key.SCOPES,
     "/docs": key.SCOPES,
+    "/models": key.SCOPES,
     "/v1/models": key.SCOPES,
     "/v1/usage": key.SCOPES,
 }

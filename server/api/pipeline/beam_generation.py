@@ -103,7 +103,7 @@ class BeamGeneration:
             neuronserve=device_usage(self._service, self._charge, self._prefill_ns) if shows_device else None,
         )
 
-    def times(self) -> None:
+    def times(self, is_asked: bool = False) -> None:
         """Steps of beams are several sequences, which have none."""
 
     async def _step(self) -> None:

@@ -49,7 +49,7 @@ class BestOf:
         """Of all choices that were generated."""
         return self._generation.usage(has_output)
 
-    def times(self) -> None:
+    def times(self, is_asked: bool = False) -> None:
         """Several sequences have none."""
 
 

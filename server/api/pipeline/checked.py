@@ -94,9 +94,9 @@ class Checked:
     async def require_welcome(self) -> None:
         await self._first.require_welcome()
 
-    def times(self) -> RequestTimes | None:
-        """How long the first attempt took."""
-        return self._first.times()
+    def times(self, is_asked: bool = False) -> RequestTimes | None:
+        """Return how long the first attempt took."""
+        return self._first.times(is_asked)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time of all attempts; the prompt counts once."""

@@ -56,8 +56,8 @@ class AnyGeneration(Protocol):
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time so far."""
 
-    def times(self) -> RequestTimes | None:
-        """How long it took, where the server says so and it is one sequence."""
+    def times(self, is_asked: bool = False) -> RequestTimes | None:
+        """Return how long it took, where the server says so or the request asks, and it is one sequence."""
 
 
 class _Choice:
@@ -215,9 +215,9 @@ class Generation:
             neuronserve=self._device_usage() if self._has_device_usage else None,
         )
 
-    def times(self) -> RequestTimes | None:
-        """How long it took, where the server says so and it is one sequence."""
-        is_shown = self._service.config.enable_per_request_metrics and len(self._choices) == 1
+    def times(self, is_asked: bool = False) -> RequestTimes | None:
+        """Return how long it took, where the server says so or the request asks, and it is one sequence."""
+        is_shown = (is_asked or self._service.config.enable_per_request_metrics) and len(self._choices) == 1
         return self._watch.times if is_shown else None
 
     @property

@@ -5,7 +5,7 @@ Those of prompts are in vLLM's shape, and among the output's where the prompt is
 
 from __future__ import annotations
 
-import itertools
+import codecs
 from collections.abc import Sequence
 
 from server.api.pipeline.deltas import Delta
@@ -22,36 +22,67 @@ Entry = tuple[int, TokenLogprobs | None]  # a token; None for a prompt's first, 
 
 
 class TokenNames:
-    """How tokens are written: as their text, or as `token_id:N`, which also distinguishes tokens of one text."""
+    """Names of tokens: their text, the bytes of a part of a character, or `token_id:N`, which no two tokens share."""
 
     def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
         self._tokenizer = tokenizer
         self._as_ids = as_ids
 
     def name(self, token_id: int) -> str:
-        return f"token_id:{token_id}" if self._as_ids else self._tokenizer.token_text(token_id)
+        """Return the name; bytes that are no text are written as OpenAI does, `bytes:\\xe2\\x82`."""
+        if self._as_ids:
+            return _by_id(token_id)
+        data = self._tokenizer.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + data.decode("ascii", errors="backslashreplace")
 
     def text(self, token_id: int) -> str:
         """The token's text, whatever its name."""
         return self._tokenizer.token_text(token_id)
 
-    def offsets(self, token_ids: Sequence[int], first: int) -> list[int]:
-        """Where each token begins, in characters, and where the last one ends, when the first begins at `first`."""
-        return list(itertools.accumulate((len(self.text(i)) for i in token_ids), initial=first))
-
     def entry(self, token_id: int, logprob: float) -> dict[str, object]:
         data = self._tokenizer.token_bytes(token_id)
-        name = self.name(token_id) if self._as_ids else data.decode("utf-8", errors="replace")
+        name = _by_id(token_id) if self._as_ids else data.decode("utf-8", errors="replace")
         return {"token": name, "logprob": max(LEAST, logprob), "bytes": list(data)}
 
 
+def _by_id(token_id: int) -> str:
+    return f"token_id:{token_id}"
+
+
+class TextOffsets:
+    """Places of a choice's tokens in its text, in characters; the tokens of one character begin where it does."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._next = 0
+
+    def of(self, token_ids: Sequence[int], skips_special: bool = True) -> list[int]:
+        """Return where each of the next tokens begins; one that the text leaves out takes no room."""
+        offsets = []
+        for token_id in token_ids:
+            offsets.append(self._next)
+            if not self._tokenizer.is_silent(token_id, skips_special):
+                self._next += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        return offsets
+
+    def of_prompt(self, token_ids: Sequence[int], num_chars: int) -> list[int]:
+        """Return the places of a prompt that has `num_chars` characters in the text; the output follows these."""
+        offsets = [min(offset, num_chars) for offset in self.of(token_ids)]
+        self._next = num_chars
+        return offsets
+
+
 def num_shown(body: GenerationRequest, num_top: int | None) -> int:
-    """Number of alternatives to each token: the tokens that the request names, else the `num_top` best."""
-    return len(body.logprob_token_ids) if body.logprob_token_ids else num_top or 0
+    """Number of alternatives to each token: those that the request names and the token itself, else the best."""
+    return 1 + len(body.logprob_token_ids) if body.logprob_token_ids else num_top or 0
 
 
 def chat_logprobs(names: TokenNames, delta: Delta, num_top: int) -> ChatLogprobs:
-    """Entry of each token with its `num_top` alternatives, in the order of the engine."""
+    """Entry of each token with its `num_top` alternatives, best first, or with those that the request has named."""
     return ChatLogprobs(
         content=[
             TokenLogprob(
@@ -72,19 +103,21 @@ def completion_logprobs(
     names: TokenNames, entries: Sequence[Entry], num_top: int, offsets: Sequence[int]
 ) -> CompletionLogprobs:
     """Entry of each token with its `num_top` alternatives and itself. `offsets` are in characters."""
-    alternatives: list[dict[str, float] | None] = []
-    for token_id, entry in entries:
-        if entry is None:
-            alternatives.append(None)
-            continue
-        best = {names.name(i): max(LEAST, value) for i, value in reversed(_top(entry, num_top))}
-        alternatives.append({**best, names.name(token_id): max(LEAST, entry.sampled)})
     return CompletionLogprobs(
         text_offset=list(offsets),
         token_logprobs=[None if entry is None else max(LEAST, entry.sampled) for _, entry in entries],
         tokens=[names.name(token_id) for token_id, _ in entries],
-        top_logprobs=alternatives,
+        top_logprobs=[None if entry is None else _by_name(names, i, entry, num_top) for i, entry in entries],
     )
+
+
+def _by_name(names: TokenNames, token_id: int, entry: TokenLogprobs, num_top: int) -> dict[str, float]:
+    """Log probabilities of the token that is there and of the alternatives, best first; no two share a name."""
+    found: dict[str, float] = {}
+    for i, value in {token_id: entry.sampled, **dict(_top(entry, num_top))}.items():
+        name = names.name(i)
+        found[_by_id(i) if name in found else name] = max(LEAST, value)
+    return found
 
 
 def prompt_logprobs(names: TokenNames, prompt: Prompt, delta: Delta, num_top: int) -> PromptLogprobs:

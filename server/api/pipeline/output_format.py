@@ -24,11 +24,13 @@ from server.text.schema_fit import Fit
 
 ANY_OBJECT = {"type": "object"}
 CODE = "invalid_grammar"
-_LEGACY: tuple[tuple[str, Kind], ...] = (
+_FIELDS: tuple[tuple[str, Kind], ...] = (  # vLLM's earlier ones, and llama.cpp's
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
     ("guided_grammar", "grammar"),
+    ("json_schema", "json"),
+    ("grammar", "grammar"),
 )
 
 
@@ -64,7 +66,11 @@ def requested_format(model: ServedModel, body: GenerationRequest) -> OutputForma
     formats = [
         *_response_format(body.response_format),
         *_structured_outputs(body.structured_outputs),
-        *(OutputFormat(name, kind, value) for name, kind in _LEGACY if (value := getattr(body, name)) is not None),
+        *(
+            OutputFormat(name, kind, value)
+            for name, kind in _FIELDS
+            if (value := getattr(body, name)) not in (None, "")
+        ),
         *_allowed_tokens(model, body.allowed_token_ids),
         *_bad_words(model, body.bad_words),
     ]

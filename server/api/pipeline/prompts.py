@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from server.api.service import ServedModel
 from server.api.wire.chat import ROLES, ChatInput, Message
 from server.api.wire.completions import Prompts
+from server.api.wire.generation import GenerationRequest
 from server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
 from server.errors import InvalidRequest
 from server.text.chat_template import RESERVED, Conversation
@@ -115,15 +116,18 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...
     """`ids` as a tuple. Raises InvalidRequest when one is not below `vocab_size`."""
     largest = max(ids, default=0)
     if largest >= vocab_size:
-        raise InvalidRequest(f"{param}: token id {largest} is not below the vocabulary's {vocab_size}.", param)
+        raise InvalidRequest(f"{param}: token id {largest} is out of vocabulary: it is not below {vocab_size}.", param)
     return tuple(ids)
 
 
-def truncated(prompt: Prompt, most: int | None, max_model_len: int, num_new: int) -> Prompt:
-    """The last `most` tokens of a prompt; -1 keeps what leaves room for `num_new` tokens of output.
+def truncated(prompt: Prompt, body: GenerationRequest, max_model_len: int, num_new: int) -> Prompt:
+    """Return what `truncate_prompt_tokens` leaves of a prompt; -1 keeps what leaves room for `num_new` tokens.
+
+    The end is kept, or the beginning where `truncation_side` is right.
 
     Raises InvalidRequest when nothing would be left, or `most` is beyond the context.
     """
+    most = body.truncate_prompt_tokens
     if most is None:
         return prompt
     if most == 0 or most > max_model_len:
@@ -132,7 +136,10 @@ def truncated(prompt: Prompt, most: int | None, max_model_len: int, num_new: int
             "truncate_prompt_tokens",
         )
     kept = max(1, max_model_len - num_new) if most == -1 else most
-    return prompt if len(prompt.token_ids) <= kept else replace(prompt, token_ids=prompt.token_ids[-kept:], text=None)
+    if len(prompt.token_ids) <= kept:
+        return prompt
+    ids = prompt.token_ids[:kept] if body.truncation_side == "right" else prompt.token_ids[-kept:]
+    return replace(prompt, token_ids=ids, text=None)
 
 
 def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool]) -> Conversation:
@@ -162,6 +169,8 @@ def _message(message: Message, param: str) -> dict[str, Any]:
             raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
     content = content_text(message, param)
     rendered = {**extra, "role": message.role, "content": content}
+    if extra.get("reasoning"):  # as vLLM calls it now; templates know the other name
+        rendered.setdefault("reasoning_content", extra["reasoning"])
     if message.tool_calls:
         rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     return rendered

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from server.api.http.event_stream import EventStream, ShortWay, until_disconnect
+from server.api.http.event_stream import DONE, EventStream, ShortWay, until_disconnect
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 
@@ -31,12 +31,12 @@ class Adapter(Protocol):
         """Events that follow the last delta."""
 
 
-async def respond(receive: Receive, adapter: Adapter, is_stream: bool) -> Response:
-    """The HTTP response."""
+async def respond(receive: Receive, adapter: Adapter, is_stream: bool, end: bytes = DONE) -> Response:
+    """Return the HTTP response; `end` is what a stream ends with."""
     if not is_stream:
         return await until_disconnect(receive, _whole(adapter))
     way = ShortWay()
-    return EventStream(frames_of(adapter, way), way=way)
+    return EventStream(frames_of(adapter, way), end, way)
 
 
 async def collect(generation: AnyGeneration) -> list[Delta]:

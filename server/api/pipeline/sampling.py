@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from server.api.config import MAX_LOGIT_BIAS
 from server.api.pipeline.generation import PlannedSequence
-from server.api.pipeline.prompts import Prompt, truncated
+from server.api.pipeline.prompts import Prompt, check_ids, truncated
 from server.api.service import Service
 from server.api.wire.generation import GenerationRequest
 from server.errors import InvalidRequest
@@ -43,18 +43,17 @@ class SamplingBuilder:
         self._prompt_logprobs = _prompt_logprobs(body, service.config.max_logprobs, logprobs if is_echoed else None)
         self._bias = _logit_bias(body, model.info.vocab_size)
         self._seed = secrets.randbits(63) if body.seed is None else body.seed
-        _check_ids("logprob_token_ids", body.logprob_token_ids or (), model.info.vocab_size)
+        check_ids(body.logprob_token_ids or (), model.info.vocab_size, "logprob_token_ids")
         if body.logprob_token_ids and logprobs is None:
             raise InvalidRequest("logprob_token_ids needs logprobs.", "logprob_token_ids")
-        _check_ids("stop_token_ids", body.stop_token_ids or (), model.info.vocab_size)
+        check_ids(body.stop_token_ids or (), model.info.vocab_size, "stop_token_ids")
 
     def sequences(
         self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str, num_choices: int
     ) -> list[PlannedSequence]:
         """`num_choices` sequences for each prompt, in order. Raises InvalidRequest when a prompt leaves no room."""
         children = range(num_choices)
-        asked = self._body.truncate_prompt_tokens
-        kept = [truncated(prompt, asked, self._model.info.max_model_len, max_tokens or 1) for prompt in prompts]
+        kept = [truncated(prompt, self._body, self._model.info.max_model_len, max_tokens or 1) for prompt in prompts]
         return [
             PlannedSequence(prompt, self._params(prompt, child, max_tokens, grammar))
             for prompt in kept
@@ -99,7 +98,7 @@ class SamplingBuilder:
             seed=(self._seed + child) & SEED_MASK,
             logprobs=0 if self._logprobs is None and body.best_of else self._logprobs,  # to choose by
             prompt_logprobs=self._prompt_logprobs,
-            logprob_token_ids=tuple(body.logprob_token_ids or ()),
+            logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
             grammar=grammar,
         )
 
@@ -146,16 +145,9 @@ def _logit_bias(body: GenerationRequest, vocab_size: int) -> tuple[tuple[int, fl
     bias = body.logit_bias or {}
     if len(bias) > MAX_LOGIT_BIAS:
         raise InvalidRequest(f"logit_bias has {len(bias)} entries; at most {MAX_LOGIT_BIAS} are taken.", "logit_bias")
-    pairs = []
-    for key, value in bias.items():
-        if not (key.isascii() and key.isdigit() and len(key) <= 10):
-            raise InvalidRequest(f"logit_bias: {key[:40]!r} is not a token id.", "logit_bias")
-        pairs.append((int(key), float(value)))
-    _check_ids("logit_bias", [token_id for token_id, _ in pairs], vocab_size)
+    wrong = [key[:40] for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10)]
+    if wrong:
+        raise InvalidRequest(f"logit_bias: these are no token ids: {', '.join(map(repr, wrong[:8]))}.", "logit_bias")
+    pairs = [(int(key), float(value)) for key, value in bias.items()]
+    check_ids([token_id for token_id, _ in pairs], vocab_size, "logit_bias")
     return tuple(pairs)
-
-
-def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
-    for token_id in ids:
-        if token_id >= vocab_size:
-            raise InvalidRequest(f"{param}: token id {token_id} is not below the vocabulary's {vocab_size}.", param)

@@ -12,7 +12,7 @@ from server.api.service import ServedModel
 from server.api.wire.pooling import Inputs
 from server.errors import InvalidRequest
 from server.link.messages import PoolingFacts
-from server.text.encoder_tokenizer import TextOrPair
+from server.text.encoder_tokenizer import Side, TextOrPair
 from server.types import TokenizedText
 
 TRUNCATE = "truncate_prompt_tokens"
@@ -46,10 +46,13 @@ def _given(param: str, item: Any, prefix: str) -> Given:
     return Given(param, prefix + item) if isinstance(item, str) else Given(param, token_ids=tuple(item))
 
 
-async def tokenized(model: ServedModel, given: Sequence[Given], truncate: int | None) -> list[TokenizedText]:
-    """Tokens of each; `truncate` holds them to so many, -1 to what the model takes. Texts lose their end.
+async def tokenized(
+    model: ServedModel, given: Sequence[Given], truncate: int | None, side: Side | None = None
+) -> list[TokenizedText]:
+    """Return the tokens of each; `truncate` holds them to so many, -1 to what the model takes.
 
-    Raises InvalidRequest for one that is too long, or has no token.
+    Texts lose their end, or their beginning where `side` is left. Raises InvalidRequest for one that is too long, or
+    has no token.
     """
     facts = model.info.pooling
     assert facts is not None
@@ -57,17 +60,18 @@ async def tokenized(model: ServedModel, given: Sequence[Given], truncate: int | 
         for each in given:
             if each.num_chars > facts.max_length * MAX_CHARS_PER_TOKEN:
                 raise _too_long(each, f"{each.num_chars} characters", facts)
-    texts = await asyncio.to_thread(_encode, model, given, truncate)
+    texts = await asyncio.to_thread(_encode, model, given, truncate, side or "right")
     return [_checked(model, each, text) for each, text in zip(given, texts, strict=True)]
 
 
-def _encode(model: ServedModel, given: Sequence[Given], truncate: int | None) -> list[TokenizedText]:
-    """In a thread: a tokenizer is made when it is asked for first, and a long text takes its time."""
+def _encode(model: ServedModel, given: Sequence[Given], truncate: int | None, side: Side) -> list[TokenizedText]:
+    """Encode in a thread: a tokenizer is made when it is asked for first, and a long text takes its time."""
     tokenizer = model.sentences.tokenizer
     limit = _limit(truncate, tokenizer.num_special, tokenizer.max_length)
     texts = [each.text for each in given if each.text is not None]
-    encoded = iter(tokenizer.whole(texts) if limit is None else tokenizer.encode(texts, limit))
-    return [TokenizedText(each.token_ids[:limit]) if each.text is None else next(encoded) for each in given]
+    encoded = iter(tokenizer.whole(texts) if limit is None else tokenizer.encode(texts, limit, side))
+    kept = slice(None, limit) if side == "right" or limit is None else slice(-limit, None)
+    return [TokenizedText(each.token_ids[kept]) if each.text is None else next(encoded) for each in given]
 
 
 def _limit(truncate: int | None, num_special: int, max_length: int) -> int | None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from server.api.wire.generation import INT32, GenerationRequest, listed, needing
+from server.api.wire.generation import INT32, GenerationRequest, TokenId, listed, needing
 from server.api.wire.model import WireModel
 from server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
 from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
@@ -52,6 +52,14 @@ class Prediction(WireModel):
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
+class TransferParams(WireModel):
+    """vLLM's `kv_transfer_params`: only the prompt's tokens are taken from them."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    prompt_token_ids: Annotated[list[TokenId], Field(fail_fast=True, min_length=1)] | None = None
+
+
 class ChatRequest(GenerationRequest, ChatInput):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -65,6 +73,8 @@ class ChatRequest(GenerationRequest, ChatInput):
     verbosity: Literal["low", "medium", "high"] | None = None
     prediction: Prediction | None = None
     service_tier: str | None = Field(None, max_length=32)
+    kv_transfer_params: TransferParams | None = None
+    store: bool | None = None  # accepted: no chat is kept
 
 
 class TopLogprob(WireModel):
@@ -86,6 +96,7 @@ class ChatMessage(WireModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | None = optional()
+    reasoning: str | None = None  # the same, as vLLM calls it now
     refusal: str | None = None  # in what the answer does not follow its schema
     tool_calls: list[AnyToolCall] | None = optional()
 
@@ -95,8 +106,8 @@ class ChatChoice(WireModel):
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str
-    stop_reason: str | int | None = optional()
-    token_ids: list[int] | None = optional()
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(WireModel):
@@ -108,8 +119,8 @@ class ChatCompletion(WireModel):
     service_tier: Literal["default"] | None = optional()  # where the request names any: there is one
     choices: list[ChatChoice]
     usage: Usage
-    prompt_token_ids: list[int] | None = optional()
-    prompt_logprobs: PromptLogprobs | None = optional()
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     metrics: RequestTimes | None = optional()
 
 
@@ -124,6 +135,7 @@ class ChatDelta(WireModel):
     content: str | None = optional()
     reasoning_content: str | None = optional()
     refusal: str | None = optional()
+    reasoning: str | None = optional()
     tool_calls: list[ToolCallDelta | CustomCallDelta] | None = optional()
 
 

@@ -64,6 +64,15 @@ class CompletionChoice(WireModel):
     prompt_logprobs: PromptLogprobs | None = optional()
 
 
+class WholeCompletionChoice(CompletionChoice):
+    """A choice of an answer that is no stream: it has vLLM's keys also where they are null."""
+
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+
+
 class Completion(WireModel):
     """A whole answer or one chunk of a stream: both have the same shape."""
 
@@ -72,6 +81,6 @@ class Completion(WireModel):
     created: int
     model: str
     system_fingerprint: str
-    choices: list[CompletionChoice]
+    choices: list[WholeCompletionChoice] | list[CompletionChoice]
     usage: Usage | None = optional()
     metrics: RequestTimes | None = optional()

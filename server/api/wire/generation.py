@@ -147,6 +147,7 @@ class GenerationRequest(WireModel):
     length_penalty: float | None = Field(None, ge=-100, le=100)
     early_stopping: bool | Literal["never"] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
+    truncation_side: Literal["left", "right"] | None = None
     allowed_token_ids: AllowedTokenIds | None = None
     bad_words: Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_BAD_WORDS)] | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -158,6 +159,8 @@ class GenerationRequest(WireModel):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
+    json_schema: JsonSchema | None = None
+    grammar: str | None = None
     user: Any = None
 
     @property

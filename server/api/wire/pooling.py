@@ -1,8 +1,9 @@
 """/v1/embeddings, /pooling, /classify, /score and /rerank on the wire: OpenAI's, vLLM's, Cohere's and Jina's shapes."""
 
+import builtins
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag
 
 from server.api.config import MAX_PROMPTS
 from server.api.wire.completions import BY_KIND, TokenIds
@@ -11,6 +12,7 @@ from server.api.wire.model import WireModel
 from server.api.wire.usage import PoolingUsage, optional
 
 EncodingFormat = Literal["float", "base64"]
+CohereType = Literal["float", "base64", "binary", "ubinary"]
 PoolingTask = Literal["embed", "classify", "token_embed"]
 
 
@@ -32,6 +34,7 @@ class PoolingBody(WireModel):
 
     model: str | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
+    truncation_side: Literal["left", "right"] | None = None
     priority: int | None = Field(None, ge=-INT32, le=INT32)
     user: str | None = None
 
@@ -92,11 +95,30 @@ AnyDocument = Annotated[
 
 
 class RerankRequest(PoolingBody):
+    """Jina's and Cohere's `documents`, or the `texts` of Hugging Face's TEI."""
+
     query: FilledText
-    documents: Annotated[list[AnyDocument], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+    documents: Annotated[list[AnyDocument], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)] | None = None
+    texts: FilledTexts | None = None
+    return_text: bool | None = None
     top_n: int | None = Field(None, ge=1, le=INT32)
     return_documents: bool | None = None
     max_tokens_per_doc: int | None = Field(None, ge=1, le=INT32)
+
+
+class CohereEmbedRequest(WireModel):
+    """Cohere's second version of embeddings."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    texts: FilledTexts
+    input_type: str | None = Field(None, max_length=80)
+    embedding_types: Annotated[list[CohereType], Field(min_length=1)] | None = None
+    output_dimension: int | None = Field(None, ge=1, le=INT32)
+    max_tokens: int | None = Field(None, ge=1, le=INT32)
+    truncate: Literal["NONE", "START", "END"] | None = None
+    priority: int | None = Field(None, ge=-INT32, le=INT32)
 
 
 class EmbeddingItem(WireModel):
@@ -153,6 +175,18 @@ class ScoreList(ItemList):
     data: list[ScoreItem]
 
 
+class TeiItem(WireModel):
+    """A text of TEI's answer."""
+
+    index: int
+    score: float
+    text: str | None = optional()
+
+
+class TeiAnswer(RootModel[list[TeiItem]]):
+    pass
+
+
 class RerankItem(WireModel):
     index: int
     relevance_score: float
@@ -172,6 +206,33 @@ class RerankMeta(WireModel):
 
     api_version: ApiVersion
     billed_units: BilledUnits = BilledUnits.model_construct()  # nothing is built for it yet
+
+
+class InputUnits(WireModel):
+    input_tokens: int
+    image_tokens: int = 0
+
+
+class CohereEmbedMeta(WireModel):
+    api_version: ApiVersion
+    billed_units: InputUnits
+
+
+class CohereEmbeddings(WireModel):
+    """Rows by type; bits of the binary ones stand eight in a byte, the first the highest."""
+
+    float: list[list[builtins.float]] | None = optional()
+    base64: list[str] | None = optional()
+    binary: list[list[int]] | None = optional()
+    ubinary: list[list[int]] | None = optional()
+
+
+class CohereEmbedAnswer(WireModel):
+    id: str
+    response_type: Literal["embeddings_by_type"] = "embeddings_by_type"
+    embeddings: CohereEmbeddings
+    texts: list[str]
+    meta: CohereEmbedMeta
 
 
 class RerankAnswer(WireModel):

@@ -1,0 +1,93 @@
+"""POST /generate, as LMDeploy has it: a text or token ids in, a text with its tokens out."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import ValidationError
+
+from server.api.errors import invalid_body
+from server.api.http.body import body_of
+from server.api.http.event_stream import frame
+from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from server.api.http.origin import origin_of
+from server.api.pipeline.continuation import Continuation
+from server.api.pipeline.deltas import Delta
+from server.api.pipeline.generation import AnyGeneration
+from server.api.pipeline.logprobs import LEAST
+from server.api.pipeline.prompts import completion_prompts
+from server.api.pipeline.respond import respond
+from server.api.service import ServiceOf
+from server.api.wire.completions import CompletionRequest
+from server.api.wire.generate import GenerateAnswer, GenerateMeta, GenerateRequest
+from server.errors import InvalidRequest
+
+router = APIRouter()
+DEFAULT_MAX_TOKENS = 128
+OWN = {"prompt", "input_ids", "return_logprob"}
+# Fields that would change the answer; they are taken where they are empty.
+REFUSED = ("image_data", "return_routed_experts", "repetition_ngram_size", "repetition_ngram_threshold")
+
+
+@router.post(
+    "/generate",
+    responses=STREAM | errors_of(401, 408, 429, *OF_BODIES),
+    openapi_extra=documented(GenerateRequest, GenerateAnswer),
+)
+async def generate(
+    request: Request, body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))], service: ServiceOf
+) -> Response:
+    """Continue a text or tokens, whole or as a stream."""
+    asked, has_logprobs = _completion_request(body), bool(body.return_logprob)
+    continuation = Continuation(service, origin_of(request), asked, 1)
+    param = "input_ids" if body.prompt is None else "prompt"
+    prompts = await completion_prompts(service.model, [(param, body.prompt or body.input_ids or [])], True)
+    generation = await continuation.of(prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
+    return await respond(request.receive, GenerateWriter(generation, has_logprobs), bool(body.stream))
+
+
+def _completion_request(body: GenerateRequest) -> CompletionRequest:
+    if (body.prompt is None) == (body.input_ids is None):
+        raise InvalidRequest("Exactly one of prompt and input_ids is required.", "prompt")
+    for name in REFUSED:
+        if (body.model_extra or {}).get(name):
+            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+    fields = body.model_dump(exclude_unset=True, by_alias=True, exclude=OWN)
+    try:
+        return CompletionRequest.model_validate(
+            {**fields, "prompt": body.prompt or body.input_ids, "logprobs": 0 if body.return_logprob else None}
+        )
+    except ValidationError as error:
+        raise invalid_body(error) from error
+
+
+class GenerateWriter:
+    """Puts deltas into LMDeploy's shape, which its stream has too."""
+
+    def __init__(self, generation: AnyGeneration, has_logprobs: bool) -> None:
+        self.generation: AnyGeneration = generation
+        self._has_logprobs = has_logprobs
+
+    def whole(self, deltas: list[Delta]) -> GenerateAnswer:
+        return self._answer(deltas[0])
+
+    def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
+        for delta in deltas:
+            yield frame(self._answer(delta).model_dump_json().encode())
+
+    def last_frames(self) -> Iterable[bytes]:
+        return ()
+
+    def _answer(self, delta: Delta) -> GenerateAnswer:
+        usage = self.generation.usage()
+        pairs = [(max(LEAST, entry.sampled), i) for i, entry in zip(delta.token_ids, delta.logprobs, strict=False)]
+        return GenerateAnswer(
+            text=delta.text,
+            output_ids=delta.token_ids,
+            meta_info=GenerateMeta(
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                finish_reason=None if delta.finish_reason is None else {"type": delta.finish_reason},
+                output_token_logprobs=pairs if self._has_logprobs else None,
+            ),
+        )

@@ -1,0 +1,134 @@
+"""The endpoints of llama.cpp's server: completions, infilling, embeddings, templates, and what clients ask about it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server import __version__
+from server.api.dialects.embeddings import embedded
+from server.api.dialects.llama.request import completion_request, infill_prompt, limit_of, mixed_prompt, split_mixed
+from server.api.dialects.llama.writer import LlamaWriter, settings_of
+from server.api.http.body import body_of
+from server.api.http.event_stream import until_disconnect
+from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from server.api.http.origin import origin_of
+from server.api.pipeline.continuation import Continuation
+from server.api.pipeline.prompts import Prompt, chat_prompt, template_source
+from server.api.pipeline.respond import respond
+from server.api.pipeline.sampling import SamplingBuilder
+from server.api.service import Service, ServiceOf
+from server.api.tools.plan import require_template
+from server.api.wire.completions import CompletionRequest
+from server.api.wire.llama import (
+    AppliedTemplate,
+    ApplyTemplateRequest,
+    InfillRequest,
+    LlamaCompletion,
+    LlamaCompletionRequest,
+    LlamaEmbedding,
+    LlamaEmbeddingRequest,
+    Props,
+    Slot,
+)
+from server.api.wire.pooling import EmbeddingRequest
+from server.api.wire.tools import functions_of
+from server.errors import InvalidRequest
+
+router = APIRouter()
+RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
+_DESCRIBED = documented(LlamaCompletionRequest, LlamaCompletion)
+_EMBEDDED = documented(LlamaEmbeddingRequest)
+
+
+@router.post("/completion", responses=RESPONSES, openapi_extra=_DESCRIBED)
+@router.post("/completions", responses=RESPONSES, openapi_extra=_DESCRIBED)
+async def complete(
+    request: Request,
+    body: Annotated[LlamaCompletionRequest, Depends(body_of(LlamaCompletionRequest))],
+    service: ServiceOf,
+) -> Response:
+    """Continue the prompts, whole or as a stream."""
+    given, is_list = split_mixed(body.prompt)
+    asked = completion_request(service.model, body)
+    continuation = Continuation(service, origin_of(request), asked, len(given), clips=True)
+    prompts = [await mixed_prompt(service.model, item, param) for param, item in given]
+    generation = await continuation.of(prompts, limit_of(body))
+    shown = continuation.name, is_list, limit_of(body)
+    return await respond(request.receive, LlamaWriter(service, generation, body, shown), bool(body.stream), b"")
+
+
+@router.post("/infill", responses=RESPONSES, openapi_extra=documented(InfillRequest, LlamaCompletion))
+async def infill(
+    request: Request, body: Annotated[InfillRequest, Depends(body_of(InfillRequest))], service: ServiceOf
+) -> Response:
+    """Generate what stands between a beginning and an end, of models with fill-in-the-middle tokens."""
+    continuation = Continuation(service, origin_of(request), completion_request(service.model, body), 1, clips=True)
+    generation = await continuation.of([await infill_prompt(service.model, body)], limit_of(body))
+    shown = continuation.name, False, limit_of(body)
+    return await respond(request.receive, LlamaWriter(service, generation, body, shown), bool(body.stream), b"")
+
+
+@router.post("/embedding", responses=errors_of(401, 429, *OF_BODIES), openapi_extra=_EMBEDDED)
+@router.post("/embeddings", responses=errors_of(401, 429, *OF_BODIES), openapi_extra=_EMBEDDED)
+async def embed(
+    request: Request,
+    body: Annotated[LlamaEmbeddingRequest, Depends(body_of(LlamaEmbeddingRequest))],
+    service: ServiceOf,
+) -> list[LlamaEmbedding]:
+    """Encode every text; each has a list of one vector."""
+    given = body.input if body.content is None else body.content
+    if given is None:
+        raise InvalidRequest("content is required.", "content")
+    found = await until_disconnect(
+        request.receive, embedded(origin_of(request), EmbeddingRequest(model=body.model, input=given), service)
+    )
+    return [LlamaEmbedding(index=i, embedding=[row.tolist()]) for i, row in enumerate(found.rows)]
+
+
+@router.post("/apply-template", responses=errors_of(401, *OF_BODIES), openapi_extra=documented(ApplyTemplateRequest))
+async def apply_template(
+    body: Annotated[ApplyTemplateRequest, Depends(body_of(ApplyTemplateRequest))], service: ServiceOf
+) -> AppliedTemplate:
+    """Return the prompt that a conversation becomes."""
+    model, tools = service.model, functions_of(body.tools)
+    service.require_name(body.model)
+    require_template(template_source(model, body), body.messages, tools)
+    extra = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
+    prompt = await chat_prompt(model, body, extra, tools)
+    return AppliedTemplate(prompt=prompt.text or "")
+
+
+@router.get("/props", responses=errors_of(401, 503))
+async def props(service: ServiceOf) -> Props:
+    """Return how the server samples by default, its places, and the model's template and marks."""
+    model, config = service.model, service.config
+    builder = SamplingBuilder(service, CompletionRequest(prompt=""), None)
+    (default,) = builder.sequences([Prompt((0,), None, "prompt")], None, "", 1)
+    special = model.tokenizer.special
+    return Props(
+        default_generation_settings={
+            "n_ctx": model.info.max_model_len,
+            "params": settings_of(default.sampling) | {"seed": -1},  # one is drawn for each request
+        },
+        total_slots=len(_slots(service)),
+        model_alias=config.model_names[0],
+        model_path=config.model_path.name,
+        modalities={"vision": False, "audio": False},
+        chat_template=model.template.source if model.template else "",
+        bos_token=special.get("bos_token", ""),
+        eos_token=special.get("eos_token", ""),
+        build_info=f"neuronserve {__version__}",
+    )
+
+
+@router.get("/slots", responses=errors_of(401, 503))
+async def slots(service: ServiceOf) -> list[Slot]:
+    """Return the places of every engine's batch, as many of them busy as sequences are open."""
+    return _slots(service)
+
+
+def _slots(service: Service) -> list[Slot]:
+    places = service.config.max_num_seqs
+    busy = [i < client.num_open for client in service.engine.clients for i in range(places)]
+    n_ctx = service.model.info.max_model_len
+    return [Slot(id=i, n_ctx=n_ctx, is_processing=is_busy) for i, is_busy in enumerate(busy)]
