@@ -6,17 +6,18 @@ A pair that is too long loses tokens of the longer text first, as in transformer
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import tokenizers
 
-from server.errors import CheckpointError
-from server.text.tokenizer import Tokenizer, read_json
+from server.errors import CheckpointError, TokenizerFailed
+from server.text.tokenizer import Tokenizer, is_panic, read_json
 from server.types import TokenizedText
 
 TextOrPair = str | tuple[str, str]
+PART_CHARS = 2**17  # of the texts that are encoded at a time, before those of other requests have their turn
 
 
 class _Lengths(msgspec.Struct):
@@ -49,7 +50,7 @@ class EncoderTokenizer:
     def encode(self, texts: Sequence[TextOrPair], max_length: int | None = None) -> list[TokenizedText]:
         """Tokens of each text, or of each pair, held to `max_length`, or to the tokenizer's own.
 
-        Releases the GIL, and works on all texts at once.
+        Releases the GIL, and works on several texts at once. Raises TokenizerFailed where it cannot encode one.
         """
         return self._encode(texts, max_length or self.max_length)
 
@@ -60,10 +61,31 @@ class EncoderTokenizer:
     def _encode(self, texts: Sequence[TextOrPair], limit: int | None) -> list[TokenizedText]:
         if self._is_lower_case:
             texts = [text.lower() if isinstance(text, str) else (text[0].lower(), text[1].lower()) for text in texts]
+        return [each for part in _parts(texts) for each in self._encode_part(part, limit)]
+
+    def _encode_part(self, texts: Sequence[TextOrPair], limit: int | None) -> list[TokenizedText]:
         with self._lock:
             if limit is None:
                 self._backend.no_truncation()
             else:
                 self._backend.enable_truncation(limit, strategy="longest_first")
-            found = self._backend.encode_batch(list(texts))
+            try:
+                found = self._backend.encode_batch(list(texts))
+            except BaseException as error:
+                if is_panic(error):
+                    raise TokenizerFailed(f"The tokenizer of this model failed on a text: {error}.") from None
+                raise
         return [TokenizedText(tuple(each.ids), tuple(each.type_ids) if any(each.type_ids) else ()) for each in found]
+
+
+def _parts(texts: Sequence[TextOrPair]) -> Iterator[list[TextOrPair]]:
+    """Texts that are encoded together."""
+    part, num_chars = list[TextOrPair](), 0
+    for text in texts:
+        part.append(text)
+        num_chars += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+        if num_chars >= PART_CHARS:
+            yield part
+            part, num_chars = [], 0
+    if part:
+        yield part
