@@ -30,8 +30,9 @@ from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdap
 from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.faults.injector import FaultInjector
+from server.api.http.body_limit import BodyLimit
 from server.api.http.load_report import LoadReports, load_of
-from server.api.http.middleware import BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
+from server.api.http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
 from server.api.keys.guard import Guard, refusals
 from server.api.service import Service

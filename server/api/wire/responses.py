@@ -9,7 +9,6 @@ from server.api.wire.generation import INT32, listed, needing
 from server.api.wire.model import WireModel
 from server.api.wire.tools import MAX_TOOLS, FunctionName
 
-MAX_ITEMS = 4096  # of the input of one request
 MAX_METADATA = 16
 TEXT_PARTS = ("input_text", "output_text", "text")
 REFUSAL = "refusal"
@@ -125,7 +124,7 @@ class ResponsesRequest(WireModel):
     )
 
     model: str | None = Field(None, max_length=4096)
-    input: str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ITEMS)] | None = None
+    input: str | Annotated[list[InputItem], Field(fail_fast=True)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = Field(None, max_length=256)
     conversation: NotOffered = None
