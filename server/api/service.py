@@ -22,6 +22,7 @@ from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
 from server.api.gate import AnyGate
 from server.api.host_memory import HostMemory
+from server.api.http.body import parsing_thread
 from server.api.keys.ring import AnyAccounts, KeyRing
 from server.api.peers import Peers
 from server.api.sentences import Sentences
@@ -37,6 +38,7 @@ from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailabl
 from server.link.hub.engines import AnyEngines
 from server.link.messages import EngineInfo
 from server.text.chat_template import load_chat_template
+from server.text.fair_threads import FairThreads, text_threads
 from server.text.generation_config import GenerationDefaults, load_generation_defaults
 from server.text.grammar_process import GrammarProcess
 from server.text.request_template import RequestTemplates
@@ -55,9 +57,11 @@ class TextFiles:
     templates: RequestTemplates | None  # None: those of requests are not trusted
     defaults: GenerationDefaults
     grammars: GrammarProcess
+    threads: FairThreads
 
     def close(self) -> None:
         """End the template's and the grammars' processes."""
+        self.threads.close()
         for process in (self.grammars, self.template, self.templates):
             if process is not None:
                 process.close()
@@ -72,6 +76,7 @@ class ServedModel:
     templates: RequestTemplates | None
     defaults: GenerationDefaults
     grammars: GrammarProcess
+    threads: FairThreads  # for whatever takes long of a text
     info: EngineInfo
     requests: RequestObserver  # follows what is generated, for metrics and traces
     rate: ChargeRate  # of modelled device time
@@ -104,6 +109,7 @@ class Service:
         self.accounts: AnyAccounts = self.shared.accounts
         self.adapters: AnyAdapters = self.shared.adapters
         self.keys = KeyRing(config.keys, self.accounts)
+        self.parsing = parsing_thread()
         self.peers = Peers(engine)
         self.store = Store(config.store)
         self._files: TextFiles | None = None
@@ -171,6 +177,7 @@ class Service:
             text.templates,
             text.defaults,
             text.grammars,
+            text.threads,
             info,
             requests,
             rate,
@@ -216,6 +223,7 @@ class Service:
         if self._restarting is not None:
             self._restarting.cancel()
         await self.engine.stop(timeout_s)
+        self.parsing.close()
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
         await self.telemetry.close()
@@ -239,15 +247,17 @@ def load_text_files(config: ApiConfig) -> TextFiles:
     """Read tokenizer, chat template and generation defaults. Raises CheckpointError or SettingsError."""
     if not (config.model_path / "config.json").is_file():
         raise CheckpointError("config.json", f"there is none in {config.model_path}")
-    tokenizer = load_tokenizer(config.tokenizer_path)
+    tokenizer, threads = load_tokenizer(config.tokenizer_path), text_threads()
+    size = threads.most_each + 1  # of pools of processes: another client finds one
     source = load_chat_template(config.tokenizer_path, config.chat_template)
     template = None
     if source is not None:
-        template = TemplateProcess(source, tokenizer.special)
+        template = TemplateProcess(source, tokenizer.special, size=size)
         template.start()
     defaults = load_generation_defaults(config.model_path, tokenizer)
-    templates = RequestTemplates(tokenizer.special) if config.trust_request_chat_template else None
-    return TextFiles(tokenizer, template, templates, defaults, GrammarProcess(config.tokenizer_path, config.model_path))
+    templates = RequestTemplates(tokenizer.special, size) if config.trust_request_chat_template else None
+    grammars = GrammarProcess(config.tokenizer_path, config.model_path, threads=threads)
+    return TextFiles(tokenizer, template, templates, defaults, grammars, threads)
 
 
 def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:

@@ -15,7 +15,7 @@ from server.api.pipeline.fill_in import fill_in_prompts
 from server.api.pipeline.generation import AnyGeneration
 from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import compile_format, requested_format
-from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
+from server.api.pipeline.prompts import Prompt, completion_prompts, most_tokens, split_prompts
 from server.api.pipeline.respond import respond
 from server.api.pipeline.room import require_room
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
@@ -57,7 +57,7 @@ async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> 
             raise InvalidRequest("echo and suffix exclude each other.", "echo")
         prompts = await fill_in_prompts(model, given, body.suffix, has_specials)
     else:
-        prompts = await completion_prompts(model, given, has_specials)
+        prompts = await completion_prompts(model, given, has_specials, most_tokens(model, body))
     grammar = "" if output_format is None else await compile_format(model, output_format)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     generation = generation_of(service, origin, body, sampling, (prompts, most, grammar))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
@@ -57,7 +57,7 @@ async def tokenized(model: ServedModel, given: Sequence[Given], truncate: int | 
         for each in given:
             if each.num_chars > facts.max_length * MAX_CHARS_PER_TOKEN:
                 raise _too_long(each, f"{each.num_chars} characters", facts)
-    texts = await asyncio.to_thread(_encode, model, given, truncate)
+    texts = await model.threads.run(partial(_encode, model, given, truncate))
     return [_checked(model, each, text) for each, text in zip(given, texts, strict=True)]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -36,7 +37,8 @@ async def create_message(
 ) -> Response:
     """Answer a conversation, whole or as a stream."""
     origin = origin_of(request)
-    conversation = await prepare_conversation(origin, _chat(service, body), service, clips=True)  # it says so
+    chat = await _chat(service, body)
+    conversation = await prepare_conversation(origin, chat, service, clips=True)  # it says so
     writer = MessageWriter(conversation, body, f"msg_{origin.request_id}")
     if body.stream:
         way = ShortWay()
@@ -54,16 +56,16 @@ async def count_tokens(
     body: Annotated[CountTokensRequest, Depends(body_of(CountTokensRequest))], service: ServiceOf
 ) -> TokenCount:
     """Number of tokens that the prompt of such a message has."""
-    chat = _chat(service, body)
+    chat = await _chat(service, body)
     validate(service, chat)
     tools = tool_plan(service.model, service.config, chat)
     prompt = await chat_prompt(service.model, chat, template_fields(chat), list(tools.offered))
     return TokenCount(input_tokens=len(prompt.token_ids))
 
 
-def _chat(service: Service, body: CountTokensRequest) -> ChatRequest:
+async def _chat(service: Service, body: CountTokensRequest) -> ChatRequest:
     """The chat request. A budget of thinking binds nothing where the model does not think."""
-    chat = chat_request(body)
+    chat = await service.parsing.run_large(partial(chat_request, body))
     _, reasoning = chosen_parsers(service.config, template_source(service.model, chat))
     return chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat
 

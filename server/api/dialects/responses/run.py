@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any
 
 from server.api.dialects import chat
@@ -177,7 +178,7 @@ async def _conversation(
 
     async def without(num_oldest: int) -> chat.Conversation:
         kept = messages.without(num_oldest) if num_oldest else messages
-        request = chat_request(body, kept)
+        request = await service.parsing.run_large(partial(chat_request, body, kept))
         try:
             return await chat.prepare_conversation(origin, request, service)
         except InvalidRequest as error:
