@@ -124,18 +124,7 @@ class Service:
 
     @property
     def phase(self) -> Phase:
-        if not self.engine.is_alive:
-            return "dead"
-        if self._is_draining:
-            return "draining"
-        if self._model is None:
-            return "loading"
-        states = self.engine.states
-        if "dead" in states:
-            return "degraded"
-        if "serving" in states:
-            return "ready"
-        return "stalled" if "stalled" in states else "recovering"
+        return phase_of(self.engine, self._model is not None, self._is_draining)
 
     @property
     def model(self) -> ServedModel:
@@ -235,6 +224,22 @@ class Service:
             known = ", ".join(names)
             raise ModelNotFound(f"The model {name[:200]!r} does not exist here; this server has {known}.", "model")
         return name or self.config.model_names[0]
+
+
+def phase_of(engines: AnyEngines, is_loaded: bool, is_draining: bool) -> Phase:
+    """The phase of a server's life."""
+    if not engines.is_alive:
+        return "dead"
+    if is_draining:
+        return "draining"
+    if not is_loaded:
+        return "loading"
+    states = engines.states
+    if "dead" in states:
+        return "degraded"
+    if "serving" in states:
+        return "ready"
+    return "stalled" if "stalled" in states else "recovering"
 
 
 def charge_rate(config: ApiConfig, info: EngineInfo, num_engines: int) -> ChargeRate:
