@@ -34,6 +34,7 @@ from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
 from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
+from server.device.freed_memory import return_freed_memory
 from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
 from server.link.hub.engines import AnyEngines
 from server.link.messages import EngineInfo
@@ -198,6 +199,10 @@ class Service:
             self._model.grammars.forget()
             with contextlib.suppress(EngineDead):
                 self.engine.release_memory()
+
+    def return_memory(self) -> None:
+        """Give the host back memory that this process has freed, behind the large bodies that wait."""
+        self.parsing.submit(return_freed_memory)
 
     def drain(self) -> None:
         """Refuse new requests from now on."""

@@ -38,6 +38,7 @@ class EncoderTokenizer:
     def __init__(self, tokenizer: Tokenizer, max_length: int, is_lower_case: bool = False) -> None:
         """Raises CheckpointError where the special tokens alone are longer than `max_length`."""
         self._backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+        self._tokenizer = tokenizer
         self._is_lower_case = is_lower_case
         self.num_special: int = self._backend.num_special_tokens_to_add(is_pair=True)  # of a pair, which has most
         if max_length <= self.num_special:
@@ -53,6 +54,11 @@ class EncoderTokenizer:
         Releases the GIL, and works on several texts at once. Raises TokenizerFailed where it cannot encode one.
         """
         return self._encode(texts, max_length or self.max_length)
+
+    def fewest_tokens(self, text: TextOrPair) -> int:
+        """A lower bound of the tokens of a text, or of both texts of a pair, found without encoding them."""
+        parts = [text] if isinstance(text, str) else text
+        return sum(self._tokenizer.fewest_tokens(part.lower() if self._is_lower_case else part) for part in parts)
 
     def whole(self, texts: Sequence[TextOrPair]) -> list[TokenizedText]:
         """As `encode`, all tokens however many there are."""

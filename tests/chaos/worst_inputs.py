@@ -206,12 +206,13 @@ async def _send(host: str, port: int, head: bytes, body: bytes) -> int:
 
 async def attack(url: str, key: str, worst: WorstInput, seconds: float) -> Counter[int]:
     """Send the input from `width` connections at a time, for so many seconds; how many had each status."""
-    parts, statuses, end = urlsplit(url), Counter[int](), time.monotonic() + seconds
+    parts, statuses = urlsplit(url), Counter[int]()
     head = (
         f"POST {worst.path} HTTP/1.1\r\nhost: {parts.netloc}\r\nauthorization: Bearer {key}\r\n"
         f"content-type: {worst.content_type}\r\nconnection: close\r\n"
     ).encode()
     bodies = [worst.make(i) for i in range(min(8, worst.width))]
+    end = time.monotonic() + seconds
 
     async def send(number: int) -> None:
         while time.monotonic() < end:

@@ -7,7 +7,7 @@ answer has ended, because a request keeps its body until then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,15 +20,18 @@ from server.text.fair_threads import is_large, owner
 # A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4
 BODIES_EACH, BODIES_IN_ALL = 16, 64  # memory of bodies, in multiples of the largest one's bytes
+RELEASE_BYTES = 2**26  # of bodies that have gone, after which freed memory is given back to the host
 LARGE_BYTES, LARGE_VALUES = 2**18, 2**11  # of a body that is not parsed between two events of other requests
 
 
 class BodyMemory:
     """Estimated memory of the bodies of all requests under way, in all and by client."""
 
-    def __init__(self, most_bytes: int, most_each: int) -> None:
-        self._most, self._most_each = most_bytes, most_each
+    def __init__(self, most_bytes: int, most_each: int, release: Callable[[], None] = lambda: None) -> None:
+        """`release` is called when large bodies have gone."""
+        self._most, self._most_each, self._release = most_bytes, most_each, release
         self._held: Counter[str] = Counter()
+        self._num_gone_bytes = 0  # since the last release
 
     @property
     def num_bytes(self) -> int:
@@ -55,6 +58,10 @@ class BodyMemory:
         self._held[client] -= num_bytes
         if not self._held[client]:
             del self._held[client]
+        self._num_gone_bytes += num_bytes
+        if self._num_gone_bytes > RELEASE_BYTES and self._num_gone_bytes > self.num_bytes:
+            self._num_gone_bytes = 0
+            self._release()
 
 
 class _Body:
@@ -96,12 +103,12 @@ class _Body:
 class BodyLimit:
     """Refuses a body above a limit: by Content-Length before reading, else as soon as too much has come."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int, of_paths: Mapping[str, int]) -> None:
-        """`of_paths`: limits of paths whose bodies go to disk, and take no memory."""
+    def __init__(self, app: ASGIApp, max_bytes: int, of_paths: Mapping[str, int], release: Callable[[], None]) -> None:
+        """`of_paths`: limits of paths whose bodies go to disk, and take no memory. `release` is of BodyMemory."""
         self._app = app
         self._max = max_bytes
         self._of_paths = of_paths
-        self._memory = BodyMemory(BODIES_IN_ALL * max_bytes, BODIES_EACH * max_bytes)
+        self._memory = BodyMemory(BODIES_IN_ALL * max_bytes, BODIES_EACH * max_bytes, release)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -64,10 +64,23 @@ async def tokenized(model: ServedModel, given: Sequence[Given], truncate: int | 
 def _encode(model: ServedModel, given: Sequence[Given], truncate: int | None) -> list[TokenizedText]:
     """In a thread: a tokenizer is made when it is asked for first, and a long text takes its time."""
     tokenizer = model.sentences.tokenizer
+    if truncate is None:
+        _require_short(model, given)
     limit = _limit(truncate, tokenizer.num_special, tokenizer.max_length)
     texts = [each.text for each in given if each.text is not None]
     encoded = iter(tokenizer.whole(texts) if limit is None else tokenizer.encode(texts, limit))
     return [TokenizedText(each.token_ids[:limit]) if each.text is None else next(encoded) for each in given]
+
+
+def _require_short(model: ServedModel, given: Sequence[Given]) -> None:
+    """Raise InvalidRequest for a text that has too many tokens, whatever they are."""
+    facts = model.info.pooling
+    assert facts is not None
+    for each in given:
+        if each.text is not None and each.num_chars > facts.max_length:
+            fewest = model.sentences.tokenizer.fewest_tokens(each.text)
+            if fewest > facts.max_length:
+                raise _too_long(each, f"at least {fewest} tokens", facts)
 
 
 def _limit(truncate: int | None, num_special: int, max_length: int) -> int | None:
