@@ -8,7 +8,7 @@ from typing import get_args
 
 from server.api.config import ApiConfig
 from server.api.health_process import HealthProcess
-from server.api.service import Phase
+from server.api.phase import Phase
 from server.errors import StartError
 
 log = logging.getLogger("neuronserve")

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Depends, Request
 
@@ -25,6 +25,7 @@ from server.api.host_memory import HostMemory
 from server.api.http.body import parsing_thread
 from server.api.keys.ring import AnyAccounts, KeyRing
 from server.api.peers import Peers
+from server.api.phase import Phase, phase_of
 from server.api.sentences import Sentences
 from server.api.shared import shared_of
 from server.api.store.store import Store
@@ -46,7 +47,7 @@ from server.text.request_template import RequestTemplates
 from server.text.template_process import TemplateProcess
 from server.text.tokenizer import Tokenizer, load_tokenizer
 
-Phase = Literal["loading", "ready", "stalled", "recovering", "degraded", "draining", "dead"]
+RETURN_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Service:
         self._model: ServedModel | None = None
         self._is_draining = False
         self._restarting: asyncio.Task[None] | None = None
+        self._returning: asyncio.TimerHandle | None = None
 
     @property
     def is_draining(self) -> bool:
@@ -201,7 +203,12 @@ class Service:
                 self.engine.release_memory()
 
     def return_memory(self) -> None:
-        """Give the host back memory that this process has freed, behind the large bodies that wait."""
+        """Give the host back memory that this process has freed, soon: requests that end now still hold some."""
+        if self._returning is None:
+            self._returning = asyncio.get_running_loop().call_later(RETURN_AFTER_S, self._return_memory)
+
+    def _return_memory(self) -> None:
+        self._returning = None
         self.parsing.submit(return_freed_memory)
 
     def drain(self) -> None:
@@ -217,6 +224,8 @@ class Service:
         if self._restarting is not None:
             self._restarting.cancel()
         await self.engine.stop(timeout_s)
+        if self._returning is not None:
+            self._returning.cancel()
         self.parsing.close()
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
@@ -229,22 +238,6 @@ class Service:
             known = ", ".join(names)
             raise ModelNotFound(f"The model {name[:200]!r} does not exist here; this server has {known}.", "model")
         return name or self.config.model_names[0]
-
-
-def phase_of(engines: AnyEngines, is_loaded: bool, is_draining: bool) -> Phase:
-    """The phase of a server's life."""
-    if not engines.is_alive:
-        return "dead"
-    if is_draining:
-        return "draining"
-    if not is_loaded:
-        return "loading"
-    states = engines.states
-    if "dead" in states:
-        return "degraded"
-    if "serving" in states:
-        return "ready"
-    return "stalled" if "stalled" in states else "recovering"
 
 
 def charge_rate(config: ApiConfig, info: EngineInfo, num_engines: int) -> ChargeRate:

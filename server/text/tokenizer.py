@@ -63,6 +63,9 @@ class Tokenizer:
         self._adds_bytes = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)  # whatever is beside an id
         self._whole_texts: dict[int, str | None] = {}  # cache
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._ids = tuple(
+            range(self.vocab_size)
+        )  # one object for each id: prompts would have 32 bytes a token of their own
 
     @property
     def eos_token_id(self) -> int | None:
@@ -91,7 +94,7 @@ class Tokenizer:
         """
         with self._watched():
             ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-        return ids
+        return list(map(self._ids.__getitem__, ids))
 
     def fewest_tokens(self, text: str) -> int:
         """A lower bound of the number of tokens of `text`, which takes a fraction of the time of encoding it."""

@@ -20,7 +20,7 @@ from server.text.fair_threads import is_large, owner
 # A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4
 BODIES_EACH, BODIES_IN_ALL = 16, 64  # memory of bodies, in multiples of the largest one's bytes
-RELEASE_BYTES = 2**26  # of bodies that have gone, after which freed memory is given back to the host
+RELEASE_BYTES = 2**24  # of bodies that have gone, after which freed memory is given back to the host
 LARGE_BYTES, LARGE_VALUES = 2**18, 2**11  # of a body that is not parsed between two events of other requests
 
 
@@ -59,7 +59,7 @@ class BodyMemory:
         if not self._held[client]:
             del self._held[client]
         self._num_gone_bytes += num_bytes
-        if self._num_gone_bytes > RELEASE_BYTES and self._num_gone_bytes > self.num_bytes:
+        if self._num_gone_bytes > RELEASE_BYTES:
             self._num_gone_bytes = 0
             self._release()
 

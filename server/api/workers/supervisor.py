@@ -27,9 +27,10 @@ from server.api.config import ApiConfig, WorkerRole
 from server.api.host_memory import HostMemory
 from server.api.http.watched_files import WatchedFiles
 from server.api.listener import address, health_process
+from server.api.phase import phase_of
 from server.api.ready_file import ReadyFile
 from server.api.server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, until_dead
-from server.api.service import charge_rate, phase_of
+from server.api.service import charge_rate
 from server.api.shared import Desks, Shared
 from server.api.start_screen import show_way_in, start_screen
 from server.api.store.database import StoreLock
