@@ -65,7 +65,7 @@ class Tokenizer:
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self._ids = tuple(
             range(self.vocab_size)
-        )  # one object for each id: prompts would have 32 bytes a token of their own
+        )  # prompts share these objects, of 32 bytes each
 
     @property
     def eos_token_id(self) -> int | None:
