@@ -15,6 +15,7 @@ NeuronserveError
 │   ├── InvalidRequest         400, with the offending field
 │   ├── ModelNotFound          404
 │   ├── PayloadTooLarge        413
+│   ├── TokenizerFailed        500: the checkpoint's tokenizer cannot encode a text
 │   └── QueueFull              429
 │       └── Overloaded         429: it would wait too long, or the host's memory is short
 ├── Unavailable                503: draining
@@ -116,6 +117,14 @@ class PayloadTooLarge(RequestError):
     """The body is larger than the server reads."""
 
     status = 413
+
+
+class TokenizerFailed(RequestError):
+    """The checkpoint's tokenizer fails on a text, such as by a pattern that takes too many steps."""
+
+    status = 500
+    kind = "server_error"
+    code = "tokenizer_failed"
 
 
 class QueueFull(RequestError):

@@ -33,8 +33,9 @@ from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdap
 from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.faults.injector import FaultInjector
+from server.api.http.body_limit import BodyLimit
 from server.api.http.load_report import LoadReports, load_of
-from server.api.http.middleware import BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
+from server.api.http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
 from server.api.keys.guard import Guard, refusals
 from server.api.service import Service
@@ -150,7 +151,7 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(HeadAsGet)
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
-    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads)
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads, release=service.return_memory)
     app.add_middleware(Guard, ring=service.keys, public_paths=config.keys.public_paths)
     if config.allowed_origins:
         app.add_middleware(

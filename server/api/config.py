@@ -70,6 +70,8 @@ class ApiConfig:
     keys: KeysConfig = NO_KEYS
     tls: TlsConfig | None = None  # None = plain HTTP
     allowed_origins: tuple[str, ...] = ()
+    host: str = "127.0.0.1"  # address that it listens on
+    health_port: int | None = None  # of the process that answers probes; None = there is none
     max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20

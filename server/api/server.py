@@ -26,12 +26,13 @@ from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.http.tls import Tls
 from server.api.http.watched_files import WatchedFiles
+from server.api.listener import address, health_process
 from server.api.ready_file import ReadyFile
 from server.api.service import Service
 from server.api.start_screen import show_way_in, start_screen
 from server.api.wire.model import build_models
 from server.device.open_files import REFUSED_CONNECTIONS
-from server.errors import EngineLost, RequestError, StartError
+from server.errors import EngineLost, RequestError
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 from server.link.hub.engines import AnyEngines
@@ -106,6 +107,7 @@ class ApiServer:
         mount(app, self.service)
         self._listener = listener
         self._ready_file = ReadyFile(config.ready_file)
+        self._health = health_process(config)
         count_refusal = self.service.telemetry.refused_connections.inc
         self._tls = None if config.tls is None else Tls(config.tls)
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal, self._tls)
@@ -138,6 +140,8 @@ class ApiServer:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
         watching = [self.service.memory.watch(), *(files.watch() for files in self._watched)]
+        if self._health is not None:
+            watching.append(self._health.follow(lambda: self.service.phase))
         others = [
             asyncio.create_task(work) for work in (self._log_stats(), self._end_when_dead(), build_models(), *watching)
         ]
@@ -156,6 +160,8 @@ class ApiServer:
             self.service.abort_all()
             await self._background.close()
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
+            if self._health is not None:
+                self._health.close()
         if (loss := self.service.engine.loss) is not None:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")
 
@@ -251,23 +257,6 @@ async def until_dead(engines: AnyEngines) -> None:
         await asyncio.sleep(POLL_S * 10)
     await asyncio.sleep(DEAD_S)
     log.error("no engine is left; the server ends")
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, bound before anything slow is started. Raises StartError when that cannot be done."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise StartError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
-    listener.setblocking(False)
-    return listener
-
-
-def address(listener: socket.socket, scheme: str = "http") -> str:
-    """The URL of a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing) -> None:

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Depends, Request
 
@@ -22,8 +22,10 @@ from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
 from server.api.gate import AnyGate
 from server.api.host_memory import HostMemory
+from server.api.http.body import parsing_thread
 from server.api.keys.ring import AnyAccounts, KeyRing
 from server.api.peers import Peers
+from server.api.phase import Phase, phase_of
 from server.api.sentences import Sentences
 from server.api.shared import shared_of
 from server.api.store.store import Store
@@ -33,10 +35,12 @@ from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
 from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
+from server.device.freed_memory import return_freed_memory
 from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
 from server.link.hub.engines import AnyEngines
 from server.link.messages import EngineInfo
 from server.text.chat_template import load_chat_template
+from server.text.fair_threads import FairThreads, text_threads
 from server.text.generation_config import GenerationDefaults, load_generation_defaults
 from server.text.grammar_process import GrammarProcess
 from server.text.request_template import RequestTemplates
@@ -44,7 +48,7 @@ from server.text.schema_check import SchemaChecks
 from server.text.template_process import TemplateProcess
 from server.text.tokenizer import Tokenizer, load_tokenizer
 
-Phase = Literal["loading", "ready", "stalled", "recovering", "degraded", "draining", "dead"]
+RETURN_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,11 @@ class TextFiles:
     defaults: GenerationDefaults
     grammars: GrammarProcess
     checks: SchemaChecks
+    threads: FairThreads
 
     def close(self) -> None:
         """End the processes of templates, grammars and checks."""
+        self.threads.close()
         for process in (self.grammars, self.checks, self.template, self.templates):
             if process is not None:
                 process.close()
@@ -75,6 +81,7 @@ class ServedModel:
     defaults: GenerationDefaults
     grammars: GrammarProcess
     checks: SchemaChecks
+    threads: FairThreads  # for whatever takes long of a text
     info: EngineInfo
     requests: RequestObserver  # follows what is generated, for metrics and traces
     rate: ChargeRate  # of modelled device time
@@ -107,12 +114,14 @@ class Service:
         self.accounts: AnyAccounts = self.shared.accounts
         self.adapters: AnyAdapters = self.shared.adapters
         self.keys = KeyRing(config.keys, self.accounts)
+        self.parsing = parsing_thread()
         self.peers = Peers(engine)
         self.store = Store(config.store)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
         self._is_draining = False
         self._restarting: asyncio.Task[None] | None = None
+        self._returning: asyncio.TimerHandle | None = None
 
     @property
     def is_draining(self) -> bool:
@@ -121,18 +130,7 @@ class Service:
 
     @property
     def phase(self) -> Phase:
-        if not self.engine.is_alive:
-            return "dead"
-        if self._is_draining:
-            return "draining"
-        if self._model is None:
-            return "loading"
-        states = self.engine.states
-        if "dead" in states:
-            return "degraded"
-        if "serving" in states:
-            return "ready"
-        return "stalled" if "stalled" in states else "recovering"
+        return phase_of(self.engine, self._model is not None, self._is_draining)
 
     @property
     def model(self) -> ServedModel:
@@ -175,6 +173,7 @@ class Service:
             text.defaults,
             text.grammars,
             text.checks,
+            text.threads,
             info,
             requests,
             rate,
@@ -207,6 +206,15 @@ class Service:
             with contextlib.suppress(EngineDead):
                 self.engine.release_memory()
 
+    def return_memory(self) -> None:
+        """Give the host back memory that this process has freed, soon: requests that end now still hold some."""
+        if self._returning is None:
+            self._returning = asyncio.get_running_loop().call_later(RETURN_AFTER_S, self._return_memory)
+
+    def _return_memory(self) -> None:
+        self._returning = None
+        self.parsing.submit(return_freed_memory)
+
     def drain(self) -> None:
         """Refuse new requests from now on."""
         self._is_draining = True
@@ -220,6 +228,9 @@ class Service:
         if self._restarting is not None:
             self._restarting.cancel()
         await self.engine.stop(timeout_s)
+        if self._returning is not None:
+            self._returning.cancel()
+        self.parsing.close()
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
         await self.telemetry.close()
@@ -243,16 +254,17 @@ def load_text_files(config: ApiConfig) -> TextFiles:
     """Read tokenizer, chat template and generation defaults. Raises CheckpointError or SettingsError."""
     if not (config.model_path / "config.json").is_file():
         raise CheckpointError("config.json", f"there is none in {config.model_path}")
-    tokenizer = load_tokenizer(config.tokenizer_path)
+    tokenizer, threads = load_tokenizer(config.tokenizer_path), text_threads()
+    size = threads.most_each + 1  # of pools of processes: another client finds one
     source = load_chat_template(config.tokenizer_path, config.chat_template)
     template = None
     if source is not None:
-        template = TemplateProcess(source, tokenizer.special)
+        template = TemplateProcess(source, tokenizer.special, size=size)
         template.start()
     defaults = load_generation_defaults(config.model_path, tokenizer)
-    templates = RequestTemplates(tokenizer.special) if config.trust_request_chat_template else None
-    grammars = GrammarProcess(config.tokenizer_path, config.model_path)
-    return TextFiles(tokenizer, template, templates, defaults, grammars, SchemaChecks())
+    templates = RequestTemplates(tokenizer.special, size) if config.trust_request_chat_template else None
+    grammars = GrammarProcess(config.tokenizer_path, config.model_path, threads=threads)
+    return TextFiles(tokenizer, template, templates, defaults, grammars, SchemaChecks(threads), threads)
 
 
 def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:

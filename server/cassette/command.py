@@ -16,8 +16,8 @@ from server.api.faults.injector import FaultInjector
 from server.api.faults.rules import FaultConfig
 from server.api.http.connection_end import EndableProtocol
 from server.api.http.middleware import RequestIds
+from server.api.listener import address, bind
 from server.api.ready_file import ReadyFile
-from server.api.server import address, bind
 from server.cassette.cassette import Cassette, CassetteWriter, read
 from server.cassette.recorder import Recorder
 from server.cassette.replayer import Replayer

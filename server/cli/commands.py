@@ -39,8 +39,9 @@ def serve(call: Call) -> None:
 
         import_fastapi()
         from server.api import server
+        from server.api.listener import bind
 
-        listener = server.bind(settings.host, settings.port)
+        listener = bind(settings.host, settings.port)
         if settings.api_workers > 1:
             from server.api.workers import supervisor
             from server.cli.worker import start_worker

@@ -43,7 +43,7 @@ def _run_worker(
     from server.api.workers import worker
 
     listener.setblocking(False)
-    config = replace(settings.api_config(model_path), worker=role, ready_file=None)
+    config = replace(settings.api_config(model_path), worker=role, ready_file=None, health_port=None)
     try:
         worker.serve(config, connection, listener)
     except StartError as error:

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from server import __version__
 from server.api import errors
 from server.api.http.middleware import HeadAsGet, RequestIds
-from server.api.server import address, bind
+from server.api.listener import address, bind
 from server.console.pages import pages_router
 from server.console.plan_routes import PlanPage, plan_router
 from server.console.question import Defaults, InForce

@@ -47,6 +47,12 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
     )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one")
+    health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="second port, whose health probes a process of its own answers (default: none)",
+    )
     served_model_name: Texts = Field((), description="name clients use for the model; may be repeated")
     tokenizer: str | None = Field(None, description="directory with the tokenizer files (default: the model's)")
     engine_mode: EngineMode = Field("process", description="run the engine in its own process, or in a thread")

@@ -1,7 +1,7 @@
-"""Fits and compiles clients' grammars for the API in a limited process: a hostile schema can take any time and memory.
+"""Fits and compiles clients' grammars for the API in limited processes: a hostile schema can take any time and memory.
 
-Results are cached, so that an application's own schema is compiled once. One grammar is compiled at a time, in a thread
-of its own, so that a client that sends hostile ones delays only others that send new grammars.
+Results are cached, so that an application's own schema is compiled once. Clients take turns, and there is a process
+more than one client may use, so that hostile grammars delay only their own client's.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import json
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from server.errors import QueueFull
+from server.text.fair_threads import FairThreads, text_threads
 from server.text.grammar import (
     MAX_GRAMMAR_CHARS,
     GrammarError,
@@ -25,7 +26,7 @@ from server.text.grammar import (
     grammar_text,
     load_grammar_tokenizer,
 )
-from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
+from server.text.limited_process import Handler, LimitedPool, Refusal, Work
 from server.text.schema_check import import_validator
 from server.text.schema_fit import fit_schema
 
@@ -45,10 +46,17 @@ class _Call(msgspec.Struct, frozen=True):
 class GrammarProcess:
     """Compiles the output formats of requests to grammars. To be used by one thread, such as an event loop's."""
 
-    def __init__(self, tokenizer_path: Path, model_path: Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        tokenizer_path: Path,
+        model_path: Path,
+        timeout_s: float = TIMEOUT_S,
+        threads: FairThreads | None = None,
+    ) -> None:
+        self._threads = threads or text_threads("grammar")
         prepare = functools.partial(_load, tokenizer_path, model_path)
-        self._process = LimitedProcess(Work("the grammar", prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES))
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        work = Work("the grammar", prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES)
+        self._process = LimitedPool(work, self._threads.most_each + 1)
         self._checks: OrderedDict[bytes, Future[str]] = OrderedDict()
 
     def submit(self, kind: Kind, spec: Any, before: str = "") -> Future[str]:
@@ -72,18 +80,18 @@ class GrammarProcess:
         num_waiting = sum(not check.done() for check in self._checks.values())
         if num_waiting >= MAX_WAITING:
             raise QueueFull(f"{num_waiting} new grammars wait to be compiled, the most that may. Try again later.")
-        check = self._executor.submit(self._run, call)
+        check = self._threads.submit(functools.partial(self._run, call))
         self._checks[call] = check
         return check
 
     def forget(self) -> None:
         """Drop what has been compiled, and the process that did it, which the next new grammar starts again."""
         self._checks = OrderedDict((call, check) for call, check in self._checks.items() if not check.done())
-        self._executor.submit(self._process.close)
+        self._threads.submit(self._process.close)
 
     def close(self) -> None:
         """End the process and cancel what waits for it."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._process.close()
 
     def _run(self, call: bytes) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import queue
 import signal
 import threading
 from collections.abc import Callable
@@ -154,6 +155,45 @@ class LimitedProcess:
             self._process.kill()
             self._process.join()
         self._process = self._connection = None
+
+
+class LimitedPool:
+    """Several processes for the same work, so that a long call holds up no other. Started as they are needed."""
+
+    def __init__(self, work: Work, size: int) -> None:
+        self._all = [LimitedProcess(work) for _ in range(size)]
+        self._free = queue.LifoQueue[LimitedProcess]()  # the one used last is used next, and the others need not start
+        for process in reversed(self._all):
+            self._free.put(process)
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the first process, None while there is none."""
+        return self._all[0].pid
+
+    def start(self) -> None:
+        """Start one process and prepare it. Raises Refusal."""
+        self._all[0].start()
+
+    def call(self, call: bytes) -> str:
+        """Do one call, in a free process. Raises Refusal.
+
+        A process that the call has ended is started again before others get it.
+        """
+        process = self._free.get()
+        try:
+            return process.call(call)
+        except Refusal:
+            with contextlib.suppress(Refusal):
+                process.start()
+            raise
+        finally:
+            self._free.put(process)
+
+    def close(self) -> None:
+        """End all processes. A later call would start one again."""
+        for process in self._all:
+            process.close()
 
 
 def _exit_code(process: BaseProcess) -> int | None:

@@ -1,4 +1,4 @@
-"""Renders chat templates that requests bring along, in one limited process: they are as hostile as any client."""
+"""Renders chat templates that requests bring along, in limited processes: they are as hostile as any client."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import msgspec
 
 from server.errors import InvalidRequest
 from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
-from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
-from server.text.template_process import MAX_CHARS, MEMORY_BYTES, TIMEOUT_S
+from server.text.limited_process import Handler, LimitedPool, Refusal, Work
+from server.text.template_process import MAX_CHARS, MEMORY_BYTES
 
+TIMEOUT_S = 1.0  # of one rendering, compilation included
 MAX_COMPILED = 16  # templates that the process keeps
 
 
@@ -21,13 +22,12 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class RequestTemplates:
-    """Renders conversations by any template. Blocking and safe to call from several threads; one at a time."""
+    """Renders conversations by any template, up to `size` at a time. Blocking and safe to call from several threads."""
 
-    def __init__(self, special: dict[str, str]) -> None:
+    def __init__(self, special: dict[str, str], size: int = 1) -> None:
         prepare = functools.partial(_prepare, special)
-        self._process = LimitedProcess(
-            Work("the request's chat template", prepare, TIMEOUT_S, 5 * TIMEOUT_S, MEMORY_BYTES)
-        )
+        work = Work("the request's chat template", prepare, TIMEOUT_S, 5 * TIMEOUT_S, MEMORY_BYTES)
+        self._process = LimitedPool(work, size)
 
     def render(self, source: str, conversation: Conversation) -> str:
         """Render the prompt text. Raises InvalidRequest when the template is broken, refuses, or takes too much."""

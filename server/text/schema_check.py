@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 
 from server.errors import QueueFull
+from server.text.fair_threads import FairThreads, text_threads
 from server.text.grammar import MAX_REASON_CHARS, GrammarError
-from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
+from server.text.limited_process import Handler, LimitedPool, Refusal, Work
 from server.text.schema_tree import Schema, python_pattern, rewritten
 
 TIMEOUT_S = 1.0  # of one output; real ones take about a millisecond
@@ -31,9 +32,10 @@ class _Call(msgspec.Struct, frozen=True):
 class SchemaChecks:
     """Checks outputs against the schemas of their requests. To be used by one thread, such as an event loop's."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        self._process = LimitedProcess(Work("the schema check", _prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES))
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="schema-check")
+    def __init__(self, threads: FairThreads | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        self._threads = threads or text_threads("schema-check")
+        work = Work("the schema check", _prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES)
+        self._process = LimitedPool(work, self._threads.most_each + 1)
         self._waiting: set[Future[str]] = set()
 
     def submit(self, schema: str, text: str) -> Future[str]:
@@ -41,13 +43,13 @@ class SchemaChecks:
         self._waiting = {check for check in self._waiting if not check.done()}
         if len(self._waiting) >= MAX_WAITING:
             raise QueueFull(f"{len(self._waiting)} outputs wait to be checked, the most that may. Try again later.")
-        check = self._executor.submit(self._run, msgspec.msgpack.encode(_Call(schema, text)))
+        check = self._threads.submit(functools.partial(self._run, msgspec.msgpack.encode(_Call(schema, text))))
         self._waiting.add(check)
         return check
 
     def close(self) -> None:
         """End the process and cancel what waits for it."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._process.close()
 
     def _run(self, call: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Renders chat templates in a limited process.
+"""Renders chat templates in limited processes.
 
 A template belongs to the checkpoint and may be hostile or broken; a request that it fails on gets a 400.
 """
@@ -11,7 +11,7 @@ import msgspec
 
 from server.errors import CheckpointError, InvalidRequest
 from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
-from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
+from server.text.limited_process import Handler, LimitedPool, Refusal, Work
 
 TIMEOUT_S = 2.0  # of one rendering; real templates take about a millisecond
 MEMORY_BYTES = 1024 * 2**20  # address space of the process beyond what it starts with; Jinja takes little of it
@@ -19,11 +19,11 @@ MAX_CHARS = 32 * 2**20  # of the prompt text
 
 
 class TemplateProcess:
-    """Renders conversations. Blocking and safe to call from several threads; one rendering at a time."""
+    """Renders conversations, up to `size` at a time. Blocking and safe to call from several threads."""
 
-    def __init__(self, source: str, special: dict[str, str], timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, source: str, special: dict[str, str], timeout_s: float = TIMEOUT_S, size: int = 1) -> None:
         prepare = functools.partial(_compile, source, special)
-        self._process = LimitedProcess(Work("the chat template", prepare, timeout_s, 5 * timeout_s, MEMORY_BYTES))
+        self._process = LimitedPool(Work("the chat template", prepare, timeout_s, 5 * timeout_s, MEMORY_BYTES), size)
         self.source = source
 
     @property

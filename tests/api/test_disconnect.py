@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from server.api.config import ApiConfig
-from server.api.server import ApiServer, bind
+from server.api.listener import bind
+from server.api.server import ApiServer
 from server.link.client import EngineClient
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from server.device import fork_server
-from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
+from server.text.limited_process import Handler, LimitedPool, LimitedProcess, Refusal, Work
 from server.text.memory_limit import LIMITS, MemoryLimit
 
 MIB = 1 << 20
@@ -128,3 +128,26 @@ def test_a_process_that_ends_by_itself_is_the_work_s_fault(waiting: LimitedProce
 def test_the_fork_server_is_what_it_is_forked_from(process: LimitedProcess, way: str) -> None:
     process.start()
     assert (psutil.Process(process.pid).ppid() == os.getpid()) == (way == "spawned")
+
+
+def test_a_pool_does_a_second_call_beside_a_long_one_and_replaces_the_process_that_was_ended(way: str) -> None:
+    pool = LimitedPool(Work("the work", prepare_wait, 2.0, 60.0, LIMIT), 2)
+    refused: list[Refusal] = []
+
+    def loop() -> None:
+        try:
+            pool.call(b"!60")
+        except Refusal as error:
+            refused.append(error)
+
+    pool.start()
+    first = pool.pid
+    looping = threading.Thread(target=loop)
+    looping.start()
+    second = int(pool.call(b"0.01"))
+    assert looping.is_alive()
+    assert second != first
+    looping.join()
+    assert [str(error) for error in refused] == ["the work took more than 2 s"]
+    assert pool.pid not in (None, first)
+    pool.close()

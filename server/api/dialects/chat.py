@@ -14,7 +14,7 @@ from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import requested_format
-from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, content_text, template_source
+from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, content_text, most_tokens, template_source
 from server.api.pipeline.respond import respond
 from server.api.pipeline.room import require_room
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
@@ -81,7 +81,9 @@ async def prepare_conversation(
     tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     plan = output_plan(service.config, template_source(model, body), body, tools)
     body = keep_tags(model, plan, body)
-    prompt = _given_prompt(model, body) or await chat_prompt(model, body, template_fields(body), list(tools.offered))
+    extra, most = template_fields(body), most_tokens(model, body)
+    given = _given_prompt(model, body)
+    prompt = given or await chat_prompt(model, body, extra, list(tools.offered), most=most)
     held = await compile_output(model, plan, output_format, prompt.text or "")
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     planned = [prompt], most, held

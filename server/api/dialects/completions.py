@@ -22,7 +22,7 @@ from server.api.pipeline.logprobs import (
     num_shown,
     prompt_logprobs,
 )
-from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
+from server.api.pipeline.prompts import Prompt, completion_prompts, most_tokens, split_prompts
 from server.api.pipeline.respond import respond
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.text_chunks import TextChunks
@@ -62,7 +62,7 @@ async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> 
             raise InvalidRequest("echo and suffix exclude each other.", "echo")
         prompts = await fill_in_prompts(service.model, given, body.suffix, has_specials)
     else:
-        prompts = await completion_prompts(service.model, given, has_specials)
+        prompts = await completion_prompts(service.model, given, has_specials, most_tokens(service.model, body))
     generation = await continuation.of(prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
     return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", continuation.name)
 

@@ -15,7 +15,7 @@ from server.api.pipeline.continuation import Continuation
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 from server.api.pipeline.logprobs import LEAST
-from server.api.pipeline.prompts import completion_prompts
+from server.api.pipeline.prompts import completion_prompts, most_tokens
 from server.api.pipeline.respond import respond
 from server.api.service import ServiceOf
 from server.api.wire.completions import CompletionRequest
@@ -41,7 +41,8 @@ async def generate(
     asked, has_logprobs = _completion_request(body), bool(body.return_logprob)
     continuation = Continuation(service, origin_of(request), asked, 1)
     param = "input_ids" if body.prompt is None else "prompt"
-    prompts = await completion_prompts(service.model, [(param, body.prompt or body.input_ids or [])], True)
+    most = most_tokens(service.model, asked)
+    prompts = await completion_prompts(service.model, [(param, body.prompt or body.input_ids or [])], True, most)
     generation = await continuation.of(prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
     return await respond(request.receive, GenerateWriter(generation, has_logprobs), bool(body.stream))
 

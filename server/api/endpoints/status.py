@@ -6,7 +6,8 @@ from starlette.responses import PlainTextResponse
 
 from server import __version__
 from server.api.http.openapi import TEXT, Responses
-from server.api.service import Phase, ServiceOf
+from server.api.phase import Phase
+from server.api.service import ServiceOf
 from server.api.wire.model import WireModel
 
 router = APIRouter()

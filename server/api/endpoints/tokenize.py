@@ -12,7 +12,7 @@ from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode, 
 from server.api.service import ServedModel, ServiceOf
 from server.api.tools.plan import require_template
 from server.api.wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
-from server.api.wire.generation import TokenId
+from server.api.wire.generation import MAX_IDS, TokenId
 from server.api.wire.model import WireModel
 from server.api.wire.tools import Tools, functions_of
 from server.api.wire.usage import optional
@@ -47,7 +47,7 @@ class DetokenizeRequest(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
-    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_IDS)]
 
 
 class TokenizeResponse(WireModel):
@@ -100,7 +100,7 @@ async def detokenize(
     model = service.model
     service.require_name(body.model)
     check_ids(body.tokens, model.tokenizer.vocab_size, "tokens")
-    text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    text = await model.threads.run(lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False))
     return DetokenizeResponse(prompt=text, content=text if body.model is None else None)
 
 

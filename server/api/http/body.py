@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8  # what programs of Windows begin files with, and so bodies
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from server.api.errors import UnsupportedMediaType, invalid_body
+from server.text.fair_threads import FairThreads
 
 JSON = "application/json"
 M = TypeVar("M", bound=BaseModel)
+
+# Multiple of the time that a large body took to be parsed, in which none is: a parser holds the interpreter.
+PARSING_REST = 4.0
 
 
 def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
@@ -20,9 +25,16 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
     async def read(request: Request) -> M:
         content_type(request, JSON)
-        return parse(model, await request.body())
+        data = await request.body()
+        parsing: FairThreads = request.app.state.service.parsing
+        return await parsing.run_large(partial(parse, model, data))
 
     return read
+
+
+def parsing_thread() -> FairThreads:
+    """The thread that parses large bodies, of each client in turn."""
+    return FairThreads("parsing", 1, 1, PARSING_REST)
 
 
 def content_type(request: Request, *known: str) -> str:

@@ -40,6 +40,9 @@ class EndableProtocol(PlainHttpProtocol):
     _served: RequestResponseCycle | None = None  # uvicorn's own `cycle` is the last that has come, and may wait for it
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if self._has_client_left():
+            self.transport.abort()
+            return
         self._served = cycle
         super()._start_asgi_task(cycle, app)
 
@@ -69,6 +72,19 @@ class EndableProtocol(PlainHttpProtocol):
     def write(self, parts: Sequence[bytes]) -> None:
         """As Writer has it."""
         self.transport.write(b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]))
+
+    def _has_client_left(self) -> bool:
+        """Whether the client has ended the connection already, which the event loop would notice after the work."""
+        own: socket.socket = self.transport.get_extra_info("socket")
+        peeking = socket.socket(own.family, own.type, own.proto, own.fileno())  # the event loop's own does not read
+        try:
+            return not peeking.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            peeking.detach()
 
     def _end(self, how: End) -> None:
         if how == "close":

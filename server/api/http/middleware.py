@@ -1,19 +1,15 @@
-"""ASGI middleware around the whole application: request ids, body sizes, draining. Parses no body."""
+"""ASGI middleware around the whole application: request ids, HEAD, draining. Reads no body."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.config import MAX_ID_CHARS
-from server.api.errors import error_response
-from server.errors import PayloadTooLarge
 
-# A client that sends somewhat too much is read to the end, so that it can read the refusal.
-POLITE_FACTOR = 4
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 
@@ -73,52 +69,3 @@ class CloseWhileDraining:
             await send(message)
 
         await self._app(scope, receive, closing)
-
-
-class BodyLimit:
-    """Refuses bodies above a limit: by Content-Length before reading, else as soon as too much has come."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int, of_paths: Mapping[str, int]) -> None:
-        """`of_paths`: the limits of paths that have others."""
-        self._app = app
-        self._max = max_bytes
-        self._of_paths = of_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        declared, most = header(scope, b"content-length"), self._of_paths.get(scope["path"], self._max)
-        if declared is not None and int(declared) > most:
-            if int(declared) <= POLITE_FACTOR * most and header(scope, b"expect") is None:
-                await self._discard(receive, most)
-            await error_response(_too_large(f"{int(declared)} bytes", most), scope["path"])(scope, receive, send)
-            return
-        await self._app(scope, self._counting(receive, most), send)
-
-    def _counting(self, receive: Receive, most: int) -> Receive:
-        read = 0
-
-        async def counted() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > most:
-                if message.get("more_body", False):
-                    await self._discard(receive, most)
-                raise _too_large(f"more than {most} bytes", most)
-            return message
-
-        return counted
-
-    async def _discard(self, receive: Receive, most: int) -> None:
-        read = 0
-        while read <= POLITE_FACTOR * most:
-            message = await receive()
-            read += len(message.get("body", b""))
-            if message["type"] != "http.request" or not message.get("more_body", False):
-                return
-
-
-def _too_large(size: str, most: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"The body is {size}; this server reads at most {most} bytes.")

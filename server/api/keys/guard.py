@@ -9,6 +9,7 @@ from server.api.http.middleware import header
 from server.api.keys import key
 from server.api.keys.ring import Caller, KeyRing
 from server.errors import RequestError
+from server.text.fair_threads import owner
 
 # Probes, what load balancers poll, and the files of the console, which hold nothing of this server.
 PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})
@@ -60,6 +61,7 @@ class Guard:
             return
         caller = caller or self._ring.anyone
         scope.setdefault("state", {})["caller"] = caller
+        owner.set(caller.tenant or _host(scope))
         await self._app(scope, receive, _counted(send, caller))
 
     def _is_public(self, path: str) -> bool:
@@ -82,6 +84,11 @@ def refusals(path: str, method: str) -> tuple[int, ...]:
 
 def _is_counted(path: str, method: str) -> bool:
     return method == "POST" and scopes_of(path) == INFERENCE
+
+
+def _host(scope: Scope) -> str:
+    """The client's address, which stands for a key where there are none."""
+    return str((scope.get("client") or ("",))[0])
 
 
 def _require(caller: Caller | None, path: str) -> Caller:

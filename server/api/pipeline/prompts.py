@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
+from server.api.http.json_meter import require_small
 from server.api.service import ServedModel
 from server.api.wire.chat import ROLES, ChatInput, Message
 from server.api.wire.completions import Prompts
@@ -22,6 +22,7 @@ from server.text.chat_template import RESERVED, Conversation
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
 # them than the context has tokens need not be encoded to be refused.
 MAX_CHARS_PER_TOKEN = 256
+SHORT_CHARS = 2000  # of a text that takes less time to encode than a thread takes to begin
 _DOCUMENTS = re.compile(r"\bdocuments\b")
 
 
@@ -45,30 +46,44 @@ def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
 
 
 async def completion_prompts(
-    model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool
+    model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool, most: int | None = None
 ) -> list[Prompt]:
-    """Encode or check each of the `given` prompts."""
+    """Encode or check each of the `given` prompts. One that must have more than `most` tokens is not encoded."""
     prompts = []
     for param, item in given:
         if isinstance(item, str):
-            prompts.append(Prompt(await encode(model, item, add_special_tokens, param), item, param))
+            prompts.append(Prompt(await encode(model, item, add_special_tokens, param, most), item, param))
         else:
             prompts.append(Prompt(check_ids(item, model.vocab_size, param), None, param))
     return prompts
 
 
 async def chat_prompt(
-    model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool], add_special: bool = False
+    model: ServedModel,
+    chat: ChatInput,
+    extra: dict[str, Any],
+    tools: Sequence[Tool],
+    add_special: bool = False,
+    most: int | None = None,
 ) -> Prompt:
-    """The prompt of a conversation with `tools`, whose special tokens the template writes."""
+    """The prompt of a conversation with `tools`, whose special tokens the template writes.
+
+    One that must have more than `most` tokens is not encoded, and raises InvalidRequest.
+    """
     if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
         raise InvalidRequest(
             "documents is not supported: the chat template of this model knows none.",
             "documents",
             "unsupported_parameter",
         )
-    text = await asyncio.to_thread(_renderer(model, chat), _conversation(chat, extra, tools))
-    return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
+    render = _renderer(model, chat)
+    text = await model.threads.run(lambda: render(_conversation(chat, extra, tools)))
+    return Prompt(await encode(model, text, add_special, "messages", most), text, "messages")
+
+
+def most_tokens(model: ServedModel, body: GenerationRequest) -> int | None:
+    """The most tokens that a prompt may have; None where a longer one is truncated."""
+    return model.info.max_model_len if body.truncate_prompt_tokens is None else None
 
 
 def template_source(model: ServedModel, chat: ChatInput) -> str | None:
@@ -93,23 +108,35 @@ def _renderer(model: ServedModel, chat: ChatInput) -> Callable[[Conversation], s
     return model.template.render
 
 
-async def encode(model: ServedModel, text: str, add_special_tokens: bool, param: str) -> tuple[int, ...]:
-    """Token ids of a prompt, at least one. A long text is encoded in a thread, so that others do not wait."""
-    most = model.info.max_model_len * MAX_CHARS_PER_TOKEN
-    if len(text) > most:
-        raise InvalidRequest(
-            f"This model's maximum context length is {model.info.max_model_len} tokens, which a prompt of {len(text)} "
-            "characters cannot fit.",
-            param,
-            "context_length_exceeded",
-        )
-    if len(text) > 2000:
-        ids = await asyncio.to_thread(model.tokenizer.encode, text, add_special_tokens)
-    else:
-        ids = model.tokenizer.encode(text, add_special_tokens)
+async def encode(
+    model: ServedModel, text: str, add_special_tokens: bool, param: str, most: int | None = None
+) -> tuple[int, ...]:
+    """Token ids of a prompt, at least one. A long text is encoded in a thread, so that others do not wait.
+
+    Raises InvalidRequest, before it encodes, for a text that must have more than `most` tokens.
+    """
+    if len(text) > model.info.max_model_len * MAX_CHARS_PER_TOKEN:
+        raise _too_long(model, text, param)
+
+    def ids_of() -> list[int]:
+        if most is not None and len(text) > most and model.tokenizer.fewest_tokens(text) > most:
+            raise _too_long(model, text, param)
+        return model.tokenizer.encode(text, add_special_tokens)
+
+    is_short = len(text) <= SHORT_CHARS and not model.tokenizer.has_failed
+    ids = ids_of() if is_short else await model.threads.run(ids_of)
     if not ids:
         raise InvalidRequest("The prompt is empty.", param)
     return check_ids(ids, model.info.vocab_size, param)
+
+
+def _too_long(model: ServedModel, text: str, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"This model's maximum context length is {model.info.max_model_len} tokens, which a prompt of {len(text)} "
+        "characters cannot fit.",
+        param,
+        "context_length_exceeded",
+    )
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...]:
@@ -172,11 +199,13 @@ def _message(message: Message, param: str) -> dict[str, Any]:
     if extra.get("reasoning"):  # as vLLM calls it now; templates know the other name
         rendered.setdefault("reasoning_content", extra["reasoning"])
     if message.tool_calls:
-        rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+        rendered["tool_calls"] = [
+            _tool_call(call, f"{param}.tool_calls[{i}].function.arguments") for i, call in enumerate(message.tool_calls)
+        ]
     return rendered
 
 
-def _tool_call(call: ToolCall | CustomToolCall) -> dict[str, Any]:
+def _tool_call(call: ToolCall | CustomToolCall, param: str) -> dict[str, Any]:
     """The call as chat templates expect it: arguments as an object, or as text where they are not a JSON object."""
     if isinstance(call, CustomToolCall):
         known = {} if call.id is None else {"id": call.id}
@@ -186,6 +215,7 @@ def _tool_call(call: ToolCall | CustomToolCall) -> dict[str, Any]:
             "function": {"name": call.custom.name, "arguments": {INPUT: call.custom.input}},
         }
     rendered = call.model_dump(exclude_none=True)
+    require_small(call.function.arguments, param)
     try:
         arguments = from_json(call.function.arguments, allow_inf_nan=False)
     except ValueError:

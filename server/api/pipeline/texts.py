@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
@@ -60,18 +60,31 @@ async def tokenized(
         for each in given:
             if each.num_chars > facts.max_length * MAX_CHARS_PER_TOKEN:
                 raise _too_long(each, f"{each.num_chars} characters", facts)
-    texts = await asyncio.to_thread(_encode, model, given, truncate, side or "right")
+    texts = await model.threads.run(partial(_encode, model, given, truncate, side or "right"))
     return [_checked(model, each, text) for each, text in zip(given, texts, strict=True)]
 
 
 def _encode(model: ServedModel, given: Sequence[Given], truncate: int | None, side: Side) -> list[TokenizedText]:
     """Encode in a thread: a tokenizer is made when it is asked for first, and a long text takes its time."""
     tokenizer = model.sentences.tokenizer
+    if truncate is None:
+        _require_short(model, given)
     limit = _limit(truncate, tokenizer.num_special, tokenizer.max_length)
     texts = [each.text for each in given if each.text is not None]
     encoded = iter(tokenizer.whole(texts) if limit is None else tokenizer.encode(texts, limit, side))
     kept = slice(None, limit) if side == "right" or limit is None else slice(-limit, None)
     return [TokenizedText(each.token_ids[kept]) if each.text is None else next(encoded) for each in given]
+
+
+def _require_short(model: ServedModel, given: Sequence[Given]) -> None:
+    """Raise InvalidRequest for a text that has too many tokens, whatever they are."""
+    facts = model.info.pooling
+    assert facts is not None
+    for each in given:
+        if each.text is not None and each.num_chars > facts.max_length:
+            fewest = model.sentences.tokenizer.fewest_tokens(each.text)
+            if fewest > facts.max_length:
+                raise _too_long(each, f"at least {fewest} tokens", facts)
 
 
 def _limit(truncate: int | None, num_special: int, max_length: int) -> int | None:

@@ -25,6 +25,7 @@ from server.api.wire.model import WireModel
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 MAX_CHOICES = 1024
+MAX_IDS = 2**18  # of one prompt; a body has no room for more (MAX_VALUES)
 BY_TOKEN_ID: JsonDict = {"propertyNames": {"pattern": "^[0-9]{1,10}$"}, "maxProperties": MAX_LOGIT_BIAS}
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]

@@ -9,7 +9,6 @@ from server.api.wire.generation import INT32, listed, needing
 from server.api.wire.model import WireModel
 from server.api.wire.tools import MAX_TOOLS, FunctionName
 
-MAX_ITEMS = 4096  # of the input of one request
 MAX_METADATA = 16
 TEXT_PARTS = ("input_text", "output_text", "text")
 REFUSAL = "refusal"
@@ -164,7 +163,7 @@ class ResponsesRequest(WireModel):
     )
 
     model: str | None = Field(None, max_length=4096)
-    input: str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ITEMS)] | None = None
+    input: str | Annotated[list[InputItem], Field(fail_fast=True)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = Field(None, max_length=256)
     conversation: Annotated[str, Field(max_length=256)] | ConversationRef | None = None
@@ -208,7 +207,7 @@ class CompactRequest(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), json_schema_extra=needing("input"))
 
     model: str | None = Field(None, max_length=4096)
-    input: str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ITEMS)] | None = None
+    input: str | Annotated[list[InputItem], Field(fail_fast=True)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = Field(None, max_length=256)
 

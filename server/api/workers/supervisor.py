@@ -26,8 +26,10 @@ from server.api import peers
 from server.api.config import ApiConfig, WorkerRole
 from server.api.host_memory import HostMemory
 from server.api.http.watched_files import WatchedFiles
+from server.api.listener import address, health_process
+from server.api.phase import phase_of
 from server.api.ready_file import ReadyFile
-from server.api.server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, address, until_dead
+from server.api.server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, until_dead
 from server.api.service import charge_rate
 from server.api.shared import Desks, Shared
 from server.api.start_screen import show_way_in, start_screen
@@ -78,6 +80,7 @@ class Supervisor:
         """`start` starts a worker's process with its end of a socket pair. Raises SettingsError."""
         self._config, self._listener, self._start = config, listener, start
         self._ready_file = ReadyFile(config.ready_file)
+        self._health, self._is_loaded = health_process(config), False
         clock = MonotonicClock()
         self._engines = EngineGroups(engines, config.healing)
         self._telemetry = Telemetry(config, clock)
@@ -100,6 +103,8 @@ class Supervisor:
         """
         await self._store.recover()
         work = [self._load(), self._hub.follow_states(), self._memory.watch(), self._log_stats(), self._end_when_dead()]
+        if self._health is not None:
+            work.append(self._health.follow(lambda: phase_of(self._engines, self._is_loaded, self._is_stopping)))
         for each in (
             *work,
             *(files.watch() for files in self._watched),
@@ -122,6 +127,8 @@ class Supervisor:
             await self._engines.stop(ENGINE_STOP_TIMEOUT_S)
             await self._telemetry.close()
             await self._store.close()
+            if self._health is not None:
+                self._health.close()
         if (loss := self._engines.loss) is not None:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")
 
@@ -151,6 +158,7 @@ class Supervisor:
         for place in self._places:
             await place.has_served.wait()
         url = address(self._listener, "http" if self._config.tls is None else "https")
+        self._is_loaded = True
         self._ready_file.write(url, model=self._config.model_names[0], device=info.device)
         log.info("ready: %s", url)
         show_way_in(url)

@@ -17,7 +17,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from server.api.config import ApiConfig
-from server.api.server import ApiServer, address, bind
+from server.api.listener import address, bind
+from server.api.server import ApiServer
 from server.api.telemetry.families import ALIASES, FAMILIES
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle

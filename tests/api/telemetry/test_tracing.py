@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from server.api.config import ApiConfig, OtlpProtocol
-from server.api.server import ApiServer, address, bind
+from server.api.listener import address, bind
+from server.api.server import ApiServer
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 from tests.api.serving import PATIENCE_S, ROOT, environment, run_command, run_fake, running_server

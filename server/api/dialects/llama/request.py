@@ -110,7 +110,7 @@ async def mixed_prompt(model: ServedModel, given: Any, param: str) -> Prompt:
             raise InvalidRequest(f"{param}.multimodal_data is not supported by this server.", param)
         given = given.get("prompt_string")
     if isinstance(given, str):
-        return Prompt(await encode(model, given, True, param), given, param)
+        return Prompt(await encode(model, given, True, param, model.info.max_model_len), given, param)
     parts = given if isinstance(given, list) else []
     if not parts or not all(isinstance(part, int | str) and not isinstance(part, bool) for part in parts):
         raise InvalidRequest(f"{param} must be a text, an object with prompt_string, or token ids and texts.", param)
@@ -119,7 +119,7 @@ async def mixed_prompt(model: ServedModel, given: Any, param: str) -> Prompt:
         if isinstance(part, int):
             ids += check_ids([part], model.vocab_size, param)
         elif part:
-            ids += await encode(model, part, place == 0, param)
+            ids += await encode(model, part, place == 0, param, model.info.max_model_len)
     return Prompt(tuple(ids), None, param)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,7 +22,7 @@ from server.api.wire.messages import CountTokensRequest, MessagesRequest
 
 async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:
     """Check and render a request. Raises RequestError in the terms of `body`."""
-    chat, terms = _chat(service, body)
+    chat, terms = await _chat(service, body)
     with terms.applied():  # `max_tokens` beyond the context is cut, and the message says so
         conversation = await prepare_conversation(origin, chat, service, clips=True)
     cache = service.model.info.cache
@@ -31,7 +32,7 @@ async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> Me
 
 async def count(body: CountTokensRequest, service: Service) -> int:
     """Number of tokens that the prompt of such a message has. Raises RequestError."""
-    chat, terms = _chat(service, body)
+    chat, terms = await _chat(service, body)
     with terms.applied():
         return await num_prompt_tokens(service, chat)
 
@@ -41,9 +42,9 @@ def has_cache_control(body: CountTokensRequest) -> bool:
     return any("cache_control" in (part.model_extra or {}) for part in _parts(body))
 
 
-def _chat(service: Service, body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
+async def _chat(service: Service, body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
     """The chat request. A budget of thinking binds nothing where the model does not think."""
-    chat, terms = chat_request(body)
+    chat, terms = await service.parsing.run_large(partial(chat_request, body))
     _, reasoning = chosen_parsers(service.config, template_source(service.model, chat))
     return (chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat), terms
 

@@ -11,7 +11,8 @@ from server.api.dialects.responses.items import items_of, own_items, owner_of
 from server.api.errors import NotFound
 from server.api.service import Service
 from server.api.store.store import Store
-from server.api.wire.responses import MAX_ITEMS, REFERENCE, InputItem, ResponsesRequest
+from server.api.wire.model import MAX_ITEMS
+from server.api.wire.responses import REFERENCE, InputItem, ResponsesRequest
 from server.errors import InvalidRequest
 
 MAX_REFERRED = 1000  # responses that the references of one request are about

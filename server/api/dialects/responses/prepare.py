@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from server.api.dialects import chat
@@ -36,7 +37,7 @@ async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> R
     messages = messages_of(body, asked.before, asked.items)
 
     async def rendered(kept: Messages) -> chat.Conversation:
-        request, terms = chat_request(body, kept, tools)
+        request, terms = await service.parsing.run_large(partial(chat_request, body, kept, tools))
         with terms.applied():
             return await chat.prepare_conversation(origin, request, service)
 
@@ -52,7 +53,7 @@ async def count(body: ResponsesRequest, service: Service, sees: str | None) -> i
     messages = messages_of(body, asked.before, asked.items)
 
     async def counted(kept: Messages) -> int:
-        request, terms = chat_request(body, kept, tools)
+        request, terms = await service.parsing.run_large(partial(chat_request, body, kept, tools))
         with terms.applied():
             return await chat.num_prompt_tokens(service, request)
 

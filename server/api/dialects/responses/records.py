@@ -12,7 +12,8 @@ from server.api.dialects.responses.conversation import Messages
 from server.api.dialects.responses.items import ItemIds, listed, new_id
 from server.api.store.conversations import ConversationStore
 from server.api.store.records import StoredConversation
-from server.api.wire.responses import MAX_ITEMS, InputItem
+from server.api.wire.model import MAX_ITEMS
+from server.api.wire.responses import InputItem
 from server.errors import InvalidRequest
 
 

@@ -1,0 +1,124 @@
+"""A small process that answers health probes on a port of its own, whatever the server's event loop does meanwhile.
+
+The event loop writes its phase and the time into shared memory. A probe is answered from there, so a loop that works on
+something long does not fail it, while one that has stood still for a minute does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from multiprocessing.process import BaseProcess, parent_process
+
+from server.device.confinement import give_up_network
+from server.device.fork_server import light_context
+from server.device.shared_file import SharedFile
+
+BEAT_S = 0.5
+READY_S, LIVE_S = 10.0, 60.0  # without a beat, after which the server is not ready, or not alive
+READY = ("/health/ready", "/health", "/ping")
+LIVE = "/health/live"
+FAILED = ("dead", "degraded")  # phases that only a restart ends
+STALLED = "stalled"  # no beat: what the event loop does is not known
+MAX_HEAD_BYTES, HEAD_TIMEOUT_S, MAX_PROBES = 8192, 5.0, 64
+_BEAT = struct.Struct("=dq")  # time of the beat, number of the phase
+
+
+class HealthProcess:
+    """The process, and the shared memory that the server writes to."""
+
+    def __init__(self, listener: socket.socket, phases: Sequence[str]) -> None:
+        """Start it with the socket that it listens on, which this process then gives up."""
+        self._phases = phases
+        file = SharedFile("health", _BEAT.size)
+        self._memory = file.map()
+        self._beat(phases[0])
+        args = (listener, file, tuple(phases))
+        self._process: BaseProcess = light_context().Process(target=_run, args=args, name="health", daemon=True)
+        self._process.start()
+        listener.close()
+
+    async def follow(self, phase: Callable[[], str]) -> None:
+        """Write the phase, for ever."""
+        while True:
+            self._beat(phase())
+            await asyncio.sleep(BEAT_S)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+
+    def _beat(self, phase: str) -> None:
+        _BEAT.pack_into(self._memory, 0, time.monotonic(), self._phases.index(phase))
+
+
+def answer(path: str, phase: str, age_s: float) -> tuple[int, str]:
+    """Status of a probe, and the phase that it is told, `age_s` after the last beat."""
+    if path == LIVE:
+        shown = phase if age_s < LIVE_S else STALLED
+        return (503 if age_s >= LIVE_S or phase in FAILED else 200), shown
+    if path in READY:
+        shown = phase if age_s < READY_S else STALLED
+        return (200 if shown == "ready" else 503), shown
+    return 404, "not found"
+
+
+def _run(listener: socket.socket, file: SharedFile, phases: Sequence[str]) -> None:
+    """Main function of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+    give_up_network()
+    asyncio.run(_serve(listener, file, phases))
+
+
+async def _serve(listener: socket.socket, file: SharedFile, phases: Sequence[str]) -> None:
+    memory, num_open = file.map(), 0
+
+    async def probe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_open
+        num_open += 1
+        try:
+            if num_open <= MAX_PROBES:
+                async with asyncio.timeout(HEAD_TIMEOUT_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                beat_s, number = _BEAT.unpack_from(memory)
+                writer.write(_response(head, phases[number], time.monotonic() - beat_s))
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client has gone, or sends no request
+        finally:
+            num_open -= 1
+            writer.close()
+
+    async with await asyncio.start_server(probe, sock=listener, limit=MAX_HEAD_BYTES):
+        await _parents_end()
+
+
+async def _parents_end() -> None:
+    """Wait until the server's process has ended, in whichever way."""
+    parent, has_ended = parent_process(), asyncio.Event()
+    assert parent is not None
+    asyncio.get_running_loop().add_reader(parent.sentinel, has_ended.set)
+    await has_ended.wait()
+
+
+def _response(head: bytes, phase: str, age_s: float) -> bytes:
+    parts = head.partition(b"\r\n")[0].split()
+    method, target = (parts[0], parts[1].decode("latin-1")) if len(parts) == 3 else (b"", "")
+    status, shown = answer(target.partition("?")[0], phase, age_s)
+    if method not in {b"GET", b"HEAD"}:
+        status, shown = 405, "only GET"
+    body = json.dumps({"status": shown}, separators=(",", ":")).encode()
+    lines = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == b"HEAD" else body)

@@ -1,0 +1,40 @@
+"""Listening sockets of a server: its own, and the one of the process that answers health probes."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import get_args
+
+from server.api.config import ApiConfig
+from server.api.health_process import HealthProcess
+from server.api.phase import Phase
+from server.errors import StartError
+
+log = logging.getLogger("neuronserve")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, bound before anything slow is started. Raises StartError when that cannot be done."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise StartError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def health_process(config: ApiConfig) -> HealthProcess | None:
+    """The process that answers probes, if one is asked for. Raises StartError where its port is taken."""
+    if config.health_port is None:
+        return None
+    listener = bind(config.host, config.health_port)
+    log.info("health probes: %s/health/live", address(listener))
+    return HealthProcess(listener, get_args(Phase))
+
+
+def address(listener: socket.socket, scheme: str = "http") -> str:
+    """The URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,0 +1,25 @@
+"""The phase of a server's life, as its health probes tell it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from server.link.hub.engines import AnyEngines
+
+Phase = Literal["loading", "ready", "stalled", "recovering", "degraded", "draining", "dead"]
+
+
+def phase_of(engines: AnyEngines, is_loaded: bool, is_draining: bool) -> Phase:
+    """The phase of a server's life."""
+    if not engines.is_alive:
+        return "dead"
+    if is_draining:
+        return "draining"
+    if not is_loaded:
+        return "loading"
+    states = engines.states
+    if "dead" in states:
+        return "degraded"
+    if "serving" in states:
+        return "ready"
+    return "stalled" if "stalled" in states else "recovering"

@@ -1,0 +1,130 @@
+"""A lower bound of the number of tokens of a text, found without encoding it.
+
+A token of n characters covers n of the text's. With L(c), the length of the longest token that contains the
+character c, each of these n counts 1 / L(c) <= 1 / n. So a text has at least as many tokens as its characters' 1 / L(c)
+sum up to. This holds where the bytes of all tokens together are the text: byte-level BPE, and BPE with byte fallback.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+PART = 2**18  # characters that are looked at together
+KEEPING_NORMALIZERS = {"NFC", "Prepend", "Replace", "Sequence"}
+KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"}
+Shares = NDArray[np.float64]
+SPACE = "\u2581"  # stands for a space in vocabularies that are not byte-level
+
+
+class _AddedToken(msgspec.Struct):
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+class _Model(msgspec.Struct):
+    type: str | None = None
+    vocab: Any = None
+    byte_fallback: bool = False
+
+
+class _Tokenizer(msgspec.Struct):
+    """The fields of a tokenizer.json that say what becomes of a text's characters."""
+
+    model: _Model
+    normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
+    added_tokens: list[_AddedToken] = []
+
+
+class TokenBound:
+    """The bound for one tokenizer. Without one of the types that it holds for, it is 0."""
+
+    def __init__(self, tokenizer_json: str, byte_of: Mapping[str, bytes]) -> None:
+        """`byte_of` are the characters that stand for bytes in byte-level vocabularies."""
+        facts = msgspec.json.decode(tokenizer_json, type=_Tokenizer)
+        steps = [*_steps(facts.normalizer, "normalizers"), *_steps(facts.pre_tokenizer, "pretokenizers")]
+        kinds = {str(step.get("type")) for step in steps}
+        self._is_byte_level = any(step.get("type") == "ByteLevel" for step in steps)
+        self._composes = "NFC" in kinds
+        self._counts: Shares | None = None
+        if _keeps_characters(facts, steps) and (self._is_byte_level or facts.model.byte_fallback):
+            tokens = [*facts.model.vocab, *(token.content for token in facts.added_tokens)]
+            self._counts = _byte_shares(tokens, byte_of) if self._is_byte_level else _character_shares(tokens)
+            if any(token.lstrip or token.rstrip for token in facts.added_tokens):  # these take any white space
+                self._counts[[ord(char) for char in map(chr, range(len(self._counts))) if char.isspace()]] = 0.0
+
+    def of(self, text: str) -> int:
+        """The fewest tokens that `text` can have."""
+        if self._counts is None:
+            return 0
+        if self._composes:
+            text = unicodedata.normalize("NFC", text)
+        kind = np.uint8 if self._is_byte_level else np.uint32
+        data = text.encode("utf-8" if self._is_byte_level else "utf-32-le", "surrogatepass")
+        units = np.frombuffer(data, kind)
+        parts = range(0, len(units), PART)
+        return int(sum(float(self._counts[units[begin : begin + PART]].sum()) for begin in parts) * (1 - 1e-9))
+
+
+def _byte_shares(tokens: Sequence[str], byte_of: Mapping[str, bytes]) -> Shares:
+    """1 / L of each byte; 0 of one that no token contains, which is left out of a text.
+
+    Tokens of the vocabulary are written in the characters of `byte_of`, added ones as they are.
+    """
+    char_of = {byte: char for char, byte in byte_of.items()}
+    known = set(byte_of)
+    plain = [token for token in tokens if not token.isascii() or not known.issuperset(token)]
+    encoded = ("".join(char_of[bytes([byte])] for byte in token.encode("utf-8", "surrogatepass")) for token in plain)
+    longest = _longest([*(token for token in tokens if known.issuperset(token)), *encoded])
+    shares = np.zeros(256)
+    for char, length in longest.items():
+        shares[byte_of[char][0]] = 1 / length
+    return shares
+
+
+def _character_shares(tokens: Iterable[str]) -> Shares:
+    """1 / L of each code point; 1 of one that no token contains, which becomes tokens of its bytes."""
+    shares = np.ones(0x110000)
+    for char, length in _longest(tokens).items():
+        shares[ord(" " if char == SPACE else char)] = 1 / length
+    shares[ord(SPACE)] = shares[ord(" ")]
+    return shares
+
+
+def _steps(step: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
+    """A step and those that it consists of."""
+    if step is None:
+        return []
+    return [step, *(part for each in step.get(inner) or () for part in _steps(each, inner))]
+
+
+def _keeps_characters(facts: _Tokenizer, steps: Iterable[dict[str, Any]]) -> bool:
+    """Whether no step leaves out a character of the text, or replaces several by fewer."""
+    if facts.model.type != "BPE" or not isinstance(facts.model.vocab, dict):
+        return False
+    for step in steps:
+        kind = step.get("type")
+        if kind not in KEEPING_NORMALIZERS | KEEPING_PRE_TOKENIZERS or step.get("behavior") == "Removed":
+            return False
+        if kind == "Replace" and (step.get("pattern"), step.get("content")) != ({"String": " "}, SPACE):
+            return False
+    return True
+
+
+def _longest(tokens: Iterable[str]) -> dict[str, int]:
+    """Length of the longest token that contains each character."""
+    by_length: dict[int, list[str]] = {}
+    for token in tokens:
+        by_length.setdefault(len(token), []).append(token)
+    longest: dict[str, int] = {}
+    for length in sorted(by_length, reverse=True):
+        for char in set("".join(by_length[length])):
+            longest.setdefault(char, length)
+    return longest
