@@ -33,7 +33,8 @@ def gguf_directory(file: Path, cache: Path) -> Path:
     Raises CheckpointError for a file that cannot be served, SettingsError when the cache cannot be written.
     """
     parts = parts_of(file.absolute())
-    key = hashlib.sha256(repr((__version__, FORM, [(str(part), _state(part)) for part in parts])).encode()).hexdigest()[:16]
+    state = __version__, FORM, [(str(part), _state(part)) for part in parts]
+    key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     directory = cache / f"{file.stem}-{key}"
     if directory.is_dir():
         return directory
