@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.box import SIMPLE
@@ -28,6 +28,7 @@ from benchmarks.interleave import Interleaved, Limits
 from benchmarks.llama_cpp import LlamaBench, program_in, run
 from benchmarks.peers import OURS, Installed, ours
 from benchmarks.perplexity import FINAL, PIECE, TIMEOUT_S
+from benchmarks.quality_rows import LLAMA_CPP, Row
 from benchmarks.records import BenchmarkError, Case, Contender, Figures
 from benchmarks.reference import Reference, Score
 from loadtests.result import cpu_model, num_cpus, tool_version
@@ -43,26 +44,6 @@ _FOUND = {
     "kl": re.compile(r"Mean +KLD: *(-?[\d.]+)"),
     "top1": re.compile(r"Same top p: *([\d.]+)"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One format of one model. `file` is llama.cpp's; speeds are tokens/s, 0 where they were not measured."""
-
-    model: str
-    engine: str
-    weights: str
-    kl: float
-    top1: float
-    perplexity: float
-    file: str = ""
-    prefill_tokens_per_s: float = 0.0
-    decode_tokens_per_s: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """The contender's."""
-        return f"{self.engine} {self.weights}"
 
 
 class ModelQuality:
@@ -95,11 +76,11 @@ class ModelQuality:
             match = FINAL.search(self._perplexity(*whole))
             if match is None:
                 raise BenchmarkError("llama-perplexity gave no estimate")
-            yield Row(self._name, "llama.cpp", "F32", 0.0, 1.0, float(match[1]), self._plain.name)
+            yield Row(self._name, LLAMA_CPP, "F32", 0.0, 1.0, float(match[1]), self._plain.name)
             for kind in self._args.llama_formats:
                 file = self._made(self._plain, kind.lower())
                 found = self._perplexity(file, "--kl-divergence-base", base, "--kl-divergence")
-                yield Row(self._name, "llama.cpp", kind, file=file.name, **asdict(parse_score(found)))
+                yield Row(self._name, LLAMA_CPP, kind, file=file.name, **asdict(parse_score(found)))
             reference = Reference(base)
             for weights in self._args.formats:
                 yield Row(self._name, OURS, weights, **asdict(self._score(reference, weights)))
