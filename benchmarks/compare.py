@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -20,7 +20,8 @@ from rich.console import Console
 from benchmarks import report
 from benchmarks.interleave import CaseResult, Limits
 from benchmarks.peers import LLAMA_CACHE_TYPES, OURS, PEERS, Installed
-from benchmarks.records import Case, Kind
+from benchmarks.quality_rows import Row, of_contenders, read_rows
+from benchmarks.records import BenchmarkError, Case, Kind
 from benchmarks.session import Comparison
 from loadtests.result import num_cpus
 from server.checkpoint.gguf.directory import gguf_directory
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         **{_field(flag): _path(args, flag) for flag in PATHS},
     )
     console = Console(stderr=True)
+    quality = of_contenders(args.quality, installed)
     session = Comparison(
         installed,
         Limits(args.repetitions, args.max_seconds),
@@ -65,16 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         on_line=lambda line: console.print(line, highlight=False),
     )
     results = [result for kind, cases in _cases(args).items() for result in session.run(kind, cases)]
-    return _report(results, session, installed, args.json)
+    record = report.as_json(results, installed, session.about, quality)
+    if args.json is not None:
+        args.json.write_text(json.dumps(record, indent=2) + "\n")
+    return _report(results, quality)
 
 
-def _report(results: list[CaseResult], session: Comparison, installed: Installed, json_file: Path | None) -> int:
+def _report(results: list[CaseResult], quality: Mapping[str, Row]) -> int:
     console = Console()
-    console.print(report.table(results))
+    console.print(report.table(results, quality))
     for line in report.notes(results):
         console.print(line, highlight=False, markup=False)
-    if json_file is not None:
-        json_file.write_text(json.dumps(report.as_json(results, installed, session.about), indent=2) + "\n")
+    if not quality and any(len(result.rounds) > 1 for result in results):
+        console.print("Nothing is known of the quality of the formats: name a record of benchmarks.quality (--quality)")
     return EXIT_OK if all(result.rounds.get(OURS) for result in results) else EXIT_NOTHING
 
 
@@ -131,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=_writable, metavar="FILE", help="write everything that was measured to this file"
     )
+    parser.add_argument(
+        "--quality",
+        type=_quality,
+        default=[],
+        metavar="FILE",
+        help="what `benchmarks.quality --json` has written: KL and top-1 of the formats, in the table",
+    )
     for flag, what in PATHS.items():
         parser.add_argument(flag, type=Path, metavar="PATH", help=f"{what} (or {_variable(flag)})")
     return parser
@@ -167,6 +179,13 @@ def _host_isa(text: str) -> LevelIsa:
     if lacks := target.lacks(host_features()):
         raise argparse.ArgumentTypeError(f"this host has no {text}: it lacks {', '.join(lacks)}")
     return target.isa
+
+
+def _quality(text: str) -> list[Row]:
+    try:
+        return read_rows(Path(text))
+    except BenchmarkError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _writable(text: str) -> Path:

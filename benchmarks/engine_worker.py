@@ -76,6 +76,7 @@ def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
         max_num_seqs=max(w.batch_size for w in shapes),
         max_num_batched_tokens=args.max_num_batched_tokens,
         enable_prefix_caching=False,
+        allow_unsupported_types=True,  # formats that the default device has no type for are measured, too
     )
     engine = load_engine(settings.engine_config(Path(args.model)), lambda line: print(line, file=sys.stderr))
     return EngineDriver(engine), engine.info.notes[-1] if engine.info.notes else ""

@@ -44,9 +44,8 @@ class ContextEntry(msgspec.Struct):
 class _Program:
     """A program that is called once a measurement; nothing of it stays between."""
 
-    name = "llama.cpp"
-
-    def __init__(self, program: Path, model: Path, threads: int) -> None:
+    def __init__(self, program: Path, model: Path, threads: int, name: str = "llama.cpp") -> None:
+        self.name = name
         self._program, self._model, self._threads = program, model, threads
         self._about: dict[str, str] = {"threads": str(threads), "model": model.name}
 
@@ -67,19 +66,7 @@ class _Program:
         return self._about
 
     def _run(self, *flags: str, timeout_s: float) -> str:
-        name = self._program.name
-        command = [str(self._program), "-m", str(self._model), "-t", str(self._threads), *flags]
-        try:
-            # A session of its own, as each contender has: Linux divides CPUs between sessions first (autogroup).
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout_s, check=False, start_new_session=True
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BenchmarkError(f"{name}: {error}") from error
-        if done.returncode:
-            last = "\n".join(done.stderr.splitlines()[-3:])
-            raise BenchmarkError(f"{name} ended with code {done.returncode}:\n{last}")
-        return done.stdout
+        return run(self._program, "-m", self._model, "-t", self._threads, *flags, timeout_s=timeout_s).stdout
 
 
 class LlamaBench(_Program):
@@ -111,6 +98,26 @@ class LlamaContext(_Program):
         flags += ["-npl", "1", *self._cache_flags]
         entry = parse_context(self._run(*flags, "--output-format", "jsonl", timeout_s=CONTEXT_TIMEOUT_S), size)
         return {"prefill_tokens_per_s": entry.speed_pp, "decode_tokens_per_s": entry.speed_tg}
+
+
+def run(program: Path, *flags: object, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run one of the programs to its end. Raises BenchmarkError when it fails."""
+    try:
+        # A session of its own, as each contender has: Linux divides CPUs between sessions first (autogroup).
+        done = subprocess.run(
+            [str(each) for each in (program, *flags)],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BenchmarkError(f"{program.name}: {error}") from error
+    if done.returncode:
+        last = "\n".join(done.stderr.splitlines()[-3:])
+        raise BenchmarkError(f"{program.name} ended with code {done.returncode}:\n{last}")
+    return done
 
 
 def program_in(folder: Path, name: str) -> Path:

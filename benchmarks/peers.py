@@ -161,9 +161,14 @@ def _given(path: Path | None, flag: str) -> Path:
     return path
 
 
+def llama_model(installed: Installed) -> Path | None:
+    """The file that llama.cpp is given: of a GGUF file, that file, where no other is named."""
+    same, *_ = *linked_parts(installed.checkpoint), None
+    return installed.llama_cpp_model or same
+
+
 def _llama_model(installed: Installed) -> Path:
-    same, *_ = *linked_parts(installed.checkpoint), None  # of a GGUF file, the file itself
-    return _given(installed.llama_cpp_model or same, "--llama-cpp-model")
+    return _given(llama_model(installed), "--llama-cpp-model")
 
 
 def _llama_program(installed: Installed, name: str) -> Path:

@@ -12,14 +12,14 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.llama_cpp import program_in
+from benchmarks.llama_cpp import program_in, run
+from benchmarks.records import BenchmarkError
 from loadtests.result import num_cpus
 from server.checkpoint.hub import resolve_model
 from server.engine.load.loading import load_engine
@@ -63,13 +63,11 @@ def ours(settings: EngineSettings, directory: Path, text: str, limit: int) -> tu
 
 def theirs(program: Path, model: Path, text: Path, limit: int, threads: int) -> tuple[float, float]:
     """llama-perplexity's figure and its standard error."""
-    command = [str(program), "-m", str(model), "-f", str(text), "-c", str(PIECE), "--chunks", str(limit)]
-    done = subprocess.run(
-        [*command, "-t", str(threads)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    flags = ("-m", model, "-f", text, "-c", PIECE, "--chunks", limit, "-t", threads)
+    done = run(program, *flags, timeout_s=TIMEOUT_S)
     match = FINAL.search(done.stdout + done.stderr)
-    if done.returncode or match is None:
-        raise StartError(f"llama-perplexity ended with code {done.returncode}: {done.stderr.splitlines()[-1:]}")
+    if match is None:
+        raise BenchmarkError(f"llama-perplexity gave no estimate: {done.stderr.splitlines()[-1:]}")
     return float(match[1]), float(match[2])
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.box import SIMPLE
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from benchmarks.interleave import CaseResult
 from benchmarks.peers import OURS, Installed
+from benchmarks.quality_rows import Row
 from benchmarks.ratios import Ratio
 from benchmarks.records import CAPTION, METRICS, Metric
 from loadtests.result import cpu_model, num_cpus, tool_version
@@ -31,10 +33,14 @@ def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
                 yield peer, metric, result.ratio(metric.name, OURS, peer)
 
 
-def table(results: Sequence[CaseResult]) -> Table:
-    """Table with a row for each ratio; ratios are this engine's value by the peer's."""
+def table(results: Sequence[CaseResult], quality: Mapping[str, Row] = {}) -> Table:
+    """Table with a row for each ratio; ratios are this engine's value by the peer's.
+
+    `quality` is the row of the quality table of each contender that has one: its KL divergence and top-1.
+    """
     shown = Table(title=f"{OURS} / peer, medians of paired rounds", caption=CAPTION, title_justify="left", box=SIMPLE)
-    for heading in ("case", "peer", "of", "this", "peer's", "ratio", "interval", "rounds"):
+    headings = ("case", "peer", "of", "this", "peer's", "ratio", "interval", "rounds")
+    for heading in (*headings, *(("KL, top-1", "peer's KL, top-1") if quality else ())):
         shown.add_column(heading, justify="left" if heading in ("case", "peer", "of") else "right")
     for result in results:
         for peer, metric, ratio in ratios(result):
@@ -47,6 +53,7 @@ def table(results: Sequence[CaseResult]) -> Table:
                 f"{ratio.median:.2f}{' (!)' if ratio.spread > WIDE_SPREAD else ''}",
                 f"{ratio.low:.2f}-{ratio.high:.2f}" if ratio.coverage else "-",
                 str(len(result.rounds[peer])),
+                *([quality[name].shown if name in quality else "-" for name in (OURS, peer)] if quality else ()),
             )
     return shown
 
@@ -69,8 +76,13 @@ def notes(results: Sequence[CaseResult]) -> list[str]:
     return lines
 
 
-def as_json(results: Sequence[CaseResult], installed: Installed, about: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Everything: ratios, every round of every contender, and what it was measured on."""
+def as_json(
+    results: Sequence[CaseResult],
+    installed: Installed,
+    about: dict[str, dict[str, str]],
+    quality: Mapping[str, Row] = {},
+) -> dict[str, Any]:
+    """Everything: ratios, every round of every contender, what it was measured on, and the quality of each."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "tool": f"neuronserve benchmarks {tool_version()}",
@@ -80,6 +92,7 @@ def as_json(results: Sequence[CaseResult], installed: Installed, about: dict[str
         "threads": installed.threads,
         **_isa_json(installed),
         "contenders": about,
+        "quality": {name: asdict(row) for name, row in quality.items()},
         "cases": [_case_json(result) for result in results],
     }
 

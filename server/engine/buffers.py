@@ -138,7 +138,8 @@ class ConstantTables:
 
 
 def _rope_table(core: NeuronCore, rope: RopeSpec | None, head_dim: int, num_positions: int) -> RopeTable:
-    rotary_dim = head_dim if rope is None else rope.rotary_dim(head_dim)
+    # Without an embedding every pair turns by zero; the last element of an odd head is in no pair.
+    rotary_dim = head_dim // 2 * 2 if rope is None else rope.rotary_dim(head_dim)
     shape = num_positions, rotary_dim // 2
     cos, sin = (core.allocate("tables", "rope", FLOAT32_BYTES * math.prod(shape)) for _ in range(2))
     fill_rope_tables(rope, *(table.array(np.float32, *shape) for table in (cos, sin)))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
 from server.text.grammar import MAX_GRAMMAR_CHARS, GrammarError, compile_grammar, load_grammar_tokenizer
+from server.text.tokenizer import num_token_ids
 
 MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts together; a compiled one takes about 200 bytes a character
 
@@ -22,6 +24,11 @@ class GrammarStore:
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+
+    @cached_property
+    def num_ids(self) -> int | None:
+        """Number of ids of the tokenizer, known without any grammar; None where no tokenizer can be read."""
+        return num_token_ids(self._paths[0])
 
     @property
     def vocab_size(self) -> int:

@@ -102,7 +102,7 @@ class ModelRunner:
             part = targets[first : first + self._sampler.num_rows]
             self._inputs.sample([target.row for target in part])
             self._pool.run(program, self._inputs.address, program.head)
-            rows = self._sampler.logits[: len(part), : self._sampler.vocab_size]
+            rows = self._sampler.logits[: len(part), : self._sampler.num_ids]
             for target, logprobs in zip(part, prompt_logprobs(rows, part), strict=True):
                 found.setdefault(target.request_id, []).append(logprobs)
         return {request_id: tuple(logprobs) for request_id, logprobs in found.items()}

@@ -26,9 +26,14 @@ class Sampler:
     def __init__(
         self, pool: WorkerPool, logits: npt.NDArray[np.float32], vocab_size: int, grammars: GrammarStore | None = None
     ) -> None:
-        """`grammars` None: no request may have one."""
+        """`grammars` None: no request may have one, and every id of the model is a token.
+
+        Otherwise ids beyond the tokenizer's, with which models pad their embeddings, are in no output.
+        """
         self._pool, self.logits, self.vocab_size = pool, logits, vocab_size
-        self._masks = GrammarMasks(grammars, len(logits), vocab_size)
+        known = None if grammars is None else grammars.num_ids
+        self.num_ids = vocab_size if known is None else min(known, vocab_size)
+        self._masks = GrammarMasks(grammars, len(logits), self.num_ids)
         rows, width = logits.shape
         self._scratch = np.zeros((pool.num_threads, scratch_floats(width)), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
@@ -48,7 +53,7 @@ class Sampler:
         return SampleOperands(
             logits=self.logits.ctypes.data,
             ldc=self.logits.shape[1],
-            vocab=self.vocab_size,
+            vocab=self.num_ids,
             scratch=self._scratch.ctypes.data,
             scratch_floats=self._scratch.shape[1],
             temperature=self._temperature.ctypes.data,
@@ -95,7 +100,7 @@ class Sampler:
 
     def _prepare(self, i: int, seq: ScheduledSeq, raw: dict[int, RawLogprobs]) -> None:
         """Change the logits of row `i` as its request wants, having noted in `raw` what they were, if it wants that."""
-        row = self.logits[i, : self.vocab_size]
+        row = self.logits[i, : self.num_ids]
         if seq.sampling.logprobs is not None and np.isfinite(row).all():
             self._masks.forbid(i, row)
             raw[i] = RawLogprobs(row, seq.sampling.logprobs, seq.sampling.logprob_token_ids)

@@ -7,6 +7,7 @@ Computes no tables. What may be left out, and what stands in for it, is as in tr
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, get_args
 
@@ -111,9 +112,17 @@ def _object(key: str, value: object) -> Values:
     return value or {}
 
 
-def check_rope(rope: RopeSpec, head_dim: int) -> None:
-    """Raises ConfigError where the rotation does not fit heads of `head_dim`."""
+def check_ropes(ropes: Iterable[RopeSpec | None], head_dim: int) -> None:
+    """Raises ConfigError where one of the rotations does not fit heads of `head_dim`."""
+    for rope in ropes:
+        if rope is not None:
+            _check_rope(rope, head_dim)
+
+
+def _check_rope(rope: RopeSpec, head_dim: int) -> None:
     rotary_dim = rope.rotary_dim(head_dim)
+    if rotary_dim == head_dim and head_dim % 2:
+        raise refuse("head_dim", head_dim, "odd, but rotary embeddings turn pairs of values")
     if rotary_dim < 2 or rotary_dim % 2:
         raise refuse(
             "partial_rotary_factor", rope.partial_factor, f"turns {rotary_dim} values of {head_dim}, not pairs"

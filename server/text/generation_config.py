@@ -50,13 +50,16 @@ class _GenerationConfig(_EndTokens):
 
 
 def load_generation_defaults(directory: Path, tokenizer: Tokenizer) -> GenerationDefaults:
-    """Read generation_config.json and config.json. Raises CheckpointError when a value cannot be used."""
+    """Read generation_config.json and config.json. Raises CheckpointError when a value cannot be used.
+
+    End tokens that the tokenizer does not have are left out: no output has them.
+    """
     config = read_json(directory / "generation_config.json", _GenerationConfig)
     eos = [*config.ids, *read_json(directory / "config.json", _EndTokens).ids]
     if tokenizer.eos_token_id is not None:
         eos.append(tokenizer.eos_token_id)
     return GenerationDefaults(
-        eos_token_ids=tuple(dict.fromkeys(eos)),
+        eos_token_ids=tuple(token_id for token_id in dict.fromkeys(eos) if token_id < tokenizer.vocab_size),
         temperature=config.temperature,
         top_p=config.top_p,
         top_k=0 if config.top_k == -1 else config.top_k,

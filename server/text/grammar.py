@@ -93,10 +93,9 @@ def load_grammar_tokenizer(tokenizer_path: Path, model_path: Path) -> LLTokenize
     try:
         tokenizer = load_tokenizer(tokenizer_path)
         ends = load_generation_defaults(model_path, tokenizer).eos_token_ids
-        known = [token_id for token_id in ends if token_id < tokenizer.vocab_size]
-        if not known:
+        if not ends:
             raise GrammarError("this model has no end token, so that a structured output could not end")
-        return LLTokenizer(tokenizer.to_json(), n_vocab=tokenizer.vocab_size, eos_token=known)
+        return LLTokenizer(tokenizer.to_json(), n_vocab=tokenizer.vocab_size, eos_token=list(ends))
     except (CheckpointError, ValueError) as error:
         raise GrammarError(f"this model's tokenizer cannot be used for structured output: {_line(error)}") from error
 

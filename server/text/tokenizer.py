@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import tokenizers
@@ -206,6 +206,38 @@ def read_json(path: Path, record: type[T]) -> T:
         return read(path, MAX_CONFIG_BYTES, record)
     except JsonError as error:
         raise CheckpointError(path.name, str(error)) from error
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, int] | list[Any] = msgspec.field(default_factory=dict)  # a list has a token for each place
+
+
+class _Token(msgspec.Struct):
+    id: int
+
+
+class _TokenizerFile(msgspec.Struct):
+    """What tokenizer.json says about ids."""
+
+    model: _Model
+    added_tokens: list[_Token] = []
+
+
+def num_token_ids(directory: Path) -> int | None:
+    """The `vocab_size` of the tokenizer in `directory`, which is not made for it where there is a tokenizer.json.
+
+    None where there is no tokenizer that can be read.
+    """
+    path = directory / "tokenizer.json"
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_TOKENIZER_BYTES:
+            return load_tokenizer(directory).vocab_size
+        file = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
+    except (CheckpointError, msgspec.DecodeError, OSError):
+        return None
+    vocab = file.model.vocab
+    ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
+    return max([*ids, *(token.id for token in file.added_tokens)], default=-1) + 1 or None
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

@@ -20,6 +20,8 @@ SHAPES = [  # heads, kv heads, head_dim, block
     (6, 3, 96, 64),
     (6, 2, 96, 96),
     (3, 1, 8, 16),
+    (3, 1, 9, 16),
+    (4, 2, 17, 32),
     (2, 1, 128, 32),
     (4, 1, 256, 16),
     (4, 1, 256, 32),
@@ -37,7 +39,8 @@ def limit(cache: Cache) -> float:
 
 @caches
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "block"), representative(SHAPES, (14, 2, 64, 32), (5, 1, 80, 16), (6, 2, 96, 96))
+    ("heads", "kv_heads", "head_dim", "block"),
+    representative(SHAPES, (14, 2, 64, 32), (5, 1, 80, 16), (6, 2, 96, 96), (4, 2, 17, 32)),
 )
 @pytest.mark.parametrize("window", representative([0, 7, 40], 0, 40))
 def test_attention_equals_softmax(

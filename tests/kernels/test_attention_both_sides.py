@@ -23,6 +23,7 @@ SHAPES = [  # heads, kv heads, head_dim, block, tile tokens
     (4, 4, 32, 64, 64),
     (6, 2, 24, 32, 4),
     (3, 1, 80, 16, 5),
+    (3, 3, 11, 32, 64),
 ]
 
 

@@ -57,7 +57,7 @@ def _normed(heads: Array, norm: str, weight: Array) -> Array:
 
 
 @pytest.mark.parametrize("cell", SHARED)
-@pytest.mark.parametrize(("head_dim", "block"), [(8, 16), (64, 16), (80, 16), (256, 16), (256, 32)])
+@pytest.mark.parametrize(("head_dim", "block"), [(8, 16), (9, 16), (64, 16), (80, 16), (256, 16), (256, 32)])
 @pytest.mark.parametrize("norm", ["none", "each", "wide", "layer"])
 @pytest.mark.parametrize(("rotated", "is_interleaved"), [(1.0, False), (0.25, False), (1.0, True), (0.5, True)])
 def test_rope_prepares_heads_and_writes_their_slots(

@@ -136,10 +136,15 @@ def test_greedy_answers_are_those_of_transformers(pair: Pair, engine: Any) -> No
 
 
 def test_texts_are_the_same_tokens(pair: Pair) -> None:
-    """Numbers apart where transformers does not split them by the file's `smollm`, which has each digit alone."""
+    """Except where transformers does otherwise than llama.cpp, which this server follows.
+
+    transformers does not split numbers by the file's `smollm`, which has each digit alone, and it merges user-defined
+    tokens (Gemma's runs of spaces), which are found in the text before it is merged.
+    """
     for text in TEXTS:
         ours, theirs = pair.ours.encode(text), pair.theirs.encode(text)
-        assert ours == theirs or any(unicodedata.category(letter)[0] == "N" for letter in text), text
+        has_number = any(unicodedata.category(letter)[0] == "N" for letter in text)
+        assert ours == theirs or has_number or " " * 32 in text or "▁" in text, text
         assert pair.ours.decode(ours, False) == pair.theirs.decode(
             ours, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )

@@ -41,12 +41,12 @@ class SamplingBuilder:
         self._refuses_overflow = service.config.context_overflow == "refuse" and not clips
         self._logprobs = logprobs
         self._prompt_logprobs = _prompt_logprobs(body, service.config.max_logprobs, logprobs if is_echoed else None)
-        self._bias = _logit_bias(body, model.info.vocab_size)
+        self._bias = _logit_bias(body, model.vocab_size)
         self._seed = secrets.randbits(63) if body.seed is None else body.seed
-        check_ids(body.logprob_token_ids or (), model.info.vocab_size, "logprob_token_ids")
+        check_ids(body.logprob_token_ids or (), model.vocab_size, "logprob_token_ids")
         if body.logprob_token_ids and logprobs is None:
             raise InvalidRequest("logprob_token_ids needs logprobs.", "logprob_token_ids")
-        check_ids(body.stop_token_ids or (), model.info.vocab_size, "stop_token_ids")
+        check_ids(body.stop_token_ids or (), model.vocab_size, "stop_token_ids")
 
     def sequences(
         self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str, num_choices: int

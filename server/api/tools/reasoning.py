@@ -86,7 +86,7 @@ async def compile_output(
     if thinking is None or is_open is False or (output_format is not None and output_format.is_whole):
         return await compile_plan(model, plan.tools, output_format)
     # An end token that does not end the output would end the grammar.
-    barred = [token for token in model.defaults.eos_token_ids if token < model.vocab_size] if plan.ignores_ends else []
+    barred = list(model.defaults.eos_token_ids) if plan.ignores_ends else []
     marks = Marks(plan.tags, model.tokenizer.token_id, barred)
     try:
         held = await compile_plan(model, plan.tools, output_format, lead(thinking, marks, is_open, plan.budget))

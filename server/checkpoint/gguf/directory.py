@@ -21,6 +21,7 @@ from server.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, tokenizer_
 from server.errors import SettingsError
 
 LINK = "model.gguf"  # to the first part; others are numbered
+FORM = 2  # of what is made of a file: another number where the same file would be read otherwise
 TEMPLATE = "tokenizer.chat_template"
 # Tokens that end an assistant's turn, beside those that a file names (src/llama-vocab.cpp of llama.cpp, end of turn).
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>")
@@ -32,7 +33,8 @@ def gguf_directory(file: Path, cache: Path) -> Path:
     Raises CheckpointError for a file that cannot be served, SettingsError when the cache cannot be written.
     """
     parts = parts_of(file.absolute())
-    key = hashlib.sha256(repr((__version__, [(str(part), _state(part)) for part in parts])).encode()).hexdigest()[:16]
+    state = __version__, FORM, [(str(part), _state(part)) for part in parts]
+    key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     directory = cache / f"{file.stem}-{key}"
     if directory.is_dir():
         return directory

@@ -1,12 +1,14 @@
 """The tokenizer of a GGUF file, from its vocabulary, as the tokenizer.json that the model had.
 
-Two kinds are read: byte-level BPE ("gpt2") and SentencePiece's BPE ("llama"), whose merges follow from its pieces,
-which lie in the order in which they were learned.
+Two kinds are read: byte-level BPE ("gpt2") and SentencePiece's BPE ("llama"), whose merges follow from its pieces and
+their scores: of all pairs that make a piece, the one whose piece has the highest score is merged first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,17 @@ from server.errors import CheckpointError
 from server.typed_json import shown
 
 PREFIX = "tokenizer.ggml."
-UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of a token
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 2, 3, 4, 5, 6  # types of a token
+UNNAMED = (UNKNOWN, UNUSED)  # types of ids that have no token
 SPACE = "▁"  # SentencePiece's
 MAX_TOKENS = 1 << 20
-MAX_PIECE = 64  # characters of a piece that is merged of others: SentencePiece makes them no longer than 16
+MAX_PIECE = 256  # characters of a piece that is merged of others: SentencePiece makes them no longer than 16
+MAX_PIECES = 1 << 24  # characters of all these pieces: Gemma's 262,144 have 2 million
 NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+# Tokens of Phi 3, by its architecture's name, that leave the white space behind them; the others take it in.
+KEEP_SPACE = {"phi3": ("<unk>", "<s>", "<|endoftext|>")}
+# Ids of special tokens that a file of the kind need not name.
+IMPLIED: Mapping[object, Mapping[str, int]] = {"llama": {"unknown": 0, "bos": 1, "eos": 2}}
 
 
 class GgufVocabulary:
@@ -37,6 +45,8 @@ class GgufVocabulary:
         tokens = self._metadata.get(f"{PREFIX}tokens")
         if not isinstance(tokens, list) or not 0 < len(tokens) <= MAX_TOKENS:
             raise files.error(f"{PREFIX}tokens must be 1 to {MAX_TOKENS} texts")
+        if again := next((token for token, count in Counter(tokens).items() if token and count > 1), None):
+            raise files.error(f"{PREFIX}tokens has {shown(again)} more than once")
         types = self._metadata.get(f"{PREFIX}token_type", np.ones(len(tokens), np.int32))
         if not isinstance(types, np.ndarray) or len(types) != len(tokens):
             raise files.error(f"{PREFIX}token_type must have the type of each of {len(tokens)} tokens")
@@ -50,11 +60,19 @@ class GgufVocabulary:
     def token_id(self, key: str) -> int | None:
         """The id of `bos`, `eos`..., None where there is none. Raises CheckpointError for one beyond the tokens."""
         value = self._metadata.get(f"{PREFIX}{key}_token_id")
-        if value is None or value == -1 or value == 0xFFFFFFFF:  # noqa: PLR1714 - both stand for none
+        if value is None:
+            implied = IMPLIED.get(self.kind, {}).get(key)
+            return implied if implied is not None and implied < len(self.tokens) else None
+        if value == -1 or value == 0xFFFFFFFF:  # noqa: PLR1714 - both stand for none
             return None
         if not isinstance(value, int) or not 0 <= value < len(self.tokens):
             raise self._files.error(f"{PREFIX}{key}_token_id is {shown(value)}: there are {len(self.tokens)} tokens")
         return value
+
+    def takes_space(self, token: str) -> bool:
+        """Whether an added token takes in the white space behind it."""
+        keep_space = KEEP_SPACE.get(str(self._metadata.get("general.architecture")))
+        return self.kind == "llama" and keep_space is not None and token not in keep_space
 
     def is_set(self, key: str, default: bool) -> bool:
         """A switch of the tokenizer."""
@@ -69,6 +87,28 @@ class GgufVocabulary:
         if bad := next((line for line, (_, right) in zip(lines, pairs, strict=True) if not right), None):
             raise self._files.error(f"{PREFIX}merges has {shown(bad)}, which is not two texts")
         return pairs
+
+    def scores(self) -> list[float]:
+        """The score of each token. Raises CheckpointError where one has none."""
+        scores = self._metadata.get(f"{PREFIX}scores")
+        if not isinstance(scores, np.ndarray) or len(scores) != len(self.tokens) or not np.isfinite(scores).all():
+            raise self._files.error(f"{PREFIX}scores must have a finite number for each of {len(self.tokens)} tokens")
+        found: list[float] = scores.tolist()
+        return found
+
+    def vocab(self) -> dict[str, int]:
+        """Ids of tokens by text. Ids without a token are left out: their text is empty, or made of the id."""
+        tokens = enumerate(zip(self.tokens, self.types.tolist(), strict=True))
+        return {token: i for i, (token, kind) in tokens if token and not (kind in UNNAMED and token == f"[PAD{i}]")}
+
+    def pieces(self) -> dict[str, int]:
+        """Ids of the tokens that text is merged to. Raises CheckpointError where these are too long."""
+        vocab = {token: i for token, i in self.vocab().items() if self.types[i] != BYTE}
+        if (longest := max(map(len, vocab), default=0)) > MAX_PIECE:
+            raise self._files.error(f"{PREFIX}tokens has one of {longest} characters: {MAX_PIECE} are allowed")
+        if (characters := sum(map(len, vocab))) > MAX_PIECES:
+            raise self._files.error(f"{PREFIX}tokens have {characters} characters: {MAX_PIECES} are allowed")
+        return vocab
 
     def split_name(self) -> str:
         """Name of the way that text is split. Raises CheckpointError for one without a row."""
@@ -93,11 +133,10 @@ def tokenizer_of(vocabulary: GgufVocabulary, files: GgufFiles) -> tokenizers.Tok
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]:
-    """GPT-2's kind. Ids without a token have one in the file that is called for its id; they are left out."""
+    """GPT-2's kind."""
     row = PRE_TOKENIZERS[vocabulary.split_name()]
-    tokens = enumerate(zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True))
-    vocab = {token: i for i, (token, kind) in tokens if kind != UNUSED or token != f"[PAD{i}]"}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab, vocabulary.merges(), ignore_merges=row.ignores_merges))
+    model = models.BPE(vocabulary.vocab(), vocabulary.merges(), ignore_merges=row.ignores_merges)
+    tokenizer = tokenizers.Tokenizer(model)
     if row.is_composed:
         tokenizer.normalizer = row.normalizer()
     tokenizer.pre_tokenizer = row.splitter()
@@ -106,11 +145,10 @@ def _byte_level(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]
 
 
 def _sentencepiece(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]:
-    """SentencePiece's BPE: spaces are a letter, what has no piece is bytes."""
-    texts = (SPACE * len(token) if token.strip(" ") == "" else token for token in vocabulary.tokens)
-    vocab = {token: i for i, token in enumerate(texts)}
+    """SentencePiece's BPE: a space is a letter, and a character without a piece is bytes."""
+    merges = _merges(vocabulary.pieces(), vocabulary.scores())
     unknown = vocabulary.special().get("unk_token")
-    model = models.BPE(vocab, list(_merges(vocab)), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    model = models.BPE(vocabulary.vocab(), merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     tokenizer = tokenizers.Tokenizer(model)
     has_prefix, spaces = vocabulary.is_set("add_space_prefix", True), normalizers.Replace(" ", SPACE)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if has_prefix else spaces
@@ -122,12 +160,20 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bo
 _BUILDERS: Mapping[Any, Any] = {"gpt2": _byte_level, "llama": _sentencepiece}
 
 
-def _merges(vocab: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """All pairs of pieces that make a piece: earlier pieces first, then those with the longer left half."""
-    for piece in vocab:
-        for cut in range(min(len(piece), MAX_PIECE + 1) - 1, 0, -1) if len(piece) <= MAX_PIECE else ():
-            if piece[:cut] in vocab and piece[cut:] in vocab:
-                yield piece[:cut], piece[cut:]
+def _merges(pieces: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """All pairs of pieces that make a piece, that with the highest score first.
+
+    Of equal scores the leftmost pair is merged first, which a list cannot say. Longer pieces first is the same for
+    pieces that repeat one character, as Llama's runs of spaces do, whose scores are all -1e9.
+    """
+    pairs = [
+        (-scores[token_id], -len(piece), piece[:cut], piece[cut:])
+        for piece, token_id in pieces.items()
+        for cut in range(len(piece) - 1, 0, -1)
+        if piece[:cut] in pieces and piece[cut:] in pieces
+    ]
+    pairs.sort(key=itemgetter(0, 1))
+    return [(left, right) for *_, left, right in pairs]
 
 
 def _added(vocabulary: GgufVocabulary, tokenizer: tokenizers.Tokenizer) -> Iterator[AddedToken]:
@@ -136,7 +182,8 @@ def _added(vocabulary: GgufVocabulary, tokenizer: tokenizers.Tokenizer) -> Itera
     for i in np.flatnonzero((kinds == CONTROL) | (kinds == USER_DEFINED) | (kinds == UNKNOWN)).tolist():
         token = vocabulary.tokens[i]
         if token and tokenizer.token_to_id(token) == i:
-            yield AddedToken(token, normalized=False, special=bool(kinds[i] != USER_DEFINED))
+            is_special, strips = bool(kinds[i] != USER_DEFINED), vocabulary.takes_space(token)
+            yield AddedToken(token, normalized=False, special=is_special, rstrip=strips)
 
 
 def _add_ends(tokenizer: tokenizers.Tokenizer, vocabulary: GgufVocabulary, adds_bos: bool) -> None:

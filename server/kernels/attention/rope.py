@@ -131,7 +131,7 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
         k_scale, v_scale = encode_key(k, head_dim), encode_value(v, head_dim)
         if is_paired:
             v_at = v_to + (offset // 2 * head_pad * 2 + offset % 2) * size
-            for d in range(head_dim // 2):
+            for d in range((head_dim + 1) // 2):  # behind an odd head lies a byte that meets a zero of the query
                 copy_two(k + d * 2 * size, k_to + (d * block_size + offset) * 2 * size)
             for d in range(head_dim):
                 copy_one(v + d * size, v_at + d * 2 * size)

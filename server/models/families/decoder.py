@@ -23,7 +23,7 @@ from server.models.config_values import (
     Width,
     refuse,
 )
-from server.models.rope import check_rope, read_rope
+from server.models.rope import check_ropes, read_rope
 from server.models.spec import ModelSpec
 
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -68,9 +68,7 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
                 **self.features(values),
             },
         )
-        for rope in spec.distinct_ropes:
-            if rope is not None:
-                check_rope(rope, head_dim)
+        check_ropes(spec.distinct_ropes, head_dim)
         return spec
 
     def require_no_bias(self, *keys: str) -> None:
@@ -128,6 +126,4 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
             head_dim = self.hidden_size // heads
             if head_dim < MIN_HEAD_DIM:
                 raise refuse("hidden_size", self.hidden_size, f"less than {MIN_HEAD_DIM} for each of {heads} heads")
-        if head_dim % 2:
-            raise refuse("head_dim", head_dim, "odd, but rotary embeddings turn pairs of values")
         return head_dim

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from server.models.names import Names
+from server.models.rope import check_ropes
 from server.models.spec import Activation, ModelSpec
 from server.models.traits import TRAITS
 
@@ -53,7 +54,7 @@ class EncoderConfig(msgspec.Struct, kw_only=True):
             raise refuse("hidden_size", hidden, f"not a multiple of num_attention_heads, {heads}")
         if hidden // heads < 8:
             raise refuse("hidden_size", hidden, f"less than 8 for each of {heads} heads")
-        return ModelSpec(
+        spec = ModelSpec(
             architecture=architecture,
             num_layers=self.num_hidden_layers,
             hidden_size=hidden,
@@ -65,6 +66,8 @@ class EncoderConfig(msgspec.Struct, kw_only=True):
             rms_norm_eps=self.layer_norm_eps,
             **{"max_position": self.max_position_embeddings, **self.features(architecture, values)},
         )
+        check_ropes(spec.distinct_ropes, spec.head_dim)
+        return spec
 
     def features(self, architecture: str, values: Values) -> dict[str, Any]:
         """The fields of the model's spec that the family sets; without rotary embeddings."""

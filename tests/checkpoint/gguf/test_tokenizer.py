@@ -36,9 +36,9 @@ Edit = Callable[[gguf.GGUFWriter], object]
 Rows = np.zeros((1000, 64), np.float32)
 
 
-def write(path: Path, write_vocabulary: Edit) -> Path:
+def write(path: Path, write_vocabulary: Edit, architecture: str = "llama") -> Path:
     """A file with a vocabulary and little else."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     sizes = dict(hidden_size=64, num_hidden_layers=1, intermediate_size=64, num_attention_heads=4)
     write_config(
         writer,
@@ -233,6 +233,10 @@ def name(value: str, pre: str = "gpt-2") -> Edit:
     return edit
 
 
+def scores(*values: float) -> Edit:
+    return lambda writer: writer.add_token_scores(list(values))
+
+
 TOKENS, MERGES = strings("tokens", ["a", "b", "ab"]), strings("merges", ["a b"])
 REFUSED = [
     ((name("bert"), TOKENS, MERGES), "model is 'bert'"),
@@ -243,6 +247,12 @@ REFUSED = [
     ((name("gpt2"), TOKENS, strings("merges", ["a c"])), "make no tokenizer"),
     ((name("gpt2"), TOKENS, MERGES, lambda writer: writer.add_token_types([1])), "type of each of 3 tokens"),
     ((name("gpt2"), TOKENS, MERGES, numbers("eos_token_id", 3)), "eos_token_id is 3: there are 3 tokens"),
+    ((name("gpt2"), strings("tokens", ["a", "b", "a"]), MERGES), "tokens has 'a' more than once"),
+    ((name("llama"), TOKENS), "scores must have a finite number for each of 3 tokens"),
+    ((name("llama"), TOKENS, scores(0.0, 1.0)), "scores must have a finite number for each of 3 tokens"),
+    ((name("llama"), TOKENS, scores(0.0, 1.0, float("nan"))), "scores must have a finite number for each of 3 tokens"),
+    ((name("llama"), strings("tokens", ["a", "a" * 257]), scores(0.0, 1.0)), "tokens has one of 257 characters"),
+    *(((name(kind), TOKENS, MERGES), f"model is '{kind}'") for kind in ("t5", "rwkv", "plamo2", "gemma4", "no_vocab")),
 ]
 
 
