@@ -6,6 +6,7 @@ converts the older formats. Never runs code of the checkpoint. Stream decoding i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,7 @@ import msgspec
 import tokenizers
 
 from server.errors import CheckpointError
+from server.regular_file import read_regular, why_unreadable
 from server.typed_json import JsonError, read
 
 MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files are near 35 MB
@@ -149,8 +151,8 @@ _BYTE_OF = {char: bytes([byte]) for char, byte in _byte_level_alphabet().items()
 
 
 def read_json(path: Path, record: type[T]) -> T:
-    """What `path` holds of `record`, all of it default when there is no such file. Raises CheckpointError otherwise."""
-    if not path.is_file():
+    """Read `path` as a `record`, all default where there is no such file. Raises CheckpointError."""
+    if not os.path.lexists(path):
         return record()
     try:
         return read(path, MAX_CONFIG_BYTES, record)
@@ -162,15 +164,20 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """Load from a checkpoint directory. Raises CheckpointError with the file and the reason."""
     path = directory / "tokenizer.json"
     special = _special_tokens(directory)
-    if not path.is_file():
+    if not os.path.lexists(path):
         return _convert(directory, special)
-    size = path.stat().st_size
-    if size > MAX_TOKENIZER_BYTES:
-        raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {MAX_TOKENIZER_BYTES}")
+    text = _read(path)
     try:
-        return Tokenizer(tokenizers.Tokenizer.from_buffer(path.read_bytes()), special)
+        return Tokenizer(tokenizers.Tokenizer.from_buffer(text), special)
     except Exception as error:  # the Rust side raises bare Exception
         raise CheckpointError(path.name, f"cannot be read: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(path, MAX_TOKENIZER_BYTES)
+    except OSError as error:
+        raise CheckpointError(path.name, why_unreadable(error)) from None
 
 
 def _special_tokens(directory: Path) -> dict[str, str]:
