@@ -70,6 +70,7 @@ class ApiConfig:
     keys: KeysConfig = NO_KEYS
     tls: TlsConfig | None = None  # None = plain HTTP
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] | None = None  # names in Host beside localhost and IP addresses; None = any
     max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
