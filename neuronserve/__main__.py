@@ -15,6 +15,9 @@ STANDARD = Path(site.__file__).parent  # where the standard library is
 
 def main() -> int:
     """Run the command; returns the exit code."""
+    # Processes that are started import nothing from the working directory. A client's command that `survive` runs does
+    # not get the variable, which it knows by this value.
+    os.environ.setdefault("PYTHONSAFEPATH", "neuronserve")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback, until the command takes it
     put_own_packages_first()
 
