@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import site
 import sys
 from pathlib import Path
@@ -14,6 +15,10 @@ STANDARD = Path(site.__file__).parent  # where the standard library is
 
 def main() -> int:
     """Run the command; returns the exit code."""
+    # Processes that are started import nothing from the working directory. A client's command that `survive` runs does
+    # not get the variable, which it knows by this value.
+    os.environ.setdefault("PYTHONSAFEPATH", "neuronserve")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback, until the command takes it
     put_own_packages_first()
 
     from neuronserve.late_methods import make_methods_late
@@ -22,9 +27,9 @@ def main() -> int:
     # Plugins of pydantic that are installed beside the server: it has no use for any, and looking for them in all that
     # is installed takes a fiftieth of a start's processor time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from server.cli import main as run
+    from server.cli import run_process
 
-    return run()
+    return run_process()
 
 
 def put_own_packages_first() -> None:

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 
 import msgspec
 
+from server.regular_file import read_regular, why_unreadable
+
 MAX_SHOWN = 80  # characters of an offending value that a message repeats
 _REPR = reprlib.Repr()
 _REPR.maxlist = _REPR.maxdict = 12
@@ -32,14 +34,9 @@ class JsonError(ValueError):
 def read(path: Path, max_bytes: int, record: type[T]) -> T:
     """The JSON in a file of at most `max_bytes` bytes as a `record`. Raises JsonError, which does not name the file."""
     try:
-        with path.open("rb") as file:
-            text = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise JsonError("no such file") from None
+        text = read_regular(path, max_bytes)
     except OSError as error:
-        raise JsonError(f"cannot be read: {error.strerror}") from None
-    if len(text) > max_bytes:
-        raise JsonError(f"larger than the {max_bytes} bytes allowed")
+        raise JsonError(why_unreadable(error)) from None
     return decode(text, record)
 
 

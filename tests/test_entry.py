@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import httpx
 import pytest
 
 from neuronserve import COMMAND
-from tests.api.serving import PATIENCE_S, ROOT, environment
+from tests.api.serving import PATIENCE_S, ROOT, environment, until
 from tests.depth import thorough
 
 SCRIPT = """import sys
@@ -53,6 +56,94 @@ def test_an_applications_packages_do_not_take_the_place_of_ours(
     )
     assert ended.returncode == 0, ended.stderr
     assert json.loads((application / "out.jsonl").read_text())["response"]["status_code"] == 200
+
+
+def every_name() -> set[str]:
+    """Names of all modules of the standard library, and of all that is installed."""
+    installed = {name for name in packages_distributions() if name.isidentifier()}
+    return (set(sys.stdlib_module_names) | installed) - {"__main__", "antigravity", "this"}
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """A working directory whose modules have every name, and write it into a file when they are executed."""
+    folder = tmp_path / "trap"
+    folder.mkdir()
+    for name in every_name():
+        line = f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r} + '\\n')\n"
+        (folder / f"{name}.py").write_text(line)
+    return folder
+
+
+def executed(trap: Path) -> list[str]:
+    file = trap.with_name("executed")
+    return file.read_text().split() if file.exists() else []
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> list[str]:
+    """The command as installers write it, without `-P`."""
+    file = tmp_path / "bin" / "neuronserve"
+    file.parent.mkdir()
+    file.write_text(SCRIPT)
+    return [sys.executable, str(file)]
+
+
+@pytest.mark.parametrize("options", [(), thorough(("--api-workers", "2", "--data-dir", "../data"))])
+def test_a_server_executes_nothing_of_its_working_directory(
+    trap: Path, script: list[str], kernel_cache: str, options: tuple[str, ...]
+) -> None:
+    """Engine, templates, grammars, the planner, compile helpers and API workers are processes of their own."""
+    command = [*script, "serve", "--port", "0", "--kernel-cache-dir", kernel_cache, *options]
+    environ = {**os.environ, "NEURONSERVE_LOG_LEVEL": "warning"}
+    environ.pop("PYTHONPATH", None)
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
+    ready = trap.with_name("ready.json")
+    process = subprocess.Popen([*command, "--ready-file", str(ready)], cwd=trap, env=environ)
+    try:
+        until(lambda: ready.exists() or process.poll() is not None)
+        url = json.loads(ready.read_text())["url"]
+        for each in (body, {**body, "response_format": schema}):
+            answer = httpx.post(f"{url}/v1/chat/completions", json=each, timeout=PATIENCE_S)
+            assert answer.status_code == 200, answer.text
+        if not options:
+            assert httpx.get(f"{url}/console/choices", timeout=PATIENCE_S).status_code == 200
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+    assert executed(trap) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "version",
+        "doctor",
+        "models",
+        "compile -o ../compiled",
+        thorough("plan llama-3.1-8b --device inf2.24xlarge"),
+        thorough("bench latency --num-iters 1"),
+        thorough("completion bash"),
+        thorough("ls"),
+    ],
+)
+def test_no_command_executes_anything_of_its_working_directory(
+    trap: Path, script: list[str], command: str, kernel_cache: str
+) -> None:
+    environ = {**os.environ, "NEURONSERVE_KERNEL_CACHE_DIR": kernel_cache}
+    environ.pop("PYTHONPATH", None)
+    ended = subprocess.run(
+        [*script, *command.split()],
+        cwd=trap,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE_S,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert executed(trap) == []
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ def test_a_file_has_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "x"
     for make, complaint in (
         (lambda: None, "no such file"),
-        (lambda: path.write_text('{"size": 12}'), "larger than the 11 bytes allowed"),
-        (lambda: path.write_text('{"size": 2} '), "larger than the 11 bytes allowed"),
+        (lambda: path.write_text('{"size": 12}'), "cannot be read: it is larger than the 11 bytes allowed"),
+        (lambda: path.write_text('{"size": 2} '), "cannot be read: it is larger than the 11 bytes allowed"),
         (lambda: (path.unlink(), path.mkdir()), "cannot be read: Is a directory"),
     ):
         make()

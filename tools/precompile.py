@@ -90,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, default=PREBUILT, help="default: inside the package")
     parser.add_argument("--this-level", action="store_true", help="only for the CPU of NUMBA_CPU_NAME")
     args = parser.parse_args(argv)
+    args.directory.mkdir(parents=True, exist_ok=True)  # for all users to read
     if args.this_level:
         path = use_cache(str(args.directory), prebuilt=args.directory)
         compile_kernels(kernels(), lambda _: None, host_threads())

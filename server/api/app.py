@@ -34,10 +34,11 @@ from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.faults.injector import FaultInjector
 from server.api.http.body_limit import BodyLimit
+from server.api.http.cross_site import CrossSite
 from server.api.http.load_report import LoadReports, load_of
 from server.api.http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
-from server.api.keys.guard import Guard, refusals
+from server.api.keys.guard import Guard, needs_local, refusals
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
@@ -161,6 +162,12 @@ def build_app(service: Service) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["X-Request-Id", *RATE_LIMIT_HEADERS],
         )
+    app.add_middleware(
+        CrossSite,
+        names=config.allowed_hosts,
+        origins=config.allowed_origins,
+        is_operators=lambda path: needs_local(service.keys, path),
+    )
     app.add_middleware(CloseWhileDraining, is_draining=lambda: service.is_draining)
     app.add_middleware(RequestIds)
     app.add_middleware(HttpObserver, metrics=service.telemetry.http, paths=_fixed_paths())

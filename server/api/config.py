@@ -72,6 +72,7 @@ class ApiConfig:
     allowed_origins: tuple[str, ...] = ()
     host: str = "127.0.0.1"  # address that it listens on
     health_port: int | None = None  # of the process that answers probes; None = there is none
+    allowed_hosts: tuple[str, ...] | None = None  # names in Host beside localhost and IP addresses; None = any
     max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20

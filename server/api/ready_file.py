@@ -9,6 +9,7 @@ from typing import Any
 
 from server import __version__
 from server.errors import StartError
+from server.private_file import open_private
 
 
 class ReadyFile:
@@ -21,7 +22,7 @@ class ReadyFile:
             return
         try:
             path.unlink(missing_ok=True)
-            self._partial.write_text("")
+            self._write("")
             self._partial.unlink()
         except OSError as error:
             raise StartError(f"--ready-file: cannot write {str(path)!r}: {error.strerror}") from error
@@ -37,8 +38,12 @@ class ReadyFile:
             return
         port = int(url.rpartition(":")[2])
         content = {"url": url, "port": port, "pid": os.getpid(), "version": __version__, **facts}
-        self._partial.write_text(json.dumps(content) + "\n")
+        self._write(json.dumps(content) + "\n")
         self._partial.replace(self._path)
+
+    def _write(self, text: str) -> None:
+        with open_private(self._partial, "wb") as file:
+            file.write(text.encode())
 
     def remove(self) -> None:
         """Say that the server is ready no more."""

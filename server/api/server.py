@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
-import uvloop
 from fastapi import FastAPI
 
 from server.api.app import build_app
@@ -22,6 +21,7 @@ from server.api.batch.runner import BatchRunner
 from server.api.config import ApiConfig
 from server.api.dialects.responses.background import Background
 from server.api.endpoints.inventory import inventory
+from server.api.event_loop import run
 from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.http.tls import Tls
@@ -261,7 +261,7 @@ async def until_dead(engines: AnyEngines) -> None:
 
 def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing) -> None:
     """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
-    uvloop.run(_serve(config, engines, listener, mount))
+    run(_serve(config, engines, listener, mount))
 
 
 async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount) -> None:

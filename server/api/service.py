@@ -252,7 +252,7 @@ def charge_rate(config: ApiConfig, info: EngineInfo, num_engines: int) -> Charge
 
 def load_text_files(config: ApiConfig) -> TextFiles:
     """Read tokenizer, chat template and generation defaults. Raises CheckpointError or SettingsError."""
-    if not (config.model_path / "config.json").is_file():
+    if not os.path.lexists(config.model_path / "config.json"):
         raise CheckpointError("config.json", f"there is none in {config.model_path}")
     tokenizer, threads = load_tokenizer(config.tokenizer_path), text_threads()
     size = threads.most_each + 1  # of pools of processes: another client finds one

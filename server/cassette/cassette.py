@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from server.errors import StartError
+from server.private_file import open_private
 from server.typed_json import JsonError, convert, parse, shown
 
 VERSION = 1
@@ -113,7 +114,7 @@ class CassetteWriter:
             is_new = not path.exists() or path.stat().st_size == 0
             if not is_new:
                 read(path)
-            self._file = path.open("ab")
+            self._file = open_private(path, "ab")
         except OSError as error:
             raise CassetteError(f"cannot write {str(path)!r}: {error.strerror}") from error
         if is_new:

@@ -15,6 +15,8 @@ from starlette.types import ASGIApp
 from server.api.faults.injector import FaultInjector
 from server.api.faults.rules import FaultConfig
 from server.api.http.connection_end import EndableProtocol
+from server.api.http.cross_site import CrossSite
+from server.api.http.host_names import names_of
 from server.api.http.middleware import RequestIds
 from server.api.listener import address, bind
 from server.api.ready_file import ReadyFile
@@ -63,7 +65,8 @@ def run_record(upstream: str, cassette: Path, is_appending: bool, place: Place) 
 
     async def serve() -> None:
         async with httpx2.AsyncClient(timeout=UPSTREAM_TIMEOUT_S, follow_redirects=False) as client:
-            await _Server(Recorder(upstream, writer, client), listener, file).run_there()
+            app = CrossSite(Recorder(upstream, writer, client), names_of(place.host))
+            await _Server(app, listener, file).run_there()
 
     try:
         asyncio.run(serve())
@@ -79,4 +82,4 @@ def run_replay(cassette: Path, has_timings: bool, faults: FaultConfig | None, pl
     app: ASGIApp = Replayer(recorded, has_timings)
     if faults is not None:
         app = FaultInjector(app, faults, lambda *_: None)  # there are no metrics here; the log has a line for each
-    asyncio.run(_Server(RequestIds(app), listener, file, recorded.model).run_there())
+    asyncio.run(_Server(RequestIds(CrossSite(app, names_of(place.host))), listener, file, recorded.model).run_there())

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.errors import CheckpointError
+from server.regular_file import open_regular, why_unreadable
 
 MOST_BYTES = 1 << 30  # of one call: macOS refuses more than 2^31 - 1, where Linux reads that much
 
@@ -25,12 +26,11 @@ class DataFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise CheckpointError(str(path), "no such file") from None
+            self._file = open_regular(path)
         except OSError as error:
-            raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
-        weakref.finalize(self, os.close, self._descriptor)
+            raise CheckpointError(str(path), why_unreadable(error)) from None
+        weakref.finalize(self, self._file.close)
+        self._descriptor = self._file.fileno()
         self.num_bytes = os.fstat(self._descriptor).st_size
 
     def read_into(self, out: npt.NDArray[Any], begin: int, tensor: str | None = None) -> None:

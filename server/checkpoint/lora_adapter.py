@@ -24,6 +24,7 @@ from server.checkpoint.safetensors_file import SafetensorsFile
 from server.errors import CheckpointError
 from server.models.families.text_part import name_in_text
 from server.models.ops import Linear
+from server.regular_file import open_regular
 from server.typed_json import shown
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -210,7 +211,7 @@ class LoraAdapter:
         digest = hashlib.sha256()
         for path in (self._path, self._file.path):
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     digest.update(path.stat().st_size.to_bytes(8, "little"))
                     while block := file.read(_HASHED_BYTES):
                         digest.update(block)

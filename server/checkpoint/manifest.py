@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 MANIFEST = "neuronserve.json"
@@ -9,4 +10,4 @@ MANIFEST = "neuronserve.json"
 
 def is_artifact(directory: Path) -> bool:
     """Whether `neuronserve compile` wrote `directory`."""
-    return (directory / MANIFEST).exists()
+    return os.path.lexists(directory / MANIFEST)

@@ -7,6 +7,7 @@ of the pooling has a boolean for each mode. Everything else is refused by its ty
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -104,7 +105,7 @@ def read_sentence_model(directory: Path) -> SentenceModel:
         reason = f"default_prompt_name is {shown(prompts.default_prompt_name)}, and no prompt has this name"
         raise CheckpointError(str(directory / PROMPTS), reason)
     head, texts = None, _read(directory / TEXTS, _Texts)
-    if (directory / MODULES).exists():
+    if os.path.lexists(directory / MODULES):
         head = _head(directory, prompts)
     return SentenceModel(head, texts.max_seq_length, texts.do_lower_case, prompts.prompts, prompts.default_prompt_name)
 
@@ -157,4 +158,4 @@ def _folder(file: Path, module: _Module) -> Path:
 
 def _read(path: Path, record: type[T]) -> T:
     """The file as a record, all default where there is none."""
-    return read_json(path, MAX_BYTES, record) if path.exists() else record()
+    return read_json(path, MAX_BYTES, record) if os.path.lexists(path) else record()

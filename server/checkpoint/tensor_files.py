@@ -6,6 +6,7 @@ follows a name out of the directory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -96,10 +97,10 @@ def by_names_of(spec: ModelSpec, tensors: dict[str, PlainTensor]) -> dict[str, P
 
 def open_safetensors(directory: Path) -> dict[str, PlainTensor]:
     """Each tensor of the directory's safetensors files. Raises CheckpointError where there are none, or they lie."""
-    if (directory / WEIGHTS).exists():
+    if os.path.lexists(directory / WEIGHTS):
         file = SafetensorsFile(directory / WEIGHTS)
         return {name: PlainTensor(file, name) for name in file.names}
-    if (directory / INDEX).exists():
+    if os.path.lexists(directory / INDEX):
         return _open_shards(directory)
     pickles = sorted(path.name for path in directory.glob("*") if path.suffix in PICKLES)
     if pickles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from server import __version__
 from server.cli import client_tests, commands
 from server.cli.call import Call, Parser
+from server.cli.ending import INTERRUPTED, leave
 from server.errors import StartError
 
 if TYPE_CHECKING:
@@ -31,6 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(argv, engine_main)
 
 
+def run_process(engine: EngineMain = engine_main) -> int:
+    """Run the command that this process was started as. A failure ends the process at once, with its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if code := run(None, engine):
+        leave(code)
+    return 0
+
+
 def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
     """`main` with what the engine's process runs as an argument."""
     found, rest = _parser().parse_known_args(argv)
@@ -47,7 +57,7 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
         return 2
     except KeyboardInterrupt:
         print("neuronserve: interrupted", file=sys.stderr)
-        return 130  # as of a process that SIGINT has ended
+        return INTERRUPTED
 
 
 Run = Callable[[Call], int | None]

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 def serve(call: Call) -> None:
     """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
+    from server.cli.ending import leave_when_interrupted
     from server.device.fork_server import start_fork_server
 
+    leave_when_interrupted()
     gc.disable()  # until the server has loaded: a tenth of the time of imports
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()

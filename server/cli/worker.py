@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from server.device.confinement import go_first_when_memory_runs_out
+from server.device.fork_server import no_interrupts_for_children
 from server.errors import StartError
 
 if TYPE_CHECKING:
@@ -26,15 +27,15 @@ def start_worker(
     args = (settings, model_path, listener, role, connection)
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_run_worker, args=args, name=f"api-worker-{role.number}")
-    process.start()
+    with no_interrupts_for_children():
+        process.start()
     return process
 
 
 def _run_worker(
     settings: ServeSettings, model_path: Path, listener: socket.socket, role: WorkerRole, connection: socket.socket
 ) -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all; the supervisor says what follows
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
     settings.put_in_force()
     go_first_when_memory_runs_out()  # before the process that has the engines
     from server.api.http.deferred import import_fastapi

@@ -9,6 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Literal
 
 from server.console.question import InForce
+from server.device.confinement import follow_parent
+from server.device.fork_server import no_interrupts_for_children
 
 IDLE_S = 60.0  # without a question, after which the process ends
 PLANNING = "server.console.planning"  # imported by that process alone, because it has all of the planner
@@ -30,10 +32,12 @@ class PlanProcess:
             self._ending.cancel()
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, context, self._in_force.apply)
+            self._pool = ProcessPoolExecutor(1, context, _prepare, (self._in_force,))
         self._num_open += 1
         try:
-            return await asyncio.wrap_future(self._pool.submit(_run, work, args))
+            with no_interrupts_for_children():
+                answer = self._pool.submit(_run, work, args)
+            return await asyncio.wrap_future(answer)
         finally:
             self._num_open -= 1
             if not self._num_open:
@@ -44,6 +48,11 @@ class PlanProcess:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+
+
+def _prepare(in_force: InForce) -> None:
+    follow_parent()
+    in_force.apply()
 
 
 def _run(work: Work, args: tuple[Any, ...]) -> Any:

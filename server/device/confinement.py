@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import multiprocessing
+import os
 import platform
 import signal
 import socket
 import struct
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +77,18 @@ def end_with_parent() -> None:
     """Have the kernel kill this process when the one that forked it ends, however that ends; Linux alone can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def follow_parent() -> None:
+    """End this process when the one that asked multiprocessing for it ends, by a thread that waits for that."""
+    threading.Thread(target=_end_after_parent, name="follow-parent", daemon=True).start()
+
+
+def _end_after_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _filter(calls: _Calls) -> bytes:

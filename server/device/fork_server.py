@@ -7,10 +7,16 @@ grammars are confined to. macOS has libraries that do not survive a fork: there 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import multiprocessing
+import multiprocessing.util
 import os
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 PRELOAD = "neuronserve.preload"
@@ -42,7 +48,38 @@ def start_fork_server() -> None:
         from multiprocessing import forkserver
 
         engine_context()
-        forkserver.ensure_running()
+        with no_interrupts_for_children():
+            forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def no_interrupts_for_children() -> Iterator[None]:
+    """Keep the interrupt of a terminal from the processes that this thread starts inside, from their first moment.
+
+    The terminal sends it to all processes. The one that has started the others ends them.
+    """
+    resource_tracker.ensure_running()  # which otherwise unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _kill_children() -> None:
+    """Kill what this process has started with multiprocessing, which would send a SIGTERM that is ignored, and wait."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    if _started:
+        from multiprocessing import forkserver
+
+        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        if pid is not None:  # it would go on with its imports
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+atexit.register(_kill_children)  # runs before the exit function of multiprocessing.util, which was registered earlier
 
 
 def _shorten_temporary_directory() -> None:

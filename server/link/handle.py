@@ -8,8 +8,6 @@ parent decides when it ends; it also ends when its parent does.
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
 import signal
 import socket
 import threading
@@ -20,8 +18,8 @@ from multiprocessing.process import BaseProcess
 from typing import Literal
 
 from server.config import EngineConfig
-from server.device.confinement import end_with_parent, give_up_network, go_first_when_memory_runs_out
-from server.device.fork_server import engine_context
+from server.device.confinement import end_with_parent, follow_parent, give_up_network, go_first_when_memory_runs_out
+from server.device.fork_server import engine_context, no_interrupts_for_children
 from server.device.host import num_oom_kills
 from server.device.open_files import raise_open_files
 from server.device.shared_file import SharedFile
@@ -167,7 +165,8 @@ class EngineHandle:
 def _started_process(config: EngineConfig, main: EngineMain, end: EngineEnd) -> BaseProcess:
     process = engine_context().Process(target=_process_main, args=(config, main, end), name="engine", daemon=True)
     try:
-        process.start()
+        with no_interrupts_for_children():
+            process.start()
     finally:
         end.close()  # the process has its own by now
     return process
@@ -181,15 +180,8 @@ def _process_main(config: EngineConfig, main: EngineMain, end: EngineEnd) -> Non
     go_first_when_memory_runs_out()
     if not give_up_network():
         log.info("this kernel has no filter that would keep the engine from the network")
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent()
     raise SystemExit(main(config, end))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def signal_name(number: int) -> str:

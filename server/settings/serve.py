@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
 from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, StoreConfig, ToolCallParser
+from server.api.http.host_names import names_of
 from server.config import DataParallel, EngineConfig, TraceConfig
 from server.config.formats import RunnerKind
 from server.device.catalog import instance
@@ -66,6 +67,11 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
     )
     console: bool = Field(True, description="serve a console for browsers at /")
     allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
+    allowed_hosts: Texts = Field(
+        (),
+        description="name in Host that requests may have beside localhost and IP addresses, * for any; may be repeated "
+        "(default: none on a loopback address, else any)",
+    )
     max_engine_restarts: int = Field(
         5, ge=0, le=1000, description="times an engine that died is started again within the window; 0 = never"
     )
@@ -271,6 +277,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
             keys=self.keys_config,
+            allowed_hosts=names_of(self.host, self.allowed_hosts),
             tls=self.tls_config,
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,

@@ -205,8 +205,9 @@ def neuron_variables() -> dict[str, str]:
 
 
 def process_environment() -> dict[str, str]:
-    """All variables, for a command of the user's own that is run with them."""
-    return dict(os.environ)
+    """All variables, for a command of the user's own that is run with them; without what our own start has added."""
+    added = {"PYTHONSAFEPATH": "neuronserve", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+    return {name: value for name, value in os.environ.items() if added.get(name) != value}
 
 
 def cache_home() -> Path:

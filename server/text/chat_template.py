@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
 from server.errors import CheckpointError, SettingsError
+from server.regular_file import read_regular, why_unreadable
 from server.text.tokenizer import MAX_CONFIG_BYTES, read_json
 
 # Names that a request's chat_template_kwargs may not replace.
@@ -98,8 +100,11 @@ def load_chat_template(directory: Path, override: str | None = None) -> str | No
     if override is not None:
         return _read_override(override)
     path = directory / "chat_template.jinja"
-    if path.is_file():
-        return _read_template(path)
+    if os.path.lexists(path):
+        try:
+            return _read_template(path)
+        except OSError as error:
+            raise CheckpointError(path.name, why_unreadable(error)) from None
     template = read_json(directory / "tokenizer_config.json", _TemplateConfig).chat_template
     if isinstance(template, list):
         named = {each.name: each.template for each in template}
@@ -125,10 +130,9 @@ def _read_override(override: str) -> str:
 
 
 def _read_template(path: Path) -> str:
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise CheckpointError(path.name, f"is larger than the limit of {MAX_CONFIG_BYTES} bytes")
+    text = read_regular(path, MAX_CONFIG_BYTES)
     try:
-        return path.read_text(encoding="utf-8")
+        return text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(path.name, f"is not UTF-8: {error.reason} at byte {error.start}") from error
 

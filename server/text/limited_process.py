@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 import psutil
 
-from server.device.confinement import give_up_network, go_first_when_memory_runs_out
-from server.device.fork_server import light_context
+from server.device.confinement import follow_parent, give_up_network, go_first_when_memory_runs_out
+from server.device.fork_server import light_context, no_interrupts_for_children
 from server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
@@ -112,7 +112,8 @@ class LimitedProcess:
         work = self._work
         name = work.name.removeprefix("the ").replace(" ", "-")
         self._process = context.Process(target=_serve, args=(theirs, work), name=name, daemon=True)
-        self._process.start()
+        with no_interrupts_for_children():
+            self._process.start()
         theirs.close()
         self._receive(self._connection, START_TIMEOUT_S, f"the process of {work.name}")
         self._receive(self._connection, work.prepare_timeout_s, f"compiling {work.name}")
@@ -213,7 +214,7 @@ def _computed_s(pid: int) -> float:
 
 def _serve(connection: Connection[Any, Any], work: Work) -> None:
     """Main function of the process: prepare once, then handle calls until the other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+    follow_parent()  # also in the middle of a call that loops
     gc.enable()  # which the fork server is without
     limit_own_memory(work.limit, work.memory_bytes)
     go_first_when_memory_runs_out()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 import tokenizers
 
 from server.errors import CheckpointError, TokenizerFailed
+from server.regular_file import read_regular, why_unreadable
 from server.text.token_bound import TokenBound
 from server.typed_json import JsonError, read
 
@@ -199,8 +201,8 @@ _BYTE_OF = {char: bytes([byte]) for char, byte in _byte_level_alphabet().items()
 
 
 def read_json(path: Path, record: type[T]) -> T:
-    """What `path` holds of `record`, all of it default when there is no such file. Raises CheckpointError otherwise."""
-    if not path.is_file():
+    """Read `path` as a `record`, all default where there is no such file. Raises CheckpointError."""
+    if not os.path.lexists(path):
         return record()
     try:
         return read(path, MAX_CONFIG_BYTES, record)
@@ -244,15 +246,20 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """Load from a checkpoint directory. Raises CheckpointError with the file and the reason."""
     path = directory / "tokenizer.json"
     special = _special_tokens(directory)
-    if not path.is_file():
+    if not os.path.lexists(path):
         return _convert(directory, special)
-    size = path.stat().st_size
-    if size > MAX_TOKENIZER_BYTES:
-        raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {MAX_TOKENIZER_BYTES}")
+    text = _read(path)
     try:
-        return Tokenizer(tokenizers.Tokenizer.from_buffer(path.read_bytes()), special)
+        return Tokenizer(tokenizers.Tokenizer.from_buffer(text), special)
     except Exception as error:  # the Rust side raises bare Exception
         raise CheckpointError(path.name, f"cannot be read: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(path, MAX_TOKENIZER_BYTES)
+    except OSError as error:
+        raise CheckpointError(path.name, why_unreadable(error)) from None
 
 
 def _special_tokens(directory: Path) -> dict[str, str]:

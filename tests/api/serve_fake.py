@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from server.cli import run
+from server.cli import run_process
 from tests.api.serving import run_fake
 
 if __name__ == "__main__":
-    sys.exit(run(None, run_fake))
+    sys.exit(run_process(run_fake))

@@ -281,7 +281,9 @@ def exchange(server: Server, data: bytes, timeout_s: float = 10) -> bytes:
 
 
 def test_a_huge_declared_body_is_refused_before_it_is_sent(server: Server) -> None:
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {2**40}\r\n\r\n"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {2**40}\r\n\r\n"
+    )
     answer = exchange(server, head.encode())
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
@@ -290,9 +292,9 @@ def test_a_huge_declared_body_is_refused_before_it_is_sent(server: Server) -> No
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: " + b"x" * 70_000 + b"\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"X-Many: y\r\n" * 10_000 + b"\r\n",
-        b"GET /health?" + b"q" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X-Many: y\r\n" * 10_000 + b"\r\n",
+        b"GET /health?" + b"q" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
     ids=["one header", "many headers", "request line"],
 )
@@ -305,7 +307,7 @@ def test_oversized_headers_are_431(server: Server, head: bytes) -> None:
 def test_a_header_without_an_end_is_cut_off(server: Server) -> None:
     """40 MiB of one header: the server answers after 64 KiB and reads no more."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: ")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Big: ")
         sent = 0
         with contextlib.suppress(ConnectionError):
             while sent < 40 * 2**20:
@@ -314,8 +316,8 @@ def test_a_header_without_an_end_is_cut_off(server: Server) -> None:
 
 
 def test_headers_below_the_limit_pass_also_on_a_kept_connection(server: Server) -> None:
-    one = b"GET /version HTTP/1.1\r\nHost: x\r\nX-Pad: " + b"x" * 50_000 + b"\r\n\r\n"
-    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    one = b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"x" * 50_000 + b"\r\n\r\n"
+    last = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert exchange(server, one * 3 + last).count(b"HTTP/1.1 200 ") == 4
 
 

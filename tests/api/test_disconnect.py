@@ -42,7 +42,7 @@ async def connect(server: ApiServer, body: dict[str, object]) -> tuple[asyncio.S
     """Send one completions request over a socket of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server._listener.getsockname()[1])
     data = json.dumps(body).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(data)}\r\n\r\n"
     writer.write(head.encode() + data)
     await writer.drain()

@@ -64,7 +64,7 @@ def post(server: Server, fault: str | None = None, team: str = "none", **more: A
 def raw(server: Server, fault: str, **more: Any) -> tuple[bytes, bool]:
     """All bytes of an answer as they came, and whether the connection was reset behind them."""
     content = json.dumps(body(**more)).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-Inject-Fault: {fault}\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Inject-Fault: {fault}\r\n"
     got = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(f"{head}Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode() + content)

@@ -110,7 +110,7 @@ def test_head_is_get_without_a_body(server: Server, http: httpx.Client, path: st
     assert (answer.status_code, answer.content) == (same.status_code, b"")
     assert answer.headers["content-type"] == same.headers["content-type"]
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
-        raw.sendall(f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        raw.sendall(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         data = b""
         while part := raw.recv(65536):
             data += part

@@ -16,7 +16,7 @@ OFFER = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-setti
 
 
 def request(headers: dict[str, str], body: bytes, version: str = "1.1") -> bytes:
-    declared = {"host": "x", "content-type": "application/json", **headers}
+    declared = {"host": "localhost", "content-type": "application/json", **headers}
     if "transfer-encoding" in headers:
         body = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     else:

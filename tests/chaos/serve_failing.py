@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from server.cli import run
+from server.cli import run_process
 from server.config import EngineConfig
 from server.engine.loop import Runner
 from server.link.handle import EngineEnd
@@ -46,4 +46,4 @@ def run_failing(config: EngineConfig, end: EngineEnd) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(None, run_failing))
+    sys.exit(run_process(run_failing))

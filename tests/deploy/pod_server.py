@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 
-from server.cli import run
+from server.cli import run_process
 from server.config import EngineConfig
 from server.link.handle import EngineEnd
 from tests.api.serving import run_fake
@@ -18,4 +18,4 @@ def run_paced(config: EngineConfig, end: EngineEnd) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(None, run_paced))
+    sys.exit(run_process(run_paced))

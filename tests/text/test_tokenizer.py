@@ -71,7 +71,7 @@ def test_a_broken_tokenizer_file_is_named(own_checkpoint: Path, content: bytes) 
 
 def test_an_oversized_tokenizer_file_is_refused_unread(own_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_module, "MAX_TOKENIZER_BYTES", 1000)
-    with pytest.raises(CheckpointError, match="more than the limit of 1000"):
+    with pytest.raises(CheckpointError, match="larger than the 1000 bytes allowed"):
         load_tokenizer(own_checkpoint)
 
 

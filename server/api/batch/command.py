@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -24,6 +23,7 @@ from server.api.batch.answer import ENDPOINTS, Worker
 from server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
 from server.api.batch.slots import Slots
 from server.api.config import ApiConfig
+from server.api.event_loop import run
 from server.api.service import Service
 from server.api.store.batches import Tally
 from server.errors import EngineLost, SettingsError
@@ -60,7 +60,7 @@ def run_batch(config: ApiConfig, engines: Sequence[EngineHandle], source: Path, 
     """
     begin = time.monotonic()
     try:
-        tally = uvloop.run(_run(config, engines, source, target, total))
+        tally = run(_run(config, engines, source, target, total))
     except OSError as error:
         raise SettingsError(f"--output-file: cannot write {target}: {error.strerror}") from error
     Console().print(_summary(tally, time.monotonic() - begin))

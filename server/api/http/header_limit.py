@@ -13,7 +13,7 @@ from server.api.config import MAX_HEADER_BYTES
 from server.api.errors import RETRY_AFTER_S, HeadersTooLarge, TooManyConnections, error_bytes
 from server.api.http.connection_end import EndableProtocol
 from server.api.http.connections import Connections
-from server.errors import RequestError
+from server.errors import InvalidRequest, RequestError
 
 SURPLUS_S = 5.0  # that a refused connection may take for its request
 
@@ -68,8 +68,20 @@ class LimitedHttpProtocol(EndableProtocol):
         self._is_in_body = True
         if self._is_surplus:
             self._refuse(TooManyConnections(f"The server has {self._all.limit} connections open, as many as it can."))
+        elif (error := self._malformed()) is not None:
+            self._refuse(error)
         elif not self._is_refused:
             super().on_headers_complete()
+
+    def _malformed(self) -> RequestError | None:
+        """What RFC 9112 wants refused in a head, since proxies before the server may read it in another way."""
+        is_old = self.parser.get_http_version() == "1.0"
+        names = [name for name, _ in self.headers]
+        if (count := names.count(b"host")) > 1 or not (count or is_old):
+            return InvalidRequest(f"The request has {count} Host headers: it must have one.", "Host")
+        if is_old and b"transfer-encoding" in names:
+            return InvalidRequest("HTTP/1.0 has no Transfer-Encoding: send a Content-Length.", "Transfer-Encoding")
+        return None
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:

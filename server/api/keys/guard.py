@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.errors import Forbidden, Unauthorized, error_response
@@ -33,6 +35,7 @@ OPENED_BY: dict[str, frozenset[key.Scope]] = {
     "/v1/models": key.SCOPES,
     "/v1/usage": key.SCOPES,
 }
+FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")  # headers of proxies
 OPENED_BELOW = {"/admin/": ADMIN, "/console/": METRICS, "/docs/": key.SCOPES, "/v1/models/": key.SCOPES}
 
 
@@ -55,6 +58,11 @@ class Guard:
                 caller = _require(caller, scope["path"])
                 if _is_counted(scope["path"], scope["method"]):
                     await caller.use.let_in()
+            if needs_local(self._ring, scope["path"]) and not _is_local(scope):
+                raise Forbidden(
+                    f"Without an operator's key {scope['path'][:200]} is open to this host's own processes alone: "
+                    "ask from there, or start the server with --admin-api-key."
+                )
         except RequestError as error:
             answer = error_response(error, scope["path"])
             await answer(scope, receive, send if caller is None else _counted(send, caller))
@@ -73,6 +81,11 @@ def scopes_of(path: str) -> frozenset[key.Scope]:
     """The scopes of which a key must have one, to open a path."""
     below = (scopes for prefix, scopes in OPENED_BELOW.items() if path.startswith(prefix))
     return OPENED_BY.get(path) or next(below, INFERENCE)
+
+
+def needs_local(ring: KeyRing, path: str) -> bool:
+    """Whether a path is the operators', and no key guards it."""
+    return not ring.has_keys and scopes_of(path) == ADMIN
 
 
 def refusals(path: str, method: str) -> tuple[int, ...]:
@@ -100,6 +113,16 @@ def _require(caller: Caller | None, path: str) -> Caller:
         scopes = " or ".join(sorted(needed))
         raise Forbidden(f"This API key does not open {path[:200]}: that needs one of scope {scopes}.")
     return caller
+
+
+def _is_local(scope: Scope) -> bool:
+    """Whether a request comes from a process of this host, and not through a proxy there."""
+    if any(header(scope, name) is not None for name in FORWARDED):
+        return False
+    client = scope.get("client")
+    address = None if client is None else ip_address(client[0].partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped is None or mapped.is_loopback
 
 
 def _given(scope: Scope) -> bytes | None:

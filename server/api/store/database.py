@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from server.api.errors import StorageFull
 from server.errors import SettingsError
+from server.private_file import make_private_directory, open_private
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -126,8 +127,8 @@ class StoreLock:
     def __init__(self, directory: Path) -> None:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._file = (directory / "neuronserve.lock").open("w")
+            make_private_directory(directory)
+            self._file = open_private(directory / "neuronserve.lock", "wb")
         except OSError as error:
             raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
         while True:

@@ -22,6 +22,7 @@ from server.api.errors import NotFound, StorageFull
 from server.api.store.database import Database
 from server.api.store.records import BATCHES, FILES, StoredFile
 from server.errors import InvalidRequest, SettingsError
+from server.private_file import make_private_directory, open_private, tighten
 
 MIN_FREE_BYTES = 64 * 2**20  # of the disk, which are left for what is under way
 ENDED = ("failed", "completed", "expired", "cancelled")  # states of a batch that needs its input no more
@@ -46,7 +47,8 @@ class FileStore:
         self._directory = directory
         self._limits = limits
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(directory)
+            tighten(directory)
         except OSError as error:
             raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
 
@@ -126,7 +128,7 @@ class FileStore:
             raise StorageFull(f"The disk of the data directory has {free} bytes left; {num_bytes} more are too many.")
 
     def _write(self, file_id: str, write: Callable[[BinaryIO], None]) -> int:
-        with self.path(file_id).open("xb") as file:
+        with open_private(self.path(file_id), "xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 from server.api.config import StoreConfig
 from server.api.errors import StorageFull
@@ -14,10 +15,26 @@ from server.api.store.files import FileStore
 from server.api.store.records import TABLES
 from server.api.store.responses import ResponseStore
 from server.errors import InvalidRequest, SettingsError
+from server.private_file import make_private_directory, open_private, tighten
 
 log = logging.getLogger("neuronserve.api")
+DATABASE = "neuronserve.sqlite3"
+OWN = frozenset({"files", "neuronserve.lock", "lost+found"})  # beside the database
 LOOK_PERIOD_S = 0.5
 NO_DATA_DIR = "Files and batches need a place that survives the server: start it with --data-dir DIR."
+
+
+def _make_private(directory: Path) -> None:
+    """Make a data directory and its database for this user alone; one that holds nothing else is tightened.
+
+    SQLite gives its own files beside the database the rights of that.
+    """
+    make_private_directory(directory)
+    if not any(True for each in directory.iterdir() if each.name not in OWN and not each.name.startswith(DATABASE)):
+        tighten(directory)
+    for file in (directory / DATABASE, *directory.glob(f"{DATABASE}-*")):
+        if file.name == DATABASE or file.exists():
+            open_private(file, "ab").close()
 
 
 class Store:
@@ -27,10 +44,10 @@ class Store:
         path = None
         if config.data_dir is not None:
             try:
-                config.data_dir.mkdir(parents=True, exist_ok=True)
+                _make_private(config.data_dir)
             except OSError as error:
                 raise SettingsError(f"--data-dir: cannot use {config.data_dir}: {error.strerror}") from error
-            path = config.data_dir / "neuronserve.sqlite3"
+            path = config.data_dir / DATABASE
         self.limits = config
         self._database = Database(path, TABLES, config.is_shared)
         self.responses = ResponseStore(self._database, config)

@@ -20,10 +20,9 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from server.api import peers
 from server.api.config import ApiConfig, WorkerRole
+from server.api.event_loop import run
 from server.api.host_memory import HostMemory
 from server.api.http.watched_files import WatchedFiles
 from server.api.listener import address, health_process
@@ -278,7 +277,7 @@ def serve(
     """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
     lock = StoreLock(config.store.data_dir or Path())
     try:
-        uvloop.run(_serve(config, engines, listener, num_workers, start))
+        run(_serve(config, engines, listener, num_workers, start))
     finally:
         lock.close()
 

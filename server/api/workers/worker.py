@@ -6,12 +6,11 @@ import asyncio
 import signal
 import socket
 
-import uvloop
-
 from server.api import peers
 from server.api.batch.runner import BatchRunner
 from server.api.config import ApiConfig
 from server.api.endpoints.admin import abort_here
+from server.api.event_loop import run
 from server.api.server import ApiServer
 from server.api.telemetry.gathered import snapshot
 from server.errors import RequestError, StartError
@@ -88,7 +87,7 @@ class WorkerServer(ApiServer):
 
 def serve(config: ApiConfig, connection: socket.socket, listener: socket.socket) -> None:
     """Run one API process until SIGTERM has drained it. Raises StartError, which the supervisor is told too."""
-    uvloop.run(_serve(config, connection, listener))
+    run(_serve(config, connection, listener))
 
 
 async def _serve(config: ApiConfig, connection: socket.socket, listener: socket.socket) -> None:

@@ -19,6 +19,7 @@ from server.checkpoint.gguf.config import config_of
 from server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
 from server.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, tokenizer_of
 from server.errors import SettingsError
+from server.private_file import is_trusted
 
 LINK = "model.gguf"  # to the first part; others are numbered
 FORM = 2  # of what is made of a file: another number where the same file would be read otherwise
@@ -37,6 +38,8 @@ def gguf_directory(file: Path, cache: Path) -> Path:
     key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     directory = cache / f"{file.stem}-{key}"
     if directory.is_dir():
+        if not is_trusted(directory.stat()):
+            raise SettingsError(f"{directory} is another user's, or any user may write there: name another cache")
         return directory
     made = _derived(open_gguf(parts))
     try:

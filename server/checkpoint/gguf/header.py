@@ -8,6 +8,7 @@ left of the file and against limits of its own before anything of that size is r
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import struct
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from server.checkpoint.gguf.types import BlockType, block_type
 from server.checkpoint.safetensors_file import is_plain
 from server.errors import CheckpointError
+from server.regular_file import open_regular, why_unreadable
 from server.typed_json import shown
 
 MAGIC = b"GGUF"
@@ -77,20 +79,18 @@ def read_header(path: Path) -> Header:
     that the file cannot hold, names twice, unknown types, or tensors that overlap or are not aligned.
     """
     try:
-        with path.open("rb") as file:
+        with io.BufferedReader(open_regular(path)) as file:
             num_bytes = file.seek(0, 2)
             file.seek(0)
             return _Parser(path, file, num_bytes).header()
-    except FileNotFoundError:
-        raise CheckpointError(str(path), "no such file") from None
     except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
+        raise CheckpointError(str(path), why_unreadable(error)) from None
 
 
 def is_gguf(path: Path) -> bool:
     """Whether the file at `path` begins as a GGUF file does, or is called one."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC or path.suffix == ".gguf"
     except (OSError, ValueError):  # a name that is none
         return False

@@ -16,6 +16,7 @@ from server.engine.load.weights import PackedShard, bias_name, scales_name, sums
 from server.errors import CheckpointError
 from server.models.ops import Vector
 from server.placement.matrices import PackedShape
+from server.regular_file import open_regular
 
 CHUNK_BYTES = 1 << 20  # read, then hashed while it is in the cache
 READERS = 2  # threads: hashing takes longer than reading what is in the page cache
@@ -69,7 +70,7 @@ def _read_piece(path: Path, name: str, entry: Entry, into: Buffer) -> None:
     """Fill `into` and check the hash."""
     memory, digest, done = into.bytes.data, hashlib.sha256(), 0
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path) as file:
             file.seek(entry.offset)
             while done < entry.num_bytes:
                 count = file.readinto(memory[done : done + CHUNK_BYTES])

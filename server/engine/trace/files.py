@@ -18,6 +18,7 @@ from server.engine.trace.events import Lanes
 from server.engine.trace.tracer import DeviceRunner, Tracer
 from server.errors import SettingsError
 from server.link.messages import Command, EngineInfo, Instruction, StartTrace, TraceCommand, TraceReply
+from server.private_file import make_private_directory
 
 
 class Inputs(Protocol):
@@ -101,7 +102,7 @@ def require_directory(config: TraceConfig) -> None:
     if config.directory is None:
         return
     try:
-        Path(config.directory).mkdir(parents=True, exist_ok=True)
+        make_private_directory(Path(config.directory))
     except OSError as error:
         raise SettingsError(f"--trace-dir: cannot make {config.directory}: {error.strerror}") from error
     if not os.access(config.directory, os.W_OK | os.X_OK):

@@ -33,6 +33,7 @@ from server.engine.trace.events import (
 from server.engine.trace.modelled import GRAPH_EVENTS
 from server.kernels.program import Program
 from server.link.messages import Add, Command, Tokens, TraceReply
+from server.private_file import open_private
 from server.types import StepPlan, StepResult, TokenEvent
 
 
@@ -257,7 +258,7 @@ def _write(file: Path, events: Iterator[Event], lanes: Lanes) -> int:
     about = {"server": f"neuronserve {__version__}", "device": lanes.device}
     part = file.with_name(f".{file.name}.part")
     try:
-        with part.open("wb") as out:
+        with open_private(part, "wb") as out:
             out.write(b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[')
             for event in events:
                 out.write((b",\n" if count else b"\n") + encode(event))

@@ -24,6 +24,7 @@ from numba.core.registry import cpu_target
 
 from server.errors import SettingsError
 from server.kernels.isa.jit import is_checked
+from server.private_file import is_trusted, make_private_directory
 
 KERNELS = Path(__file__).parent.parent
 LAYOUTS = tuple(KERNELS.parent / "device" / name for name in ("attention_layout.py", "layout.py"))
@@ -43,7 +44,8 @@ def source_hash() -> str:
 def use_cache(directory: str, prebuilt: Path = PREBUILT, report: Callable[[str], None] = lambda _: None) -> Path:
     """Keep compiled kernels below `directory`, a new one beginning with the prebuilt; before the first compilation.
 
-    A line is reported where kernels are prebuilt, and not for this Numba, these sources or this CPU.
+    A line is reported where kernels are prebuilt, and not for this Numba, these sources or this CPU; and where other
+    users may have written some, which are compiled again.
 
     One that has kernels and cannot be written, as an image's is, is used as it is: kernels that it lacks are kept in a
     temporary directory until this process ends. Raises SettingsError when it has none.
@@ -61,6 +63,8 @@ def use_cache(directory: str, prebuilt: Path = PREBUILT, report: Callable[[str],
             reason = f"kernel_cache_dir is {directory}: cannot write there: {error.strerror}"
             raise SettingsError(f"{reason}; --kernel-cache-dir names another directory") from error
         path = _overlay(path)
+    if num_untrusted := sum(not is_trusted(file.stat()) for file in path.rglob("*.nb[ic]") if file.exists()):
+        report(f"{num_untrusted} files in {path} are not used: they are another user's, or any user may write to them")
     numba.config.CACHE_DIR = str(path)
     return path
 
@@ -114,7 +118,7 @@ def _overlay(path: Path) -> Path:
 
 def _begin_cache(path: Path, prebuilt: Path) -> None:
     """Make the folder with what `prebuilt` has, whole or not at all: other processes may be starting too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as scratch:
         copy = Path(scratch, path.name)
         if prebuilt.is_dir():

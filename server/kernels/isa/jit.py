@@ -26,11 +26,13 @@ from numba.extending import typeof_impl
 from server.kernels.isa import access
 from server.kernels.isa.inlined import InlinedCompiler
 from server.kernels.isa.shortcuts import take_shortcuts
+from server.kernels.isa.trusted_files import use_trusted_files_alone
 
 log = logging.getLogger("neuronserve.engine")
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 take_shortcuts()
+use_trusted_files_alone()
 numba.config.DISABLE_JIT = False  # NUMBA_DISABLE_JIT is for code that Python could run too; no kernel is
 
 # error_model numpy: a division checks nothing. No fastmath: the order of operations is part of the contract.

@@ -37,7 +37,7 @@ def ask(server: Server) -> socket.socket:
     """A client that has asked for a long stream and reads nothing."""
     client = socket.create_connection(("127.0.0.1", server.port))
     body = json.dumps(LONG)
-    head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     client.sendall((head + body).encode())
     return client
 
