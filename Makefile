@@ -77,12 +77,12 @@ load: $(VENV)/.serve
 # The chart under two versions of helm and the schemas of three of Kubernetes, and deploy/; no cluster is needed.
 helm-test: $(VENV)/.test $(VENV)/.deploy
 	$(BIN)/python -m tools.helm_chart --check
-	$(VENV)/deploy/bin/python tools/kubernetes_schema.py --check
+	$(VENV)/deploy/bin/python -m tools.kubernetes_schema --check
 	HELM_TEST=1 PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(PYTEST) -m "" tests/deploy
 
 # What the chart's tests compare with, and what its README and schema repeat from elsewhere.
 helm-golden: $(VENV)/.test $(VENV)/.deploy
-	$(VENV)/deploy/bin/python tools/kubernetes_schema.py
+	$(VENV)/deploy/bin/python -m tools.kubernetes_schema
 	$(BIN)/python -m tools.helm_chart
 	PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m tests.deploy.chart
 

@@ -1,11 +1,12 @@
-"""Kubernetes' own definitions for the chart's values: `python tools/kubernetes_schema.py` writes them into
+"""Kubernetes' own definitions for the chart's values: `python -m tools.kubernetes_schema` writes them into
 helm/values.schema.json, --check only compares.
 
 Values such as `tolerations` and `extraContainers` go to an API server as they are, so their schema is the API's. The
 definitions are those of its OpenAPI document, version KUBERNETES, as the package kubernetes-validate carries them
 (`make helm-test` installs it; any Python that has it runs this). They are closed, because an API server drops unknown
-fields with a warning, or refuses them after other objects have been made; and they hold the ranges of integers, which
-validators of JSON Schema do not take from `format`. RULES adds what the document leaves to the API server's code.
+fields with a warning, or refuses them after other objects have been made; required fields are not null; and they hold
+the ranges of integers, which validators of JSON Schema do not take from `format`. tools/kubernetes_rules.py adds what
+the document leaves to the API server's code.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.kubernetes_formats import OWN, PORT, PORT_NAME, Schema
+from tools.kubernetes_rules import RULES
+
 KUBERNETES = "1.36.0"
 PACKAGE = "kubernetes_validate"
 SCHEMA = Path(__file__).resolve().parent.parent / "helm" / "values.schema.json"
@@ -29,79 +33,13 @@ ROOTS = (
     *(NETWORKING + name for name in ("IngressTLS", "NetworkPolicyEgressRule", "NetworkPolicyPeer")),
 )
 
-Schema = dict[str, Any]
 INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
 INT64 = {"minimum": -(2**63), "maximum": 2**63 - 1}
 WHOLE: dict[str, Schema] = {  # definitions that are replaced
-    META + "FieldsV1": {"type": ["object", "null"], "additionalProperties": {}},
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"$ref": "#/$defs/amount"},
-    "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": ["integer", "string", "null"], **INT32},
+    "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": ["integer", "string", "null"], **PORT, **PORT_NAME},
 }
-LABEL = {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
-ID = {"minimum": 0, "maximum": 2**31 - 1}
-PORT = {"minimum": 1, "maximum": 65535}
-TEXT = {"minLength": 1}
-
-
-def one_of(*texts: str) -> Schema:
-    """An enumeration, of a field that may be missing."""
-    return {"enum": [*texts, None]}
-
-
-def exactly_one(*fields: str) -> Schema:
-    """Of these fields an object has one."""
-    return {"oneOf": [{"required": [field]} for field in fields]}
-
-
-# What Kubernetes 1.36 checks in pkg/apis/core/validation and pkg/apis/networking/validation: keywords by definition, or
-# by definition and field.
-RULES: dict[str, Schema] = {
-    "Container": {"required": ["name", "image"]},
-    "Container.image": TEXT,
-    "Container.imagePullPolicy": one_of("Always", "IfNotPresent", "Never"),
-    "Container.name": LABEL,
-    "Container.terminationMessagePolicy": one_of("File", "FallbackToLogsOnError"),
-    "ContainerPort.containerPort": PORT,
-    "ContainerPort.hostPort": {"minimum": 0, "maximum": 65535},
-    "ContainerPort.name": {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 15},
-    "ContainerPort.protocol": one_of("TCP", "UDP", "SCTP"),
-    "EnvFromSource": exactly_one("configMapRef", "secretRef"),
-    "EnvVar.name": {"pattern": "^[-._a-zA-Z][-._a-zA-Z0-9]*$"},
-    "EnvVarSource": {"minProperties": 1, "maxProperties": 1},
-    "HTTPGetAction.scheme": one_of("HTTP", "HTTPS"),
-    "IngressTLS.secretName": {"$ref": "#/$defs/name"},
-    "LabelSelector.matchLabels": {"$ref": "#/$defs/labels"},
-    "LabelSelectorRequirement.operator": {"enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
-    "LifecycleHandler": exactly_one("exec", "httpGet", "sleep", "tcpSocket"),
-    "LocalObjectReference": {"required": ["name"]},
-    "LocalObjectReference.name": {"$ref": "#/$defs/name", **TEXT},
-    "NetworkPolicyPeer": {"minProperties": 1},
-    "NetworkPolicyPort.protocol": one_of("TCP", "UDP", "SCTP"),
-    "NodeSelectorRequirement.operator": {"enum": ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]},
-    "PodAffinityTerm.topologyKey": TEXT,
-    "PodSecurityContext.fsGroup": ID,
-    "PodSecurityContext.fsGroupChangePolicy": one_of("OnRootMismatch", "Always"),
-    "PodSecurityContext.runAsGroup": ID,
-    "PodSecurityContext.runAsUser": ID,
-    "PreferredSchedulingTerm.weight": {"minimum": 1, "maximum": 100},
-    "Probe": exactly_one("exec", "grpc", "httpGet", "tcpSocket"),
-    "ResourceRequirements.limits": {"$ref": "#/$defs/resourceList"},
-    "ResourceRequirements.requests": {"$ref": "#/$defs/resourceList"},
-    "SeccompProfile.type": {"enum": ["Localhost", "RuntimeDefault", "Unconfined"]},
-    "SecurityContext.runAsGroup": ID,
-    "SecurityContext.runAsUser": ID,
-    "Toleration.effect": one_of("", "NoSchedule", "PreferNoSchedule", "NoExecute"),
-    "Toleration.operator": one_of("", "Exists", "Equal", "Lt", "Gt"),
-    "TopologySpreadConstraint.maxSkew": {"minimum": 1},
-    "TopologySpreadConstraint.minDomains": {"minimum": 1},
-    "TopologySpreadConstraint.topologyKey": TEXT,
-    "TopologySpreadConstraint.whenUnsatisfiable": {"enum": ["DoNotSchedule", "ScheduleAnyway"]},
-    "Volume": {"maxProperties": 2},  # its name and one source
-    "Volume.name": LABEL,
-    "VolumeMount.mountPath": TEXT,
-    "VolumeMount.name": LABEL,
-    "WeightedPodAffinityTerm.weight": {"minimum": 1, "maximum": 100},
-}
+ONLY = {META + "ObjectMeta": ("annotations", "labels")}  # a claim inside of a volume has nothing else of it
 
 
 def definitions(package: str = PACKAGE, version: str = KUBERNETES) -> dict[str, Schema]:
@@ -143,14 +81,36 @@ def closed(node: Any) -> Any:
     return {**ranges, **kept}
 
 
+def joined(first: Schema, second: Schema) -> Schema:
+    """Both schemas in one; lists of required fields and of alternatives are appended."""
+    lists = {key: [*first[key], *second[key]] for key in ("required", "allOf") if key in first and key in second}
+    if "required" in lists:
+        lists["required"] = sorted(set(lists["required"]))
+    properties = first.get("properties", {}) | second.get("properties", {})
+    return first | second | lists | ({"properties": properties} if properties else {})
+
+
+def present(schema: Schema) -> Schema:
+    """The schema of a field without null."""
+    if "$ref" in schema:
+        return {"not": {"type": "null"}} | schema
+    if not isinstance(schema.get("type"), list):
+        return schema
+    kinds = [each for each in schema["type"] if each != "null"]
+    return schema | {"type": kinds[0] if len(kinds) == 1 else kinds}
+
+
 def with_rules(name: str, schema: Schema) -> Schema:
     """A definition with what RULES say of it and of its fields."""
     short = name.rpartition(".")[2]
-    fields = {field: found | RULES.get(f"{short}.{field}", {}) for field, found in schema.get("properties", {}).items()}
-    for field, rule in RULES.items():
-        if field.startswith(f"{short}.") and "$ref" in rule:
-            fields[field.partition(".")[2]] = rule
-    return schema | ({"properties": fields} if fields else {}) | RULES.get(short, {})
+    schema = joined(schema, RULES.get(short, {}))
+    fields = {}
+    known = schema.get("properties", {})
+    for field in ONLY.get(name, tuple(known)):
+        found, rule = known[field], RULES.get(f"{short}.{field}", {})
+        whole = rule if "$ref" in rule else joined(found, rule)
+        fields[field] = present(whole) if field in schema.get("required", ()) else whole
+    return schema | ({"properties": fields} if fields else {})
 
 
 def needed(api: dict[str, Schema]) -> dict[str, Schema]:
@@ -169,7 +129,7 @@ def generated(text: str) -> str:
     """values.schema.json with this version's definitions after the chart's own."""
     schema = json.loads(text)
     own = {name: each for name, each in schema["$defs"].items() if not name.startswith("io.k8s.")}
-    schema["$defs"] = own | needed(definitions())
+    schema["$defs"] = own | OWN | needed(definitions())
     return json.dumps(schema, indent=2) + "\n"
 
 

@@ -32,6 +32,7 @@
 {{- fail "price.basis is spot: it needs price.spotDiscount or price.hourlyUsd" }}
 {{- end }}
 {{- include "neuronserve.checkHosts" . }}
+{{- include "neuronserve.checkNetwork" . }}
 {{- include "neuronserve.checkScrape" . }}
 {{- include "neuronserve.checkCache" . }}
 {{- include "neuronserve.checkPod" . }}

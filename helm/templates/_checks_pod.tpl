@@ -9,22 +9,27 @@
 {{- include "neuronserve.checkUnique" (list .Values.imagePullSecrets "name" "imagePullSecrets") }}
 {{- $volumes := include "neuronserve.volumes" . | fromYamlArray }}
 {{- if and (eq .Values.kind "StatefulSet") .Values.cache.persistence.enabled }}
-{{- $volumes = append $volumes (dict "name" "cache") }}
+{{- $volumes = append $volumes (dict "name" "cache" "persistentVolumeClaim" dict) }}
 {{- end }}
 {{- include "neuronserve.checkUnique" (list $volumes "name" "extraVolumes") }}
-{{- $names := list }}
+{{- include "neuronserve.checkProjections" . }}
+{{- include "neuronserve.checkUnique" (list .Values.podSecurityContext.sysctls "name" "podSecurityContext.sysctls") }}
+{{- include "neuronserve.checkHostPorts" . }}
+{{- include "neuronserve.checkAppArmor" (list $ $containers) }}
+{{- $volumesOf := dict }}
 {{- range $volumes }}
-{{- $names = append $names .name }}
+{{- $_ := set $volumesOf .name . }}
 {{- end }}
-{{- $server := dict "env" (include "neuronserve.env" . | fromYamlArray) "volumeMounts" (include "neuronserve.volumeMounts" . | fromYamlArray) "resources" (include "neuronserve.resources" . | fromYaml) }}
-{{- include "neuronserve.checkContainer" (list $server (dict "env" "env" "volumeMounts" "extraVolumeMounts" "resources" "resources") $names) }}
+{{- $grace := include "neuronserve.gracePeriod" . | int }}
+{{- $server := dict "securityContext" .Values.securityContext "env" (include "neuronserve.env" . | fromYamlArray) "volumeMounts" (include "neuronserve.volumeMounts" . | fromYamlArray) "resources" (include "neuronserve.resources" . | fromYaml) }}
+{{- include "neuronserve.checkContainer" (list $server (dict "env" "env" "volumeMounts" "extraVolumeMounts" "resources" "resources") $volumesOf $grace) }}
 {{- range $key := list "initContainers" "extraContainers" }}
 {{- range $i, $container := get $.Values $key }}
 {{- $paths := dict }}
-{{- range list "env" "volumeMounts" "resources" "ports" }}
+{{- range list "env" "volumeMounts" "volumeDevices" "resources" "ports" "lifecycle" }}
 {{- $_ := set $paths . (printf "%s[%d].%s" $key $i .) }}
 {{- end }}
-{{- include "neuronserve.checkContainer" (list $container $paths $names) }}
+{{- include "neuronserve.checkContainer" (list $container $paths $volumesOf $grace) }}
 {{- end }}
 {{- end }}
 {{- if .Values.tests.enabled }}
@@ -32,7 +37,7 @@
 {{- end }}
 {{- end }}
 
-{{/* The argument is the list (container, key of each of its fields, names of the pod's volumes). */}}
+{{/* The argument is the list (container, key of each of its fields, the pod's volumes by name, its grace period). */}}
 {{- define "neuronserve.checkContainer" -}}
 {{- $container := index . 0 }}
 {{- $paths := index . 1 }}
@@ -43,12 +48,34 @@
 {{- if and .value .valueFrom }}
 {{- fail (printf "%s: %s has a value and a valueFrom, and may have only one of them" $paths.env .name) }}
 {{- end }}
+{{- with dig "valueFrom" "fileKeyRef" dict . }}
+{{- if not (hasKey (get $volumes .volumeName | default dict) "emptyDir") }}
+{{- fail (printf "%s: the file %s is of the volume %s, which must be one of emptyDir" $paths.env .path .volumeName) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- $mounts := default list $container.volumeMounts }}
 {{- include "neuronserve.checkUnique" (list $mounts "mountPath" $paths.volumeMounts) }}
 {{- range $mounts }}
-{{- if not (has .name $volumes) }}
-{{- fail (printf "%s: %s is mounted, and the pod's volumes are %s" $paths.volumeMounts .name (join ", " $volumes)) }}
+{{- if not (hasKey $volumes .name) }}
+{{- fail (printf "%s: %s is mounted, and the pod's volumes are %s" $paths.volumeMounts .name (keys $volumes | sortAlpha | join ", ")) }}
+{{- end }}
+{{- if and (eq (default "" .mountPropagation) "Bidirectional") (not (dig "securityContext" "privileged" false $container)) }}
+{{- fail (printf "%s: the mountPropagation of %s is Bidirectional: only a container with securityContext.privileged may have it" $paths.volumeMounts .mountPath) }}
+{{- end }}
+{{- end }}
+{{- $devices := default list $container.volumeDevices }}
+{{- include "neuronserve.checkUnique" (list $devices "name" $paths.volumeDevices) }}
+{{- range $devices }}
+{{- $volume := get $volumes .name | default dict }}
+{{- if not (or (hasKey $volume "persistentVolumeClaim") (hasKey $volume "ephemeral")) }}
+{{- fail (printf "%s: %s must be a volume of persistentVolumeClaim or ephemeral" $paths.volumeDevices .name) }}
+{{- end }}
+{{- end }}
+{{- range $hook, $handler := default dict $container.lifecycle }}
+{{- $seconds := dig "sleep" "seconds" 0 (default dict $handler) | int64 }}
+{{- if gt $seconds (index $ 3 | int64) }}
+{{- fail (printf "%s.%s.sleep.seconds is %d: it must be at most the grace period, %d" $paths.lifecycle $hook $seconds (index $ 3)) }}
 {{- end }}
 {{- end }}
 {{- $named := list }}
@@ -119,6 +146,16 @@ limited to, as a whole number. */}}
 {{- if and (contains "/" $name) (ne $amount (floor $amount)) }}
 {{- fail (printf "%s.limits.%s is %v: it must be a whole number" $key $name $limit) }}
 {{- end }}
+{{- if hasPrefix "hugepages-" $name }}
+{{- $pages := divf $amount (include "neuronserve.quantity" (trimPrefix "hugepages-" $name) | float64) }}
+{{- if ne $pages (floor $pages) }}
+{{- fail (printf "%s.limits.%s is %v: it must be a multiple of the page" $key $name $limit) }}
+{{- end }}
+{{- $all := merge dict $limits $requests }}
+{{- if not (or (hasKey $all "cpu") (hasKey $all "memory")) }}
+{{- fail (printf "%s.limits.%s is %v: huge pages need cpu or memory beside them" $key $name $limit) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -145,8 +182,8 @@ limited to, as a whole number. */}}
 {{- if and $rolling (ne $type "RollingUpdate") }}
 {{- fail (printf "strategy.rollingUpdate: strategy.type is %s" $type) }}
 {{- end }}
-{{- $none := list "0" "0%" }}
-{{- if and (has (toString $rolling.maxUnavailable) $none) (or $isSet (has (toString $rolling.maxSurge) $none)) }}
+{{- $hasNone := eq (toString $rolling.maxUnavailable | trimSuffix "%") "0" }}
+{{- if and $hasNone (or $isSet (eq (toString $rolling.maxSurge | trimSuffix "%") "0")) }}
 {{- fail "strategy.rollingUpdate.maxUnavailable is 0: then no pod could be replaced" }}
 {{- end }}
 {{- end }}

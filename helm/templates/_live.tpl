@@ -33,22 +33,26 @@ unless the release is one that Helm 3 began. The argument is the list (context, 
 {{- if and (not (kindIs "invalid" $v.replicaCount)) (not $v.autoscaling.enabled) }}{{ $v.replicaCount | int }}{{ end }}
 {{- end }}
 
+{{/* Whether the manifests of the live workload have left spec.replicas out. They do so from then on: a rollback from a
+manifest that has the field to one without it takes it away, and Kubernetes begins with one pod again. */}}
+{{- define "neuronserve.isLeft" -}}
+{{- if eq (dig "metadata" "annotations" "neuronserve/replicas" "" .) "unset" }}true{{ end }}
+{{- end }}
+
 {{/* spec.replicas, or nothing to leave the field out.
 
-Once it has been in a manifest, a manifest without it takes it away, and Kubernetes begins with one pod again. So a number
-that is left to others is rendered as it is in the cluster, which changes nothing, until it may go: when the last manifest
-did not have it (its annotation says so), or when the server knows another manager of the field, who keeps it.
+Once it has been in a manifest, a manifest without it takes it away too. So a number that is left to others is rendered as
+it is in the cluster, which changes nothing, until the server knows another manager of the field, who keeps it.
 A workload that is gone although the release is there was deleted to be made anew: its pods are still there, and
 replicaCount says how many. */}}
 {{- define "neuronserve.replicas" -}}
 {{- $live := include "neuronserve.live" . | fromYaml }}
 {{- $wanted := include "neuronserve.wantedReplicas" . }}
-{{- if $wanted }}
+{{- if include "neuronserve.isLeft" $live }}
+{{- else if $wanted }}
 {{- $wanted }}
 {{- else if $live }}
-{{- $wasUnset := eq (dig "metadata" "annotations" "neuronserve/replicas" "" $live) "unset" }}
-{{- $isKept := and (include "neuronserve.isApplied" (list . $live)) (include "neuronserve.managers" (list $live "replicas")) }}
-{{- if not (or $wasUnset $isKept) }}
+{{- if not (and (include "neuronserve.isApplied" (list . $live)) (include "neuronserve.managers" (list $live "replicas"))) }}
 {{- max (ternary 1 0 .Values.autoscaling.enabled) ($live.spec.replicas | int) }}
 {{- end }}
 {{- else if and .Release.IsUpgrade .Values.replicaCount }}
@@ -62,6 +66,10 @@ replicaCount says how many. */}}
 {{- if $live }}
 {{- $object := printf "%s/%s" (.Values.kind | lower) $live.metadata.name }}
 {{- $root := dict "root" . "live" $live "object" $object "kubectl" (printf "kubectl -n %s" .Release.Namespace) }}
+{{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" .Release.Name $live }}
+{{- if ne $owner .Release.Name }}
+{{- fail (printf "fullnameOverride: %s is of the release %s; choose a name of which there is none" $object $owner) }}
+{{- end }}
 {{- include "neuronserve.checkReplicas" $root }}
 {{- include "neuronserve.checkLiveStrategy" $root }}
 {{- include "neuronserve.checkSelector" $root }}
@@ -71,12 +79,21 @@ replicaCount says how many. */}}
 {{- end }}
 {{- include "neuronserve.checkClaim" . }}
 {{- include "neuronserve.checkScaler" . }}
+{{- include "neuronserve.checkConflicts" . }}
 {{- end }}
 
 {{- define "neuronserve.checkReplicas" -}}
 {{- $wanted := include "neuronserve.wantedReplicas" .root }}
 {{- $there := .live.spec.replicas | int }}
 {{- $managers := include "neuronserve.managers" (list .live "replicas") }}
+{{- $isLeft := include "neuronserve.isLeft" .live }}
+{{- if and $wanted $isLeft (ne ($wanted | int) $there) }}
+{{- fail (printf "replicaCount is %s: %s has %d, and its manifests leave the number to the cluster, so that no rollback resets it. Upgrade with replicaCount %d or null; for %s, then run %s scale %s --replicas=%s" $wanted .object $there $there $wanted .kubectl .object $wanted) }}
+{{- end }}
+{{- $a := .root.Values.autoscaling }}
+{{- if and $isLeft (eq $there 0) $a.enabled (eq $a.type "hpa") }}
+{{- fail (printf "autoscaling.enabled is true: %s has no pods, and a HorizontalPodAutoscaler leaves it so. First run %s scale %s --replicas=%d" .object .kubectl .object ($a.minReplicas | int)) }}
+{{- end }}
 {{- if and $wanted $managers (ne ($wanted | int) $there) }}
 {{- if or (include "neuronserve.isApplied" (list .root .live)) (lt ($wanted | int) $there) }}
 {{- fail (printf "replicaCount is %s: %s has set the replicas of %s to %d. Keep them with replicaCount %d or null; for %s, first run %s scale %s --replicas=%s" $wanted $managers .object $there $there $wanted .kubectl .object $wanted) }}
@@ -94,11 +111,7 @@ replicaCount says how many. */}}
 {{- $there := get .live.spec $field }}
 {{- $type := default "RollingUpdate" $wanted.type }}
 {{- $isLeftOver := and (ne $type "RollingUpdate") (hasKey $there "rollingUpdate") (or $isSet $isApplied) }}
-{{- $isOther := false }}
-{{- if and $isApplied (include "neuronserve.managers" (list .live $field)) }}
-{{- $isOther = ne (merge (deepCopy $wanted) $there | toJson) ($there | toJson) }}
-{{- end }}
-{{- if or $isLeftOver $isOther }}
+{{- if $isLeftOver }}
 {{- $set := dict "type" $type "rollingUpdate" $wanted.rollingUpdate }}
 {{- $patch := dict "spec" (dict $field $set) | toJson }}
 {{- fail (printf "strategy.type is %s: an API server does not let Helm change the strategy of %s from %s, which it or others have filled in. First run %s patch %s --type=merge -p '%s'" $type .object $there.type .kubectl .object $patch) }}
@@ -157,7 +170,26 @@ a StatefulSet, whose template stays as it is; a claim may grow. */}}
 {{- if include "neuronserve.hasNewClaim" . }}
 {{- $name := printf "%s-cache" (include "neuronserve.fullname" .) }}
 {{- with lookup "v1" "PersistentVolumeClaim" .Release.Namespace $name }}
+{{- include "neuronserve.checkGrowth" (list $ .) }}
 {{- include "neuronserve.checkSameClaim" (list $ .spec (printf "the volumes of persistentvolumeclaim/%s" $name) "make another claim and name it in cache.persistence.existingClaim") }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The argument is the list (context, claim that is there). Only a bound claim grows, and only if its class lets it. */}}
+{{- define "neuronserve.checkGrowth" -}}
+{{- $size := (index . 0).Values.cache.persistence.size }}
+{{- $claim := index . 1 }}
+{{- $there := $claim.spec.resources.requests.storage }}
+{{- if gt (include "neuronserve.quantity" $size | float64) (include "neuronserve.quantity" $there | float64) }}
+{{- $said := printf "cache.persistence.size is %s: persistentvolumeclaim/%s has %s, and" $size $claim.metadata.name $there }}
+{{- if ne (dig "status" "phase" "Pending" $claim) "Bound" }}
+{{- fail (printf "%s only a bound claim grows: first let a pod mount it, or run kubectl -n %s delete persistentvolumeclaim/%s" $said $claim.metadata.namespace $claim.metadata.name) }}
+{{- end }}
+{{- $class := default "" $claim.spec.storageClassName }}
+{{- $allows := and $class (lookup "storage.k8s.io/v1" "StorageClass" "" $class | default dict).allowVolumeExpansion }}
+{{- if not $allows }}
+{{- fail (printf "%s its StorageClass %q does not allow it to grow: make another claim and name it in cache.persistence.existingClaim" $said $class) }}
 {{- end }}
 {{- end }}
 {{- end }}

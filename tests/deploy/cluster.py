@@ -2,8 +2,9 @@
 of pods.
 
 The server is real HTTP that helm reads with --dry-run=server; it answers GET alone. Applying a manifest is modelled,
-for `spec.replicas` only, by the documented rules: Helm 3 merges the last manifest, the next one and the live object;
-Helm 4 applies on the server, where each field has managers, and a value that another manager has set is a conflict.
+for `spec.replicas` only, as Kubernetes 1.36 did with both Helms: Helm 3 merges the last manifest, the next one and the
+live object; Helm 4 applies on the server, where each field has managers, and a value that another manager has set is a
+conflict. The server records who scales only where the number has a manager already.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ KINDS = {  # group and version: kind, resource
         "Service": "services",
         "ServiceAccount": "serviceaccounts",
         "PersistentVolumeClaim": "persistentvolumeclaims",
+        "ConfigMap": "configmaps",
     },
     "apps/v1": {"Deployment": "deployments", "StatefulSet": "statefulsets"},
     "policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "autoscaling/v2": {"HorizontalPodAutoscaler": "horizontalpodautoscalers"},
+    "networking.k8s.io/v1": {"Ingress": "ingresses", "NetworkPolicy": "networkpolicies"},
+    "storage.k8s.io/v1": {"StorageClass": "storageclasses"},
     "keda.sh/v1alpha1": {"ScaledObject": "scaledobjects"},
 }
+
+
+CLUSTER_WIDE = {"StorageClass"}
 
 
 class ApiServer:
@@ -63,7 +70,8 @@ class ApiServer:
     def put(self, document: Manifest) -> None:
         """Let the server have this object."""
         resource = KINDS[document["apiVersion"]][document["kind"]]
-        self.objects[f"{base(document['apiVersion'])}/namespaces/{NAMESPACE}/{resource}/{name(document)}"] = document
+        space = "" if document["kind"] in CLUSTER_WIDE else f"/namespaces/{NAMESPACE}"
+        self.objects[f"{base(document['apiVersion'])}{space}/{resource}/{name(document)}"] = document
 
     def answer(self, path: str) -> Manifest | None:
         """What is at a path."""
@@ -84,7 +92,13 @@ class ApiServer:
         for version, kinds in KINDS.items():
             if path == base(version):
                 resources = [
-                    {"name": plural, "singularName": "", "kind": kind, "namespaced": True, "verbs": ["get"]}
+                    {
+                        "name": plural,
+                        "singularName": "",
+                        "kind": kind,
+                        "namespaced": kind not in CLUSTER_WIDE,
+                        "verbs": ["get"],
+                    }
                     for kind, plural in kinds.items()
                 ]
                 return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
@@ -162,13 +176,16 @@ class Release:
         return self.pods
 
     def scale(self, pods: int, manager: str = "kubectl") -> None:
-        """As `kubectl scale` and autoscalers do: who changes a field takes it from all other managers."""
-        if pods != self.pods:
-            self.live["spec"]["replicas"] = pods
-            entries = self.live["metadata"]["managedFields"]
-            for entry in entries:
-                entry["fieldsV1"]["f:spec"].pop("f:replicas", None)
-            entries.append(managed(manager, "Update", ["replicas"]) | {"subresource": "scale"})
+        """Change the number as `kubectl scale` and autoscalers do: the manager takes the field from all others."""
+        if pods == self.pods:
+            return
+        self.live["spec"]["replicas"] = pods
+        owners = self._entries("replicas")
+        for entry in owners:
+            entry["fieldsV1"]["f:spec"].pop("f:replicas")
+        kept = [entry for entry in self.live["metadata"]["managedFields"] if entry["fieldsV1"]["f:spec"]]
+        scaler = managed(manager, "Update", ["replicas"]) | {"subresource": "scale"}
+        self.live["metadata"]["managedFields"] = [*kept, scaler] if owners else kept
 
     def _apply(self, manifest: Manifest) -> None:
         wanted = manifest["spec"].get("replicas")
@@ -186,7 +203,12 @@ class Release:
         ]
         self.live = copy.deepcopy(manifest)
         self.live["spec"]["replicas"] = pods if wanted is None else wanted
-        own = managed(self._manager, "Apply" if self.applies else "Update", list(manifest["spec"]))
+        metadata = self.live["metadata"]
+        metadata["annotations"] = metadata.get("annotations", {}) | {"meta.helm.sh/release-name": RELEASE}
+        fields = list(manifest["spec"])
+        if not self.applies and not any("f:replicas" in each["fieldsV1"]["f:spec"] for each in entries):
+            fields.append("replicas")  # an update manages defaults too
+        own = managed(self._manager, "Apply" if self.applies else "Update", fields)
         self.live["metadata"]["managedFields"] = [*entries, own]
         self.revisions.append(manifest)
 
@@ -195,7 +217,7 @@ class Release:
         return [each for each in entries if f"f:{field}" in each["fieldsV1"]["f:spec"]]
 
 
-def managed(manager: str, operation: str, fields: list[str]) -> Manifest:
-    """An entry of managedFields."""
-    owned: Manifest = {f"f:{field}": {} for field in fields}
+def managed(manager: str, operation: str, fields: list[str], below: Manifest | None = None) -> Manifest:
+    """An entry of managedFields, with the same fields below each of these fields of the spec."""
+    owned: Manifest = {f"f:{field}": dict(below or {}) for field in fields}
     return {"manager": manager, "operation": operation, "fieldsV1": {"f:spec": owned}}

@@ -139,9 +139,13 @@ def container(**fields: Any) -> Manifest:
         (
             container(volumeMounts=[{"name": "a", "mountPath": "/a"}]),
             "extraContainers[0].volumeMounts: a",
-            "config, tmp",
+            "cache, config, tmp",
         ),
-        ({"extraVolumeMounts": [{"name": "a", "mountPath": "/a"}]}, "extraVolumeMounts: a", "volumes are config, tmp"),
+        (
+            {"extraVolumeMounts": [{"name": "a", "mountPath": "/a"}]},
+            "extraVolumeMounts: a",
+            "volumes are cache, config, tmp",
+        ),
     ],
 )
 def test_what_an_api_server_would_refuse_is_refused_with_the_path_and_the_limit(

@@ -33,7 +33,7 @@ def refused(release: Release, values: Manifest) -> str:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
-def test_turning_autoscaling_on_and_off_again_loses_no_pod(release: Release, kind: str) -> None:
+def test_turning_autoscaling_on_and_off_again_loses_no_pod(release: Release, kind: str, helm: str) -> None:
     base = {"kind": kind}
     assert release.upgrade(base | {"replicaCount": 3}) == 3
     assert release.upgrade(base | SCALED | {"replicaCount": 3}) == 3
@@ -44,21 +44,58 @@ def test_turning_autoscaling_on_and_off_again_loses_no_pod(release: Release, kin
     assert release.upgrade(base | SCALED | OTHER) == 6
     assert release.upgrade(base) == 6  # off, and the number is left as it is
     said = refused(release, base | {"replicaCount": 3})
-    assert f"replicaCount is 3: {HPA} has set the replicas of {kind.lower()}/rel-neuronserve to 6" in said
+    object_ = f"{kind.lower()}/rel-neuronserve"
+    if "helm-3" in helm:
+        assert f"replicaCount is 3: {HPA} has set the replicas of {object_} to 6" in said
+    else:  # which has left the number out since the autoscaler took it
+        assert f"replicaCount is 3: {object_} has 6, and its manifests leave the number to the cluster" in said
     assert release.upgrade(base | {"replicaCount": 6}) == 6
 
 
-def test_a_number_that_nobody_set_is_left_to_kubectl_and_to_autoscalers(release: Release) -> None:
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_a_number_that_nobody_set_is_left_to_kubectl_and_to_autoscalers(release: Release, kind: str) -> None:
     """The default: the manifests never hold it, so rollbacks do not bring an old one back either."""
-    assert release.upgrade({}) == 1
+    base = {"kind": kind}
+    assert release.upgrade(base) == 1
     release.scale(3)
-    assert release.upgrade(OTHER) == 3
+    assert release.upgrade(base | OTHER) == 3
     assert release.rollback(1) == 3
-    assert release.upgrade(SCALED) == 3
+    assert release.upgrade(base | SCALED) == 3
     release.scale(5, HPA)
-    assert release.upgrade(SCALED | OTHER) == 5
+    assert release.upgrade(base | SCALED | OTHER) == 5
+    assert release.rollback(1) == 5
+    assert release.upgrade(base | {"replicaCount": 5}) == 5  # the number that is there
     assert release.rollback(1) == 5
     assert all("replicas" not in manifest["spec"] for manifest in release.revisions)
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+@pytest.mark.parametrize(("first", "there", "wanted"), [({}, 5, 2), ({}, 1, 5), (SCALED, 3, 4), ({}, 2, 0)])
+def test_a_number_that_was_left_to_the_cluster_is_not_taken_back(
+    release: Release, helm: str, kind: str, first: Manifest, there: int, wanted: int
+) -> None:
+    """Under Helm 4 no manager of it is recorded; and from a manifest with it, a rollback to one without loses pods."""
+    base = {"kind": kind}
+    release.upgrade(base | first)
+    release.scale(there, HPA if first else "kubectl")
+    is_recorded = any("subresource" in each for each in release.live["metadata"]["managedFields"])
+    assert is_recorded == ("helm-3" in helm and there != 1)
+    said = refused(release, base | {"replicaCount": wanted})
+    assert f"has {there}, and its manifests leave the number to the cluster" in said
+    assert f"Upgrade with replicaCount {there} or null" in said
+    assert f"kubectl -n ns scale {kind.lower()}/rel-neuronserve --replicas={wanted}" in said
+    assert release.upgrade(base) == there  # the remedy
+    release.scale(wanted)
+    assert release.upgrade(base | {"replicaCount": wanted}) == wanted
+    assert release.rollback(1) == wanted
+
+
+def test_a_rollback_to_a_manifest_without_the_number_would_begin_with_one_pod(release: Release) -> None:
+    """The rule of both Helms that the refusal above is for."""
+    release.upgrade({})
+    del release.live["metadata"]["annotations"]["neuronserve/replicas"]
+    assert release.upgrade({"replicaCount": 5}) == 5
+    assert release.rollback(1) == 1
 
 
 def test_a_number_that_was_scaled_by_hand_is_not_taken_back_half_way(release: Release) -> None:
@@ -131,7 +168,18 @@ def test_an_autoscaler_is_not_left_asleep_at_no_pods(release: Release) -> None:
     assert release.upgrade(SCALED) == 1
 
 
-CLAIM = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "rel-neuronserve-cache"}}
+def test_an_autoscaler_is_not_put_on_no_pods_that_were_left_to_the_cluster(release: Release) -> None:
+    release.upgrade({})
+    release.scale(0)
+    assert "First run kubectl -n ns scale deployment/rel-neuronserve --replicas=1" in refused(release, SCALED)
+
+
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "rel-neuronserve-cache", "namespace": "ns"},
+}
+CLASS = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "gp3"}}
 MADE = {"accessModes": ["ReadWriteOnce"], "storageClassName": "gp3", "resources": {"requests": {"storage": "20Gi"}}}
 
 
@@ -169,12 +217,13 @@ def test_volumes_of_a_stateful_set_are_not_changed_half_way(
             {"size": "10Gi"},
             "cache.persistence.size is 10Gi: the volumes of persistentvolumeclaim/rel-neuronserve-cache have",
         ),
-        ({"size": "40Gi"}, None),  # a claim may grow
+        ({"size": "40Gi"}, None),  # a bound claim of such a class may grow
         ({}, None),
     ],
 )
 def test_a_claim_is_not_changed_half_way(release: Release, persistence: Manifest, limit: str | None) -> None:
-    release.server.put(CLAIM | {"spec": MADE})
+    release.server.put(CLAIM | {"spec": MADE, "status": {"phase": "Bound"}})
+    release.server.put(CLASS | {"allowVolumeExpansion": True})
     values = {"cache": {"persistence": {"enabled": True} | persistence}}
     if limit is None:
         made = only(release.render(values), "PersistentVolumeClaim")
@@ -183,6 +232,25 @@ def test_a_claim_is_not_changed_half_way(release: Release, persistence: Manifest
         said = refused(release, values)
         assert limit in said
         assert "cache.persistence.existingClaim" in said
+
+
+@pytest.mark.parametrize(
+    ("phase", "grows", "limit"),
+    [
+        ("Pending", True, "only a bound claim grows"),
+        ("Lost", True, "only a bound claim grows"),
+        ("Bound", False, 'its StorageClass "gp3" does not allow it to grow'),
+    ],
+)
+def test_a_claim_that_cannot_grow_is_left_alone_with_the_secret(
+    release: Release, phase: str, grows: bool, limit: str
+) -> None:
+    release.server.put(CLAIM | {"spec": MADE, "status": {"phase": phase}})
+    release.server.put(CLASS | {"allowVolumeExpansion": grows})
+    values = {"cache": {"persistence": {"enabled": True, "size": "40Gi"}}, "auth": {"apiKeys": ["k"]}}
+    said = refused(release, values)
+    assert "cache.persistence.size is 40Gi: persistentvolumeclaim/rel-neuronserve-cache has 20Gi, and" in said
+    assert limit in said
 
 
 def defaulted(release: Release, **strategy: Any) -> None:
@@ -200,12 +268,13 @@ def test_recreate_comes_with_the_patch_that_helm_4_needs(release: Release, helm:
         assert "kubectl -n ns patch deployment/rel-neuronserve --type=merge -p" in said
         assert '\'{"spec":{"strategy":{"rollingUpdate":null,"type":"Recreate"}}}\'' in said
         defaulted(release, type="Recreate")  # the remedy
-        release.live["metadata"]["managedFields"].append(managed("kubectl-patch", "Update", ["strategy"]))
+        release.live["metadata"]["managedFields"].append(
+            managed("kubectl-patch", "Update", ["strategy"], {"f:type": {}})
+        )
     assert release.upgrade(recreate) == 1
     if "helm-4" in helm:
         said = refused(release, {})  # and back: the field has another manager now
-        assert "strategy.type is RollingUpdate" in said
-        assert '"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}' in said
+        assert "deployment/rel-neuronserve: kubectl-patch has set spec.strategy.type, and Helm would stop there" in said
 
 
 def test_a_stateful_set_leaves_rolling_updates_by_a_patch(release: Release) -> None:
@@ -221,6 +290,15 @@ def test_names_change_beside_a_fixed_prefix_and_selectors_do_not(release: Releas
     before = release.live["spec"]["selector"]
     release.upgrade(fixed | name)
     assert release.live["spec"]["selector"] == before
+
+
+def test_a_workload_of_another_release_is_not_given_up_to_this_one(release: Release) -> None:
+    release.upgrade({})
+    release.live["metadata"]["annotations"]["meta.helm.sh/release-name"] = "other"
+    release.live["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] = "other"
+    said = refused(release, {"replicaCount": 3})
+    assert "fullnameOverride: deployment/rel-neuronserve is of the release other; choose a name" in said
+    assert "delete" not in said
 
 
 def test_a_workload_of_another_selector_is_not_touched(release: Release) -> None:
