@@ -20,6 +20,8 @@ RunnerKind = Literal["auto", "generate", "pooling"]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
+WIDE_OUTPUT: tuple[Quantization, ...] = ("int4", "mxfp4")  # formats whose output layer is in int8-groups
+
 GroupSize = Literal[32, 64, 128]
 
 
@@ -41,7 +43,8 @@ class WeightFormats:
     `wide_modules` are in int8-groups: those whose codes in the files take more bits than `quantization` has.
 
     `from_values`: this server makes the codes. Then int8 matrices and their inputs are rotated, since an outlier of an
-    input would take most of its token's 255 steps (server/kernels/rotation.py). Codes of a checkpoint stay as they are.
+    input would take most of its token's 255 steps (server/kernels/rotation.py), and formats in WIDE_OUTPUT leave the
+    output layer in int8-groups, because its errors are those of the logits. Codes of a checkpoint stay as they are.
     """
 
     dtype: Dtype
@@ -56,11 +59,16 @@ class WeightFormats:
         """Whether matrices that differ in names alone may have different formats."""
         return bool(self.modules_to_not_convert or self.wide_modules)
 
-    def of(self, *modules: str) -> WeightFormat:
-        """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named."""
+    def of(self, *modules: str, is_output: bool = False) -> WeightFormat:
+        """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named.
+
+        `is_output`: it is the output layer.
+        """
         if self.quantization is None or any(self._is_left_out(module) for module in modules):
             return self.dtype
         if not self.wide_modules.isdisjoint(modules):
+            return "int8-groups"
+        if self.from_values and is_output and self.quantization in WIDE_OUTPUT:
             return "int8-groups"
         return "int8-rotated" if self.from_values and self.quantization == "int8" else self.quantization
 

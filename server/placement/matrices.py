@@ -9,7 +9,7 @@ from server.config.formats import WeightFormat, WeightFormats
 from server.device.hbm import ALIGNMENT
 from server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph
-from server.models.graph import linears
+from server.models.graph import is_output, linears
 from server.models.ops import Axis, Linear
 from server.models.spec import ModelSpec
 from server.placement.shard import ShardSpec, intermediate_per_core
@@ -90,7 +90,7 @@ class PackedShape:
         """Format of the matrix where these are the formats; a router's small differences decide, so it is exact."""
         if self.linear.is_router:
             return "float32"
-        return formats.of(*self.modules)
+        return formats.of(*self.modules, is_output=is_output(self.linear))
 
     def num_bytes(self, formats: WeightFormats) -> int:
         """Tiles, and what lies beside them: scales, and sums or shifts."""
