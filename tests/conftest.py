@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -16,6 +17,7 @@ import pytest
 
 from server.config import EngineConfig
 from server.config.formats import Dtype
+from server.device.isa import BY_ISA
 from server.settings.engine import EngineSettings
 from server.settings.sources import load_settings
 
@@ -26,6 +28,18 @@ hypothesis.settings.register_profile("thorough", max_examples=300, print_blob=Tr
 hypothesis.settings.load_profile("quick")  # `make test-all` asks for the other with --hypothesis-profile
 
 MAX_TOKENS = 512
+
+
+def pytest_configure() -> None:
+    """Compile for the instruction set that NEURONSERVE_ISA names, here and in every process that a test starts."""
+    if (isa := load_settings(EngineSettings, ()).isa) is None:
+        return
+    os.environ.update(BY_ISA[isa].environment)
+    del os.environ["NEURONSERVE_ISA"]  # tests of settings want their own
+    from server.kernels.isa.target import host_features  # after the environment that the compiler reads
+
+    if lacks := BY_ISA[isa].lacks(host_features()):
+        raise pytest.UsageError(f"NEURONSERVE_ISA is {isa}: this host lacks {', '.join(lacks)}")
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it of a job in the background, and all it starts

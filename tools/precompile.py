@@ -23,7 +23,7 @@ from server.config.formats import Dtype, KVCacheDtype
 from server.device.cpu_quota import host_threads
 from server.device.isa import TARGETS, isas_of
 from server.device.layout import WEIGHT_BYTES
-from server.kernels import executor
+from server.kernels import executor, rotation
 from server.kernels.attention.rope import head_squares
 from server.kernels.compilation import compile_kernels
 from server.kernels.dispatch import linear_kernels_of, shared_kernels
@@ -59,8 +59,7 @@ def compile_host_functions() -> None:
     floats = np.zeros((16, 16), np.float32)
     scales, sums = np.zeros(16, np.float32), np.zeros(16, np.int32)
     quantize.int8_rows.compile_for(floats, floats.astype(np.int8), scales, sums)
-    groups = floats.reshape(-1, quantize.ROTATED, quantize.ROTATED_APART)
-    quantize.rotate_groups.compile_for(groups, groups)
+    rotation.rotate_rows.compile_for(0, 0, 0, 0)
     lanes, codes = floats.reshape(1, 16, 16), np.zeros((1, 16, 16), np.uint8)
     by_group = np.zeros((1, 1, 16), np.float32)
     groups4.symmetric_scales.compile_for(lanes, 32, groups4.SYMMETRIC, by_group)

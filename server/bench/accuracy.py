@@ -37,6 +37,7 @@ class FormatAccuracy:
     num_tokens: int
     relative_logits_error: float
     p99_relative_logits_error: float  # of single positions
+    kl_divergence: float  # mean over positions, in nats
     top1_agreement: float  # share of positions with the same likeliest token
     perplexity: float
     perplexity_delta: float  # perplexity / that of float32, less 1
@@ -47,25 +48,33 @@ class FormatAccuracy:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over positions: squared norms, and nats of the next tokens."""
+    """Sums over positions: squared norms, divergences, and nats of the next tokens."""
 
     errors: list[float]
     error_squared: float = 0.0
     norm_squared: float = 0.0
+    divergence: float = 0.0
     num_same: int = 0
     nats: float = 0.0
     num_scored: int = 0
 
     def add(self, window: Window, logits: Logits, reference: Logits) -> None:
+        for first in range(0, len(window), _LOGIT_ROWS):  # float64 rows of a large vocabulary fill memory
+            rows = slice(first, first + _LOGIT_ROWS)
+            self._add_rows(logits[rows], reference[rows], window[first + 1 : first + _LOGIT_ROWS + 1])
+
+    def _add_rows(self, logits: Logits, reference: Logits, following: Sequence[int]) -> None:
+        """Add neighbouring positions and the tokens that follow them; the last of a window has none."""
         expected, actual = _centered(reference), _centered(logits)
         error = np.square(actual - expected).sum(axis=1)
         norm = np.square(expected).sum(axis=1)
         self.errors += np.sqrt(error / norm).tolist()
         self.error_squared += float(error.sum())
         self.norm_squared += float(norm.sum())
+        self.divergence += kl_divergence(expected, actual)
         self.num_same += int((actual.argmax(axis=1) == expected.argmax(axis=1)).sum())
-        self.nats += nats(actual[:-1], window[1:])
-        self.num_scored += len(window) - 1
+        self.nats += nats(actual[: len(following)], following)
+        self.num_scored += len(following)
 
     def result(self, weights: MeasuredFormat, reference_perplexity: float | None) -> FormatAccuracy:
         perplexity = math.exp(self.nats / self.num_scored) if self.num_scored else math.nan
@@ -74,6 +83,7 @@ class _Sums:
             num_tokens=len(self.errors),
             relative_logits_error=math.sqrt(self.error_squared / self.norm_squared),
             p99_relative_logits_error=float(np.quantile(self.errors, 0.99)),
+            kl_divergence=self.divergence / len(self.errors),
             top1_agreement=self.num_same / len(self.errors),
             perplexity=perplexity,
             perplexity_delta=perplexity / (reference_perplexity or perplexity) - 1.0,
@@ -86,11 +96,22 @@ def _centered(logits: Logits) -> npt.NDArray[np.float64]:
     return centered
 
 
+def kl_divergence(expected: npt.NDArray[np.float64], actual: npt.NDArray[np.float64]) -> float:
+    """Sum over rows of KL(softmax(expected) || softmax(actual)), in nats; logits are [T, vocab]."""
+    p, q = (each - _log_sums(each)[:, None] for each in (expected, actual))
+    return float((np.exp(p) * (p - q)).sum())
+
+
+def _log_sums(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Logarithm of the sum of exponentials of each row."""
+    top: npt.NDArray[np.float64] = logits.max(axis=1, initial=-np.inf)
+    sums: npt.NDArray[np.float64] = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+    return sums
+
+
 def nats(logits: npt.NDArray[np.float64], following: Sequence[int]) -> float:
     """Total negative log-likelihood of the tokens that follow: `logits` [T, vocab] at the positions before them."""
-    top = logits.max(axis=1, initial=-np.inf)
-    total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-    return float((total - logits[np.arange(len(following)), list(following)]).sum())
+    return float((_log_sums(logits) - logits[np.arange(len(following)), list(following)]).sum())
 
 
 class AccuracyBench:

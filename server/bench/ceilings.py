@@ -86,8 +86,9 @@ _GROUPED = {**_INT8, "avx2": ProductUnit("int8 avx2", probes.products_u8_avx2, p
 
 
 def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
-    """The unit that computes matrices of this format; formats that only store weights compute as bfloat16 does.
+    """Return the unit that computes matrices of this format.
 
+    A format that only stores weights uses the unit of bfloat16 where its kernels widen to that, else that of float32.
     Raises DeviceError when the host lacks `isa`.
     """
     chosen = linear_kernels(weights, isa).isa

@@ -25,7 +25,7 @@ from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
 from server.typed_json import JsonError, complaint, convert, read, shown_key
 
-VERSION: Literal[3] = 3  # of the manifest and of the packed layout: anything that moves a byte is a new version
+VERSION: Literal[4] = 4  # of the manifest and of the packed layout: anything that moves a byte is a new version
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CORES = 64
 
@@ -78,7 +78,7 @@ class CompiledBuckets(msgspec.Struct):
 class Manifest(msgspec.Struct, kw_only=True):
     """What `MANIFEST` holds: what was compiled, how, and where its bytes are."""
 
-    format_version: Literal[3] = VERSION
+    format_version: Literal[4] = VERSION
     neuronserve_version: str = ""  # that wrote it, for people
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=MAX_CORES)]
     enable_expert_parallel: bool = False
@@ -86,7 +86,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...]
     wide_modules: tuple[str, ...] = ()
-    is_rotated: bool
+    from_values: bool
     group_size: GroupSize = 32  # of int4, as is_symmetric
     is_symmetric: bool = True
     config_sha256: str  # of config.json as it was
@@ -107,7 +107,7 @@ class Artifact:
             manifest.dtype,
             manifest.quantization,
             manifest.modules_to_not_convert,
-            manifest.is_rotated,
+            manifest.from_values,
             WeightGroups(manifest.group_size, manifest.is_symmetric),
             frozenset(manifest.wide_modules),
         )

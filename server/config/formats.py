@@ -20,6 +20,8 @@ RunnerKind = Literal["auto", "generate", "pooling"]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
+WIDE_OUTPUT: tuple[Quantization, ...] = ("int4", "mxfp4")  # formats whose output layer is in int8-groups
+
 GroupSize = Literal[32, 64, 128]
 
 
@@ -40,14 +42,15 @@ class WeightFormats:
 
     `wide_modules` are in int8-groups: those whose codes in the files take more bits than `quantization` has.
 
-    With `is_rotated`, int8 down projections have their inputs rotated: these have outliers, which would take most of a
-    row's 255 steps (see server/kernels/matmul/quantize.py). Weights that a checkpoint has quantized itself cannot be.
+    `from_values`: this server makes the codes. Then int8 matrices and their inputs are rotated, since an outlier of an
+    input would take most of its token's 255 steps (server/kernels/rotation.py), and formats in WIDE_OUTPUT leave the
+    output layer in int8-groups, because its errors are those of the logits. Codes of a checkpoint stay as they are.
     """
 
     dtype: Dtype
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...] = ()
-    is_rotated: bool = False
+    from_values: bool = False
     groups: WeightGroups = DEFAULT_GROUPS
     wide_modules: frozenset[str] = frozenset()
 
@@ -56,18 +59,18 @@ class WeightFormats:
         """Whether matrices that differ in names alone may have different formats."""
         return bool(self.modules_to_not_convert or self.wide_modules)
 
-    def of(self, *modules: str, has_outliers: bool = False) -> WeightFormat:
+    def of(self, *modules: str, is_output: bool = False) -> WeightFormat:
         """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named.
 
-        `has_outliers`: its inputs are the activations of a feed-forward network.
+        `is_output`: it is the output layer.
         """
         if self.quantization is None or any(self._is_left_out(module) for module in modules):
             return self.dtype
         if not self.wide_modules.isdisjoint(modules):
             return "int8-groups"
-        if self.quantization == "int8" and self.is_rotated and has_outliers:
-            return "int8-rotated"
-        return self.quantization
+        if self.from_values and is_output and self.quantization in WIDE_OUTPUT:
+            return "int8-groups"
+        return "int8-rotated" if self.from_values and self.quantization == "int8" else self.quantization
 
     def _is_left_out(self, module: str) -> bool:
         return any(f".{name}." in f".{module}." for name in self.modules_to_not_convert)

@@ -32,6 +32,7 @@ FORM_OF: Mapping[str, Form] = {
     "reduce_norm_f32": "float32",
     "reduce_norm_bf16": "bfloat16",
     "reduce_norm_i8": "int8",
+    "reduce_norm_i8_rotated": "int8 rotated",
     "reduce_norm_i8_chunks": "int8 chunks",
 }
 

@@ -21,7 +21,7 @@ from server.kernels.experts.records import CombineOperands, GroupOperands, Route
 from server.kernels.experts.route import ROUTINGS
 from server.kernels.matmul.epilogue import ACTIVATIONS
 from server.kernels.program import Program
-from server.kernels.records import MatmulOperands, PackOperands
+from server.kernels.records import MatmulOperands
 from server.models.ops import Experts, Gated, Linear
 
 KERNELS = ExpertKernels()
@@ -89,7 +89,8 @@ class ExpertLowering:
             rows, tokens = weighed, 0  # a row of each choice, in order
         kernels = self._kernels(self._gate_up)
         routed = buffers.routed.address, buffers.routed_scales.address
-        gather = PackOperands(rows, *routed, self._hidden, op.per_token, tokens, buffers.slots.address)
+        gather = self._operands.pack(rows, routed, self._hidden)
+        gather = gather._replace(per_token=op.per_token, source_rows=tokens, target_rows=buffers.slots.address)
         self._program.add(f"{self._label} gather", kernels.pack_rows, [gather])
         outputs, width = addresses_of(buffers.activated), self._gate_up[0].n // 2
         operands = self._grouped(self._gate_up, [routed] * len(outputs), outputs, width)
@@ -111,8 +112,10 @@ class ExpertLowering:
         if pack is not None:
             slots = buffers.slots.address
             packed = [
-                PackOperands(each, panels, scales, self._down[0].k, self._op.per_token, slots, slots)
-                for each, (panels, scales) in zip(source, inputs, strict=True)
+                self._operands.pack(each, into, self._down[0].k)._replace(
+                    per_token=self._op.per_token, source_rows=slots, target_rows=slots
+                )
+                for each, into in zip(source, inputs, strict=True)
             ]
             self._program.add(f"{self._label} down pack", pack, packed)
         operands = self._grouped(self._down, inputs, addresses_of(buffers.outputs), self._hidden)

@@ -37,7 +37,7 @@ from server.kernels.logits import finish_logits
 from server.kernels.lora import Form
 from server.kernels.matmul.epilogue import ACTIVATIONS
 from server.kernels.program import Program
-from server.kernels.records import STEP, EmbedOperands, PackOperands
+from server.kernels.records import STEP, EmbedOperands
 from server.models.decoder import decoder_graph
 from server.models.graph import Graph, flat_ops, last_op
 from server.models.ops import (
@@ -252,8 +252,8 @@ class _Lowering:
         inputs = self._operands.packed(leaves.values if pack is None else leaves.panels)
         if pack is not None:
             packed = [
-                PackOperands(source.address, panels, scales, matrix.k)
-                for source, (panels, scales) in zip(leaves.values, inputs, strict=True)
+                self._operands.pack(source.address, into, matrix.k)
+                for source, into in zip(leaves.values, inputs, strict=True)
             ]
             self._program.add(f"{label} {linear.name} pack", pack, packed)
         operands = self._operands.matmul(matrix, inputs, self._stream.partials, self._width)

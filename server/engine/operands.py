@@ -22,6 +22,7 @@ from server.kernels.records import (
     LogitsOperands,
     MatmulOperands,
     NormOperands,
+    PackOperands,
     RopeOperands,
 )
 from server.models.ops import AddRows, Attention, FinishLogits, HeadNorm, LayerNorm, Norm, PlainHeadNorm, Rope, Vector
@@ -98,6 +99,11 @@ class Operands:
         self._spec, self._shard, self._buffers = placement.spec, placement.shard, placement.buffers
         self._kv_head_bytes = kv_head_bytes(placement.spec, placement.kv_dtype, placement.cache.block_size)
         self._num_cores = len(placement.cores)
+
+    def pack(self, source: int, into: tuple[int, int], width: int) -> PackOperands:
+        """Rows or panels at `source` on their way into the panels and row scales at `into`."""
+        scratch, stride = self._buffers.worker_scratch.address, self._buffers.sizes.worker_scratch
+        return PackOperands(source, *into, width, scratch=scratch, scratch_stride=stride)
 
     def norm(self, op: Norm | LayerNorm | None, branch: Branch) -> NormOperands:
         """The norm of the residual stream after `branch` is on it, or that stream itself."""

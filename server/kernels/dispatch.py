@@ -172,6 +172,7 @@ _LANES, _TILES = matmul_lanes.MATMULS, matmul_amx
 _F32 = norm.reduce_norm_f32, pack.pack_rows_f32, pack.repack_f32
 _BF16 = norm.reduce_norm_bf16, pack.pack_rows_bf16, None
 _I8 = norm.reduce_norm_i8, pack.pack_rows_i8, pack.repack_i8
+_I8_ROTATED = norm.reduce_norm_i8_rotated, pack.pack_rows_i8_rotated, pack.repack_i8_rotated
 _CHUNKS = norm.reduce_norm_i8_chunks, pack.pack_rows_i8_chunks, pack.repack_i8_chunks
 _int8 = _Format({"amx": (_TILES.matmul_i8_amx, _TILES.gated_i8_amx), **_LANES["i8"]}, *_I8, embedding.embed_tiles_i8)
 _FORMATS: dict[WeightFormat, _Format] = {
@@ -180,7 +181,7 @@ _FORMATS: dict[WeightFormat, _Format] = {
         {"amx": (_TILES.matmul_bf16_amx, _TILES.gated_bf16_amx), **_LANES["bf16"]}, *_BF16, embedding.embed_tiles_bf16
     ),
     "int8": _int8,
-    "int8-rotated": _int8._replace(pack_rows=pack.pack_rows_i8_rotated, repack=pack.repack_i8_rotated),
+    "int8-rotated": _Format(_int8.products, *_I8_ROTATED, embedding.embed_tiles_i8_rotated),
     "int8-weight-only": _Format(
         {"amx": (_TILES.matmul_w8_amx, _TILES.gated_w8_amx), **_LANES["w8"]}, *_BF16, embedding.embed_tiles_i8
     ),

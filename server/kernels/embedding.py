@@ -15,6 +15,7 @@ from server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
 from server.kernels.isa.jit import inline, kernel, share_begin
 from server.kernels.isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
 from server.kernels.records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
+from server.kernels.rotation import rotate_back
 
 
 def _embed(copy_row: Any) -> Any:
@@ -44,7 +45,7 @@ def _from_rows(cell: Cell) -> Any:
     return copy_row
 
 
-def _from_tiles(load_one: Any, per_word: int) -> Any:
+def _from_tiles(load_one: Any, per_word: int, is_rotated: bool = False) -> Any:
     """Tiles [N/16][K words][16 n] of 4-byte words, `per_word` elements of k in each."""
     size = 4 // per_word
 
@@ -57,6 +58,8 @@ def _from_tiles(load_one: Any, per_word: int) -> Any:
         for k in range(width):
             value = load_one(base + (k // per_word) * 64 + k % per_word * size)
             store_f32(hidden + k * 4, value * scale)
+        if is_rotated:
+            rotate_back(hidden, width)
 
     return copy_row
 
@@ -148,7 +151,7 @@ def _from_bytes(load_one: Any) -> Any:
 
 _rows_bf16, _rows_f32 = _embed(_from_rows(BFLOAT16)), _embed(_from_rows(FLOAT32))
 _tiles_bf16, _tiles_f32 = _embed(_from_tiles(memory.load_bf16, 2)), _embed(_from_tiles(memory.load_f32, 1))
-_tiles_i8 = _embed(_from_tiles(memory.load_i8, 4))
+_tiles_i8, _tiles_i8_rotated = (_embed(_from_tiles(memory.load_i8, 4, is_rotated)) for is_rotated in (False, True))
 _tiles_int4, _tiles_fp4 = (
     _embed(_from_groups(_int4_at, 256, memory.load_f16)),
     _embed(_from_groups(_e2m1_at, 256, memory.load_bf16)),
@@ -198,6 +201,12 @@ def embed_tiles_f32(operands: int, cores: int, step: int, worker: int, workers: 
 def embed_tiles_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """From int8 tiles."""
     _tiles_i8(operands, step, worker, workers)
+
+
+@kernel
+def embed_tiles_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """From rotated int8 tiles."""
+    _tiles_i8_rotated(operands, step, worker, workers)
 
 
 @kernel

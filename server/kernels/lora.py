@@ -10,7 +10,7 @@ A is rows [rank, k], zeros up to a multiple of LORA_RANKS; B is tiles [tiles][ra
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from server.device.layout import LORA_RANKS
 from server.kernels.isa import simd
@@ -19,9 +19,11 @@ from server.kernels.isa.jit import inline, kernel, share_begin
 from server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32
 from server.kernels.panels import rows_of_bf16, rows_of_f32, rows_of_i8, rows_of_i8_chunks
 from server.kernels.records import STEP, offsets, size_of
+from server.kernels.rotation import rotate_back
 
-Form = Literal["rows", "float32", "bfloat16", "int8", "int8 chunks"]  # float32 rows, or panels of a type
-FORMS: tuple[Form, ...] = ("rows", "float32", "bfloat16", "int8", "int8 chunks")
+# float32 rows, or panels of a type
+Form = Literal["rows", "float32", "bfloat16", "int8", "int8 rotated", "int8 chunks"]
+FORMS: tuple[Form, ...] = get_args(Form)
 
 
 class PartRecord(NamedTuple):
@@ -80,8 +82,10 @@ def _float32_row(op, row, k, to):  # type: ignore[no-untyped-def]
         rows_of_f32(inputs, row, k, to, 1.0)
     elif form == 2:
         rows_of_bf16(inputs, row, k, to, 1.0)
-    elif form == 3:
+    elif form <= 4:
         rows_of_i8(inputs, row, k, to, load_f32(load_i64(op + SHRINK.row_scales) + row * 4))
+        if form == 4:
+            rotate_back(to, k)
     else:
         rows_of_i8_chunks(inputs, row, k, to)
     return to

@@ -14,7 +14,7 @@ from typing import Any
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline, kernel, share_begin
 from server.kernels.isa.memory import load_f32, load_i32, load_i64
-from server.kernels.panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks
+from server.kernels.panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks, pack_i8_rotated
 from server.kernels.records import NORM
 
 
@@ -127,15 +127,16 @@ def _norm(pack: Any) -> Any:
             kept, stride = normed, 0
         if load_i64(operands + NORM.post_weight) == 0:
             for r in range(first, last):
-                pack(_plain_row(operands, step, r, kept + r * stride, width), panels, row_scales, r, width)
+                pack(_plain_row(operands, step, r, kept + r * stride, width), panels, row_scales, r, width, normed)
         else:
             for r in range(first, last):
-                pack(_post_row(operands, step, r, kept + r * stride, width), panels, row_scales, r, width)
+                pack(_post_row(operands, step, r, kept + r * stride, width), panels, row_scales, r, width, normed)
 
     return norm
 
 
 _bf16, _f32, _i8, _i8_chunks = _norm(pack_bf16), _norm(pack_f32), _norm(pack_i8), _norm(pack_i8_chunks)
+_i8_rotated = _norm(pack_i8_rotated)
 
 
 @kernel
@@ -154,6 +155,12 @@ def reduce_norm_f32(operands: int, cores: int, step: int, worker: int, workers: 
 def reduce_norm_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Into int8 panels and row scales. Items are rows."""
     _i8(operands, step, worker, workers)
+
+
+@kernel
+def reduce_norm_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into int8 panels and row scales, rotated. Items are rows."""
+    _i8_rotated(operands, step, worker, workers)
 
 
 @kernel

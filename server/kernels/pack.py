@@ -28,6 +28,7 @@ def _pack_rows(pack: Any, row_cell: int) -> Any:
         rows = load_i64(step + STEP.num_tokens) * load_i64(operands + PACK.per_token)
         width = load_i64(operands + PACK.width)
         sources, targets = load_i64(operands + PACK.source_rows), load_i64(operands + PACK.target_rows)
+        scratch = load_i64(operands + PACK.scratch) + worker * load_i64(operands + PACK.scratch_stride)
         for item in range(share_begin(cores * rows, worker, workers), share_begin(cores * rows, worker + 1, workers)):
             row = source_row = item % rows
             op = operands + item // rows * PACK_BYTES
@@ -36,7 +37,7 @@ def _pack_rows(pack: Any, row_cell: int) -> Any:
             if targets != 0:
                 row = load_i64(targets + row * 8)
             source = load_i64(op + PACK.source) + source_row * width * row_cell
-            pack(source, load_i64(op + PACK.panels), load_i64(op + PACK.row_scales), row, width)
+            pack(source, load_i64(op + PACK.panels), load_i64(op + PACK.row_scales), row, width, scratch)
 
     return pack_rows
 

@@ -1,7 +1,7 @@
 """float32 rows, or bfloat16 panels, to the panels that a matmul reads: bfloat16, float32, or int8 with row scales.
 
 Panels are [rows/16][K/k_tile][16][k_tile]: what one tile load or one cache line of broadcasts wants. int8 is symmetric:
-scale = max|x| / 127 over the row, so a row's codes depend on nothing but the row. matmul/quantize.py has what a
+scale = max|x| / 127 over the row, so a row's codes depend on nothing but the row. rotation.py has what a
 rotation is for. What 4-bit weights are multiplied with has a scale for each 32 neighbours: blocks of sixteen rows are
 panels [K/64][16][64] of int8, then [K/32][16] pairs of a float32 scale and an int32, -8 times the sum of the 32 codes.
 """
@@ -15,6 +15,7 @@ from server.kernels.isa import simd
 from server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import load_f32, store_f32, store_i32
+from server.kernels.rotation import of_row, rotation
 
 K_TILE_16 = 32  # elements of a bfloat16 or float32 panel row
 K_TILE_8 = 64  # elements of an int8 panel row
@@ -29,12 +30,6 @@ def _panel_row(row, width, k_tile):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _of_row(source, row, width, i):  # type: ignore[no-untyped-def]
-    """Sixteen of one float32 row at `source`."""
-    return simd.load(source + i * 4)
-
-
-@inline
 def _of_panels(source, row, width, i):  # type: ignore[no-untyped-def]
     """Sixteen of row `row` of bfloat16 panels at `source`."""
     return simd.load_bf16(
@@ -46,7 +41,7 @@ def _plain(load: Any, cell: Cell) -> Any:
     store, size = cell.store, cell.size
 
     @inline
-    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+    def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
         """Into row `row` of the panels."""
         first = _panel_row(row, width, K_TILE_16)
         for i in range(0, width, 16):
@@ -57,65 +52,51 @@ def _plain(load: Any, cell: Cell) -> Any:
 
 
 @inline
-def _same(a, b, c, d):  # type: ignore[no-untyped-def]
-    return a, b, c, d
-
-
-@inline
-def _turned(a, b, c, d):  # type: ignore[no-untyped-def]
-    """The Hadamard matrix of order 4, twice as long as the rotation."""
-    sum0, sum1, difference0, difference1 = simd.add(a, b), simd.add(c, d), simd.sub(a, b), simd.sub(c, d)
-    return (
-        simd.add(sum0, sum1),
-        simd.add(difference0, difference1),
-        simd.sub(sum0, sum1),
-        simd.sub(difference0, difference1),
-    )
-
-
-@inline
 def _larger_magnitude(a, b):  # type: ignore[no-untyped-def]
     return simd.larger(simd.absolute(a), simd.absolute(b))
 
 
-def _int8(load: Any, turn: Any = _same, length: float = 1.0) -> Any:
-    """`turn` makes sixty-four values, `length` times too long, of sixty-four."""
-
+def _int8(load: Any) -> Any:
     @inline
-    def values(source, row, width, i):  # type: ignore[no-untyped-def]
-        a, b = load(source, row, width, i), load(source, row, width, i + 16)
-        return turn(a, b, load(source, row, width, i + 32), load(source, row, width, i + 48))
-
-    @inline
-    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+    def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
         """Into row `row` of the panels, and its scale: NaN where a value is NaN or infinite, which a maximum hides."""
         highest = strange = zero = simd.splat(0.0)
-        for i in range(0, width, 64):
-            a, b, c, d = values(source, row, width, i)
-            ab, cd = _larger_magnitude(a, b), _larger_magnitude(c, d)
-            highest = simd.larger(ab, simd.larger(cd, highest))
-            strange = simd.fma(simd.add(simd.add(a, b), simd.add(c, d)), zero, strange)
+        for i in range(0, width, 32):
+            a, b = load(source, row, width, i), load(source, row, width, i + 16)
+            highest = simd.larger(_larger_magnitude(a, b), highest)
+            strange = simd.fma(simd.add(a, b), zero, strange)
         largest = simd.max_lanes(highest)
         inverse, scale = 0.0, simd.sum_lanes(strange)
         if largest > 0.0:
-            inverse, scale = 127.0 / largest, largest / (127.0 * length) + scale
+            inverse, scale = 127.0 / largest, largest / 127.0 + scale
         by = simd.splat(inverse)
         store_f32(row_scales + row * 4, scale)
         first = panels + _panel_row(row, width, K_TILE_8)
         for i in range(0, width, 64):
-            a, b, c, d = values(source, row, width, i)
-            at = first + i * 16
-            simd.store_i8(at, simd.mul(a, by))
-            simd.store_i8(at + 16, simd.mul(b, by))
-            simd.store_i8(at + 32, simd.mul(c, by))
-            simd.store_i8(at + 48, simd.mul(d, by))
+            for j in range(i, i + 64, 16):
+                simd.store_i8(first + i * 16 + j - i, simd.mul(load(source, row, width, j), by))
+
+    return pack
+
+
+pack_i8 = _int8(of_row)
+
+
+def _int8_rotated(load: Any) -> Any:
+    rotate = rotation(load)
+
+    @inline
+    def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
+        """The rotated row, which is made in `scratch`, as `pack_i8` packs it."""
+        rotate(source, row, width, scratch)
+        pack_i8(scratch, panels, row_scales, row, width, scratch)
 
     return pack
 
 
 def _int8_chunks(load: Any) -> Any:
     @inline
-    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+    def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
         """Into row `row` of the blocks. A chunk with NaN or infinity has a NaN scale."""
         block = panels + row // 16 * width * CHUNKS_BYTES
         sides, zero, rounder = block + 16 * width + row % 16 * 8, simd.splat(0.0), simd.splat(ROUNDER)
@@ -138,7 +119,7 @@ def _int8_chunks(load: Any) -> Any:
     return pack
 
 
-pack_i8_chunks, panels_to_i8_chunks = _int8_chunks(_of_row), _int8_chunks(_of_panels)
+pack_i8_chunks, panels_to_i8_chunks = _int8_chunks(of_row), _int8_chunks(_of_panels)
 
 
 def _rows_of(load: Any, size: int, k_tile: int) -> Any:
@@ -168,6 +149,6 @@ def rows_of_i8_chunks(panels, row, width, to):  # type: ignore[no-untyped-def]
 rows_of_bf16 = _rows_of(BFLOAT16.load, BFLOAT16.size, K_TILE_16)
 rows_of_f32 = _rows_of(FLOAT32.load, FLOAT32.size, K_TILE_16)
 rows_of_i8 = _rows_of(load_i8, 1, K_TILE_8)
-pack_bf16, pack_f32, pack_i8 = _plain(_of_row, BFLOAT16), _plain(_of_row, FLOAT32), _int8(_of_row)
+pack_bf16, pack_f32 = _plain(of_row, BFLOAT16), _plain(of_row, FLOAT32)
 panels_to_f32, panels_to_i8 = _plain(_of_panels, FLOAT32), _int8(_of_panels)
-pack_i8_rotated, panels_to_i8_rotated = _int8(_of_row, _turned, 2.0), _int8(_of_panels, _turned, 2.0)
+pack_i8_rotated, panels_to_i8_rotated = _int8_rotated(of_row), _int8_rotated(_of_panels)

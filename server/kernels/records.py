@@ -243,6 +243,8 @@ class PackOperands(NamedTuple):
     per_token: int = 1  # rows of each token of the step
     source_rows: int = 0  # int64 [T * per_token], where each is in the source; 0: in order
     target_rows: int = 0  # int64 [T * per_token], where each goes in the panels; 0: in order
+    scratch: int = 0  # float32 [width] for each worker, `scratch_stride` bytes apart: rotated rows only
+    scratch_stride: int = 0
 
 
 class LogitsOperands(NamedTuple):

@@ -45,13 +45,13 @@ class Graph:
     @property
     def has_head(self) -> bool:
         """True when there is an output layer over the vocabulary."""
-        return any(isinstance(op, Linear) and op.parts[0].outputs.name == "vocab" for op in self.tail)
+        return any(isinstance(op, Linear) and is_output(op) for op in self.tail)
 
     @property
     def head(self) -> Linear:
         """The output layer. Raises DeviceError for a model without one."""
         for op in self.tail:
-            if isinstance(op, Linear) and op.parts[0].outputs.name == "vocab":
+            if isinstance(op, Linear) and is_output(op):
                 return op
         raise DeviceError("the model has no output layer: it encodes texts and generates none")
 
@@ -74,6 +74,11 @@ class Graph:
         for group in self.groups:
             yield from ((op, count * group.count) for op, count in counted_ops(group.ops))
         yield from ((op, 1) for op in self.tail)
+
+
+def is_output(linear: Linear) -> bool:
+    """True when the outputs of `linear` are the logits of the vocabulary."""
+    return linear.parts[0].outputs.name == "vocab"
 
 
 def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:

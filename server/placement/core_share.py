@@ -12,6 +12,7 @@ from functools import lru_cache
 from server.config.formats import Dtype, WeightFormats
 from server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph
+from server.models.graph import is_output
 from server.models.ops import (
     Add,
     AddRows,
@@ -104,7 +105,8 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
 
 
 def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> int:
-    outputs, weights = sum(share.size(part.outputs) for part in linear.parts), formats.of(*linear.modules)
+    outputs = sum(share.size(part.outputs) for part in linear.parts)
+    weights = formats.of(*linear.modules, is_output=is_output(linear))
     scales, inputs = outputs * FLOAT32_BYTES if is_scaled(weights) else 0, share.size(linear.inputs)
     if is_grouped(weights):
         scales = sum(scale_bytes(weights, formats.groups, outputs, inputs))

@@ -67,6 +67,7 @@ class ServingShape:
     groups: WeightGroups = DEFAULT_GROUPS
     lora: LoraConfig | None = None  # None: no adapters
     wide_modules: frozenset[str] = frozenset()
+    from_values: bool = True  # see WeightFormats
 
     @property
     def kv_dtype(self) -> KVCacheDtype:
@@ -78,8 +79,9 @@ class ServingShape:
             self.dtype,
             self.quantization,
             self.modules_to_not_convert,
-            groups=self.groups,
-            wide_modules=self.wide_modules,
+            self.from_values,
+            self.groups,
+            self.wide_modules,
         )
 
     @property

@@ -9,7 +9,7 @@ from server.config.formats import WeightFormat, WeightFormats
 from server.device.hbm import ALIGNMENT
 from server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph
-from server.models.graph import linears
+from server.models.graph import is_output, linears
 from server.models.ops import Axis, Linear
 from server.models.spec import ModelSpec
 from server.placement.shard import ShardSpec, intermediate_per_core
@@ -90,7 +90,7 @@ class PackedShape:
         """Format of the matrix where these are the formats; a router's small differences decide, so it is exact."""
         if self.linear.is_router:
             return "float32"
-        return formats.of(*self.modules, has_outliers=self.linear.inputs.name == "ffn")
+        return formats.of(*self.modules, is_output=is_output(self.linear))
 
     def num_bytes(self, formats: WeightFormats) -> int:
         """Tiles, and what lies beside them: scales, and sums or shifts."""
@@ -106,6 +106,7 @@ def packed_shapes(model: ModelSpec, shard: ShardSpec) -> Iterator[PackedShape]:
 
 
 def main_format(model: ModelSpec, formats: WeightFormats) -> WeightFormat:
-    """The format of most matrices: that of the first feed-forward layer's."""
+    """Return the format of most matrices, by the name that users give it: that of the first feed-forward layer's."""
     linear = next(each for each in linears(decoder_graph(model)) if each.parts[0].outputs.name == "ffn")
-    return formats.of(*linear.modules)
+    found = formats.of(*linear.modules)
+    return "int8" if found == "int8-rotated" else found

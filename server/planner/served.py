@@ -138,6 +138,7 @@ def _place(spec: ModelSpec, part: Instance, formats: WeightFormats) -> Place | N
         formats.quantization,
         formats.modules_to_not_convert,
         wide_modules=formats.wide_modules,
+        from_values=formats.from_values,
     )
     fitting = [(part, tp) for tp in part.allowed_tp if _fits(spec, part, tp, shape)]
     device, tp = next(iter((*fitting, *alternatives(spec, shape, UTILIZATION))), (None, 0))

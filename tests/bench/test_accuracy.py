@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.bench.accuracy import nats
+from server.bench.accuracy import kl_divergence, nats
 from server.bench.windows import read_documents, windows
 from server.cli import main
 from server.errors import SettingsError
@@ -57,6 +57,7 @@ def test_every_format_stays_close_to_float32_on_held_out_text(report: dict[str, 
     for weights, (error, agreement) in BOUNDS.items():
         assert results[weights]["num_tokens"] == NUM_TOKENS
         assert results[weights]["relative_logits_error"] <= error, weights
+        assert 0 <= results[weights]["kl_divergence"] <= error, weights
         assert results[weights]["top1_agreement"] >= agreement, weights
         assert abs(results[weights]["perplexity_delta"]) < 0.02, weights
 
@@ -75,6 +76,11 @@ def test_nats_are_the_negative_log_softmax() -> None:
     logits = np.log(np.array([[0.25, 0.5, 0.25], [0.1, 0.1, 0.8]])) + 7.0
     assert nats(logits, (1, 0)) == pytest.approx(-math.log(0.5) - math.log(0.1))
     assert nats(np.empty((0, 3)), ()) == 0.0
+
+
+def test_kl_divergence_is_that_of_the_softmax_of_each_row() -> None:
+    p, q = np.array([[0.25, 0.5, 0.25], [0.1, 0.1, 0.8]]), np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]])
+    assert kl_divergence(np.log(p) + 7.0, np.log(q) - 1.0) == pytest.approx(0.25 * np.log(2))
 
 
 def test_windows_are_cut_inside_documents_and_end_at_the_limit() -> None:

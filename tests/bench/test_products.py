@@ -12,6 +12,7 @@ import pytest
 from server.bench.ceilings import ProductProbe, product_unit
 from server.config.formats import Isa, WeightFormat
 from server.device.isa import ISAS
+from server.kernels import dispatch
 from server.kernels.dispatch import host_isas
 from server.kernels.isa import cache
 from server.kernels.matmul.probe import Block
@@ -22,6 +23,7 @@ UNITS: list[tuple[WeightFormat, Isa | None]] = [
     *((weights, isa) for weights in ("float32", "bfloat16", "int8", "int4") for isa in ISAS),
     ("fp8", None),
 ]
+WIDENED_TO_FLOAT32 = {"avx512-bf16", "neon-i8mm"}  # where bfloat16 has a unit that stored formats do not use
 UNSIGNED = {"int8 avx512-vnni", "int8 avx2-vnni", "int8 avx2"}  # VPDPBUSD, VPMADDUBSW: one factor is unsigned
 TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "int8": np.int8, "int16": np.int16}
 
@@ -80,6 +82,9 @@ def test_a_rate_is_what_all_threads_multiplied_in_the_median_time(
     assert probe.measure(3) == pytest.approx(operations / 2e-3 / 1e12)
 
 
-def test_formats_that_are_only_stored_use_the_unit_of_bfloat16() -> None:
-    assert product_unit("fp8").name == product_unit("int8-weight-only").name
-    assert product_unit("fp8").name == product_unit("bfloat16").name
+@pytest.mark.parametrize("isa", ISAS)
+def test_stored_formats_use_the_bfloat16_unit_or_widen_to_float32(isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "host_isas", lambda: ISAS)
+    fp8, bfloat16 = product_unit("fp8", isa), product_unit("bfloat16", isa)
+    assert fp8 == product_unit("int8-weight-only", isa)
+    assert fp8 == (product_unit("float32", isa) if isa in WIDENED_TO_FLOAT32 else bfloat16)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.shape import CoreShape
+from server.cost.shape import WEIGHT_BYTES, CoreShape
 from server.cost.terms import TERMS
 from server.cost.work import CURRENT_SDK, OLD_GATHER_SDK, OLD_LAUNCH_SDK, Runtime, StepWork, mean_hops
 from server.device.catalog import instance
@@ -132,6 +132,16 @@ def test_eight_bit_weights_are_half_the_bytes_and_are_widened() -> None:
     assert half.decode(1, 128)["dequant"] == half.weights_read(1)
     assert full.decode(1, 128)["dequant"] == full.prefill(128)["dequant"] == 0
     assert half.decode(1, 128)["decode_matmul"] == full.decode(1, 128)["decode_matmul"]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "mxfp4"])
+def test_four_bit_weights_are_read_beside_an_output_layer_of_eight(dtype: str) -> None:
+    four, full = (work(runtime=Runtime(each, is_continuous=False)) for each in (dtype, "bf16"))
+    head = four.core.head_weights
+    expected = (four.weights_read(1) - head) * WEIGHT_BYTES[dtype] + head * WEIGHT_BYTES["int8-groups"]
+    assert four.decode(1, 128)["weights"] == pytest.approx(expected * four.byte_s)
+    assert four.prefill(128)["weights"] == pytest.approx(expected * four.byte_s)
+    assert full.decode(1, 128)["weights"] == pytest.approx(full.weights_read(1) * 2 * full.byte_s)
 
 
 def test_slots_that_come_and_go_are_found_where_there_are_several() -> None:

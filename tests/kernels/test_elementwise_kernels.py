@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.config.formats import Quantization
+from server.config.formats import WeightFormat
 from server.kernels.dispatch import linear_kernels, shared_kernels
+from server.kernels.isa.jit import Kernel
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
 from server.kernels.records import STEP, AddRowsOperands, EmbedOperands, NormOperands, PackOperands
 from server.kernels.workers import WorkerPool
@@ -25,6 +26,7 @@ from tests.kernels.kernel_bench import (
 )
 
 LINEAR = {"bf16": linear_kernels("bfloat16"), "f32": linear_kernels("float32"), "i8": linear_kernels("int8")}
+ROTATED = linear_kernels("int8-rotated")
 SHARED = {"bf16": shared_kernels("bfloat16", 64, 32, "portable"), "f32": shared_kernels("float32", 64, 32)}
 TOLERANCE = {"bf16": 2.0**-8, "f32": 2e-5}  # of the larger of the result and CANCELLED
 CANCELLED = 0.05  # below this a result is a difference of larger numbers
@@ -52,16 +54,17 @@ def test_embedding_takes_each_token_from_the_core_that_holds_it(
     assert np.array_equal(hidden, table[tokens] * np.float32(scale))
 
 
-@pytest.mark.parametrize("weights", ["int8", "fp8", "fp8_e5m2"])
+@pytest.mark.parametrize("weights", ["int8", "int8-rotated", "fp8", "fp8_e5m2"])
 @pytest.mark.parametrize("scale", [1.0, 25.25])
-def test_embedding_from_codes_is_scaled(two_threads: WorkerPool, weights: Quantization, scale: float) -> None:
+def test_embedding_from_codes_is_scaled(two_threads: WorkerPool, weights: WeightFormat, scale: float) -> None:
     table = np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32)
     quantized, tokens = quantize_rows(table, weights), np.array([0, 47, 17], np.int32)
     tiles, hidden = to_tiles(quantized.codes, ""), aligned((3, 64), np.float32)
     operands = EmbedOperands(address(tiles), address(quantized.scales), address(hidden), 48, 64, float_bits(scale))
     kernel = linear_kernels(weights).embed_tiles
     run(two_threads, kernel, [operands], step_record(num_tokens=3, token_ids=address(tokens)))
-    assert np.allclose(hidden, dequantize_rows(quantized, weights)[tokens] * scale, rtol=1e-6, atol=0)
+    atol = 1e-5 if weights == "int8-rotated" else 0
+    assert np.allclose(hidden, dequantize_rows(quantized, weights)[tokens] * scale, rtol=1e-6, atol=atol)
 
 
 def _codes(rows: Array) -> tuple[Array, Array]:
@@ -93,7 +96,9 @@ def _padded(values: Array) -> Array:
     return wide
 
 
-def _reduce_norm(pool: WorkerPool, cell: str, hidden: Array, parts: Array, **changes: int) -> tuple[Array, Array]:
+def _reduce_norm(
+    pool: WorkerPool, cell: str, hidden: Array, parts: Array, kernel: Kernel | None = None, **changes: int
+) -> tuple[Array, Array]:
     """Panels and row scales of `hidden` [ROWS, WIDTH] with `parts` [n, ROWS, WIDTH] added, RMSNorm without weights."""
     panels, scales = to_panels(np.zeros((ROWS, WIDTH)), cell), np.zeros(ROWS, np.float32)
     ones, scratch = _padded(np.ones(SIZE)), aligned((pool.num_threads, WIDTH), np.float32)
@@ -120,7 +125,7 @@ def _reduce_norm(pool: WorkerPool, cell: str, hidden: Array, parts: Array, **cha
         index_field=0,
     )._replace(**changes)
     step = step_record(num_tokens=ROWS, num_samples=3, sample_rows=address(index))
-    run(pool, LINEAR[cell].reduce_norm, [operands], step)
+    run(pool, kernel or LINEAR[cell].reduce_norm, [operands], step)
     return panels, scales
 
 
@@ -237,15 +242,32 @@ def test_bfloat16_panels_are_packed_for_their_matmul(pool: WorkerPool, cell: str
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_rotated_panels_hold_the_rotated_rows(pool: WorkerPool, is_packed: bool) -> None:
-    """An outlier takes the steps of its neighbours no more: it is spread over four values."""
-    kernels, rows = linear_kernels("int8-rotated"), rounded(np.random.default_rng(0).standard_normal((5, 128)), "bf16")
+    """An outlier takes few of its row's steps: it is spread over 256 values."""
+    rows = rounded(np.random.default_rng(0).standard_normal((5, 576)), "bf16")
     rows[2, 70] = 100.0
-    panels, scales = to_panels(np.zeros((5, 128)), "i8"), np.zeros(5, np.float32)
-    source = to_panels(rows, "bf16") if is_packed else rows
-    operands = PackOperands(address(source), address(panels), address(scales), 128)
-    run(pool, kernels.repack if is_packed else kernels.pack_rows, [operands], step_record(num_tokens=5))
-    assert np.abs(scales / (np.abs(rotated(rows)).max(1) / 127) - 1).max() < 1e-6
-    assert np.abs(from_panels(panels, 5) * scales[:, None] - rotated(rows)).max() <= scales.max() * 0.501
+    panels, scales = to_panels(np.zeros((5, 576)), "i8"), np.zeros(5, np.float32)
+    source, scratch = to_panels(rows, "bf16") if is_packed else rows, aligned((pool.num_threads, 576), np.float32)
+    operands = PackOperands(address(source), address(panels), address(scales), 576)
+    operands = operands._replace(scratch=address(scratch), scratch_stride=scratch.strides[0])
+    run(pool, ROTATED.repack if is_packed else ROTATED.pack_rows, [operands], step_record(num_tokens=5))
+    assert _holds_rotated(panels, scales, rows)
+
+
+def _holds_rotated(panels: Array, scales: Array, rows: Array) -> bool:
+    want = rotated(rows.astype(np.float32))
+    assert np.abs(scales / (np.abs(want).max(1) / 127) - 1).max() < 1e-5
+    return bool(np.abs(from_panels(panels, len(rows)) * scales[:, None] - want).max() <= scales.max() * 0.501)
+
+
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_the_residual_stream_is_rotated_after_its_norm_and_stays_itself(pool: WorkerPool, is_normed: bool) -> None:
+    hidden = _padded(np.random.default_rng(4).standard_normal((ROWS, SIZE)))
+    before, changes = hidden.copy(), {} if is_normed else {"weight": 0}
+    parts = np.zeros((0, ROWS, WIDTH), np.float32)
+    panels, scales = _reduce_norm(pool, "i8", hidden, parts, kernel=ROTATED.reduce_norm, **changes)
+    normed = before / np.sqrt(np.square(before).sum(1, keepdims=True) / SIZE + 1e-5)
+    assert _holds_rotated(panels, scales, normed if is_normed else before)
+    assert np.array_equal(hidden, before)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -23,6 +23,7 @@ from server.kernels.lora import (
     lora_shrink_f32,
 )
 from server.kernels.matmul.epilogue import ACTIVATIONS
+from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
 from server.kernels.records import STEP, MatmulOperands, StepRecord, size_of
 from server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import (
@@ -178,6 +179,10 @@ def written(x: Array, form: Form) -> tuple[Array, Array | None, Array]:
         scales = (np.abs(x).max(1) / 127).astype(np.float32)
         codes = np.rint(x / scales[:, None])
         return to_panels(codes, "i8"), scales, codes * scales[:, None]
+    if form == "int8 rotated":
+        quantized = quantize_rows(x, "int8-rotated")
+        panels = to_panels(quantized.codes.view(np.int8).astype(np.float32), "i8")
+        return panels, quantized.scales, dequantize_rows(quantized, "int8-rotated")
     if form == "int8 chunks":
         chunks = np.zeros((32, K // 32, 32), np.float32)
         chunks[:ROWS] = x.reshape(ROWS, -1, 32)

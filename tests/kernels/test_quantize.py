@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config.formats import Quantization, WeightFormats
+from server.config.formats import Quantization, WeightFormat, WeightFormats
 from server.kernels.matmul.quantize import E4M3_MAX, E5M2_MAX, dequantize_rows, float8_table, quantize_rows, rotated
 
 ALL: list[Quantization] = ["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
@@ -69,11 +69,32 @@ def test_a_row_of_zeros_stays_zero(quantization: Quantization) -> None:
     assert np.isfinite(quantized.scales).all()
 
 
-def test_rotation_is_its_own_inverse_and_changes_no_product() -> None:
-    rng = np.random.default_rng(3)
-    rows, inputs = rng.standard_normal((2, 5, 192)).astype(np.float32)
-    assert np.allclose(rotated(rotated(rows)), rows, atol=1e-6)
-    assert np.allclose(rotated(inputs) @ rotated(rows).T, inputs @ rows.T, atol=1e-5)
+@pytest.mark.parametrize("width", [64, 192, 576, 2048])
+def test_rotation_is_orthogonal_and_changes_no_product(width: int) -> None:
+    rows, inputs = np.random.default_rng(3).standard_normal((2, 5, width)).astype(np.float32)
+    four = np.full((4, 4), 0.5) - np.eye(4)
+    blocks = np.kron(np.eye(width // 64), np.kron(four, np.kron(four, four)))
+    quarters = np.kron(four, np.eye(width // 4))
+    assert np.allclose(rotated(rows), rows @ blocks @ quarters, atol=1e-5)
+    assert np.allclose(rotated(inputs) @ rotated(rows).T, inputs @ rows.T, atol=1e-3)
+
+
+def test_equal_values_are_not_added_up_by_the_rotation() -> None:
+    assert np.array_equal(rotated(np.full((2, 576), 3.0, np.float32)), np.full((2, 576), 3.0))
+
+
+def test_an_outlier_in_each_input_costs_the_others_little() -> None:
+    """A channel at 40 times the others' size takes most of a token's steps unless it is rotated."""
+    rng = np.random.default_rng(9)
+    inputs, rows = rng.standard_normal((64, 576)).astype(np.float32), rng.standard_normal((96, 576)).astype(np.float32)
+    inputs[:, 100] *= 40
+    want = inputs @ rows.T
+
+    def error(quantization: WeightFormat) -> float:
+        left, right = (dequantize_rows(quantize_rows(each, quantization), quantization) for each in (inputs, rows))
+        return float(np.linalg.norm(left @ right.T - want) / np.linalg.norm(want))
+
+    assert error("int8-rotated") < error("int8") / 2
 
 
 def test_rotated_rows_stand_for_the_rows() -> None:
@@ -98,11 +119,11 @@ def test_float8_scales_are_chosen_for_the_row(quantization: Quantization) -> Non
     assert error < 0.97 * np.square(nearest - rows).sum()
 
 
-def test_only_down_projections_that_this_server_quantizes_are_rotated() -> None:
-    formats = WeightFormats("bfloat16", "int8", (), is_rotated=True)
-    assert formats.of("model.layers.0.mlp.down_proj", has_outliers=True) == "int8-rotated"
-    assert formats.of("model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj") == "int8"
-    assert WeightFormats("bfloat16", "int8").of("model.layers.0.mlp.down_proj", has_outliers=True) == "int8"
+def test_only_matrices_that_this_server_quantizes_are_rotated() -> None:
+    formats = WeightFormats("bfloat16", "int8", ("lm_head",), from_values=True)
+    assert formats.of("model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj") == "int8-rotated"
+    assert formats.of("lm_head") == "bfloat16"
+    assert WeightFormats("bfloat16", "int8").of("model.layers.0.mlp.down_proj") == "int8"
 
 
 def test_modules_left_out_are_named_whole_or_by_a_parent() -> None:

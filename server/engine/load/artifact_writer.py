@@ -123,7 +123,7 @@ def _write(
         quantization=model.formats.quantization,
         modules_to_not_convert=model.formats.modules_to_not_convert,
         wide_modules=tuple(sorted(model.formats.wide_modules)),
-        is_rotated=model.formats.is_rotated,
+        from_values=model.formats.from_values,
         group_size=model.formats.groups.size,
         is_symmetric=model.formats.groups.is_symmetric,
         config_sha256=digest,

@@ -107,6 +107,7 @@ class _Loading:
             formats.groups,
             config.lora,
             formats.wide_modules,
+            formats.from_values,
         )
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
         self._core_ids = group_cores(config, self._instance)
@@ -274,15 +275,14 @@ class _Loading:
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
     ) -> EngineInfo:
         config, spec = self._config, self._spec
-        weights = main_format(spec, self._model.formats)
+        weights, length = main_format(spec, self._model.formats), self._max_model_len
         host_memory = host_bytes(cores)
         notes = (
-            f"{spec.architecture}, {num_params(spec) / 1e6:,.1f}M parameters in {weights}, "
-            f"context {self._max_model_len}",
+            f"{spec.architecture}, {num_params(spec) / 1e6:,.1f}M parameters in {weights}, context {length}",
             *memory_notes(config, self._core_ids, ledger, host_memory, weights),
         )
         return EngineInfo(
-            max_model_len=self._max_model_len,
+            max_model_len=length,
             cache=cache,
             max_num_queued_reqs=config.max_num_queued_reqs,
             device=config.device,

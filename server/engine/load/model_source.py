@@ -114,13 +114,12 @@ def _formats(directory: Path, requested: RequestedFormats, stored: Stored | None
     """Formats served: 8-bit codes that are in the files stay as they are, or become `dtype` where they are left out."""
     if not isinstance(stored, StoredQuantization):
         quantization = None if requested.quantization == "none" else requested.quantization
-        is_rotated = quantization == "int8"
         return WeightFormats(
             requested.dtype,
             quantization,
             requested.modules_to_not_convert,
-            is_rotated,
-            requested.groups or DEFAULT_GROUPS,
+            from_values=True,
+            groups=requested.groups or DEFAULT_GROUPS,
         )
     if requested.quantization not in (None, stored.quantization):
         raise SettingsError(

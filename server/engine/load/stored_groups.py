@@ -27,6 +27,7 @@ from server.config.formats import (
 from server.device.layout import GROUP_MULTIPLE
 from server.engine.load.shard_reader import ShardReader
 from server.kernels.matmul.groups import Float32, GroupedRows, as_float16, zero_code
+from server.models.graph import is_output
 from server.models.ops import Part
 from server.models.spec import ModelSpec
 from server.placement.matrices import PackedShape, packed_shapes
@@ -63,7 +64,8 @@ class StoredGroups:
             size = max(SIZES, key=lambda each: len(self._kept(shapes, each)))
             groups = requested.groups or WeightGroups(size, self._is_symmetric(parts))
         if requested.quantization == "int4":
-            return replace(formats, groups=groups)
+            keeps_output = any(is_output(shape.linear) for shape in self._kept(shapes, groups.size))
+            return replace(formats, groups=groups, from_values=not keeps_output)
         if requested.dtype == "float32":
             return formats
         return self._as_stored(shapes, replace(formats, groups=groups), requested.may_microscale)
@@ -84,6 +86,7 @@ class StoredGroups:
         return replace(
             formats,
             quantization=main,
+            from_values=False,
             modules_to_not_convert=tuple(left_out),
             groups=formats.groups if sizes["int4"] else DEFAULT_GROUPS,
             wide_modules=frozenset(_modules(shapes, wide)),

@@ -5,9 +5,7 @@ to +-57344. Codes below the smallest normal number are zero: tile units flush th
 steps are relative, so what a row's scale decides is where its values fall between powers of two: of some scales the one
 with the least squared error is taken.
 
-int8-rotated: activations and weights are multiplied by the same orthogonal matrix along k, which changes no product but
-spreads an outlier over several values, as in QuaRot (https://arxiv.org/abs/2404.00456). Here it is the Hadamard matrix
-of order 4, on elements 16 apart of each 64: for a kernel two additions a value.
+int8-rotated is int8 of rows that rotation.py has rotated.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ import numpy.typing as npt
 
 from server.config.formats import WeightFormat
 from server.kernels.isa.jit import HostFunction, inline
+from server.kernels.rotation import rotate_rows, rotate_rows_back
 
 ROUNDER = np.float32(1.5 * 2**23)  # added and taken away again it rounds to a whole number, ties to even
-ROTATED, ROTATED_APART = 4, 16  # values that are mixed with each other, and their distance
 FLOAT8_SCALES, FLOAT8_SAMPLE = 8, 256  # scales that are tried for a row, on so many of its values
 
 Float32 = npt.NDArray[np.float32]
@@ -158,23 +156,10 @@ def float8_rows(
 
 
 def rotated(rows: Float32) -> Float32:
-    """Each row times the rotation, [N, K] with K a multiple of 64; twice is the row itself."""
-    turned = np.empty(rows.shape, np.float32)
-    rotate_groups(*(each.reshape(-1, ROTATED, ROTATED_APART) for each in (np.ascontiguousarray(rows), turned)))
-    return turned
-
-
-@HostFunction
-def rotate_groups(groups: Float32, turned: Float32) -> None:
-    """Both [groups, 4, 16]."""
-    half = np.float32(0.5)
-    for i in range(groups.shape[0]):
-        for k in range(ROTATED_APART):
-            a, b, c, d = groups[i, 0, k] * half, groups[i, 1, k] * half, groups[i, 2, k] * half, groups[i, 3, k] * half
-            turned[i, 0, k] = (a + b) + (c + d)
-            turned[i, 1, k] = (a - b) + (c - d)
-            turned[i, 2, k] = (a + b) - (c + d)
-            turned[i, 3, k] = (a - b) - (c - d)
+    """Return the rows rotated, [N, K] with K a multiple of 64."""
+    source, target = np.ascontiguousarray(rows, np.float32), np.empty(rows.shape, np.float32)
+    rotate_rows(source.ctypes.data, target.ctypes.data, *rows.shape)
+    return target
 
 
 def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Float32:
@@ -185,7 +170,9 @@ def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Flo
     else:
         values = float8_table(quantization)[codes]
     values *= quantized.scales[:, None]
-    return rotated(values) if quantization == "int8-rotated" else values
+    if quantization == "int8-rotated":
+        rotate_rows_back(values.ctypes.data, *values.shape)
+    return values
 
 
 def float8_table(quantization: WeightFormat) -> Float32:

@@ -221,7 +221,7 @@ def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
-        (lambda m: m.update(format_version=1), "format_version is 1: this server reads 3"),
+        (lambda m: m.update(format_version=1), "format_version is 1: this server reads 4"),
         (lambda m: m.pop("format_version"), "format_version is missing"),
         (lambda m: m["model"].update(num_layers=1), "model differs"),
         (lambda m: m["padded_sizes"].update(hidden=128), "padded_sizes differs"),

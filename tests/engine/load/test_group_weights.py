@@ -19,6 +19,7 @@ from server.engine.load.stored_groups import StoredGroups
 from server.errors import DeviceError
 from server.kernels.matmul.groups import dequantize_groups
 from server.models.tensors import linear_modules
+from server.placement.host_footprint import packed_weight_bytes
 from server.placement.matrices import packed_shapes
 from server.placement.shard import ShardSpec
 from tests.checkpoint.test_packed import (
@@ -99,6 +100,24 @@ def test_microscaling_is_refused_on_parts_without_it(tmp_path: Path, load: Load,
         load(tmp_path / "m", device="inf2.xlarge", quantization=quantization)
     engine = load(tmp_path / "m", device="trn3-gen1", quantization=quantization)
     engine.runner.close()
+
+
+@pytest.mark.parametrize("quantization", ["int4", "mxfp4"])
+@pytest.mark.parametrize("shape", ["tiny-qwen2", "tiny-gemma3"])  # tied, and untied
+def test_the_output_layer_of_four_bit_formats_takes_eight(
+    tmp_path: Path, load: Load, shape: str, quantization: Quantization
+) -> None:
+    """The engine holds the bytes that the account foresaw. A layer that is left out keeps its values."""
+    write_checkpoint(shape, tmp_path / "m", Options())
+    engine = load(tmp_path / "m", quantization=quantization, allow_unsupported_types=True)
+    engine.runner.close()
+    shard = ShardSpec.of(engine.spec, 1)
+    *layers, head = packed_shapes(engine.spec, shard)
+    assert {each.format_in(engine.formats) for each in layers} == {quantization}
+    assert head.format_in(engine.formats) == "int8-groups"
+    assert engine.info.host_memory["weights"] == packed_weight_bytes(engine.spec, shard, engine.formats)
+    left_out = RequestedFormats("bfloat16", quantization, head.modules)
+    assert head.format_in(open_model(tmp_path / "m", left_out, 1).formats) == "bfloat16"
 
 
 FILES = [

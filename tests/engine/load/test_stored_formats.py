@@ -91,6 +91,20 @@ def test_each_matrix_has_the_format_that_holds_it(
     assert np.array_equal(logits(load(tmp_path / "out")), got)
 
 
+@pytest.mark.parametrize(
+    ("kind", "weights"), [(Kind.Q4_0, "int4"), (Kind.Q8_0, "int8-groups"), (Kind.F16, "int8-groups")], ids=str
+)
+def test_int4_widens_an_output_layer_whose_codes_are_not_four_bits(
+    tmp_path: Path, divisible: str, kind: Kind, weights: WeightFormat
+) -> None:
+    """Codes of the file stay as they are: eight bits for four would only take memory."""
+    path = write_pair(divisible, tmp_path, lambda name: kind if name == "lm_head.weight" else Kind.Q4_0)
+    directory = gguf_directory(path, tmp_path / "cache")
+    found = differences(directory, RequestedFormats("bfloat16", "int4"), 1)
+    assert found.pop("lm_head")[0] == weights
+    assert {each for each, _ in found.values()} == {"int4"}
+
+
 def test_a_tied_table_of_codes_is_gathered_and_multiplied(tmp_path: Path, load: Load) -> None:
     path = write_pair(
         "tiny-gemma3", tmp_path, lambda name: Kind.F16 if name.endswith("down_proj.weight") else Kind.Q8_0

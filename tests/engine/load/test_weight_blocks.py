@@ -34,7 +34,7 @@ from server.placement.shard import ShardSpec
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 MIB = 1 << 20
-ROTATED = WeightFormats("bfloat16", "int8", is_rotated=True)
+ROTATED = WeightFormats("bfloat16", "int8", from_values=True)
 GROUPED = WeightFormats("bfloat16", "int4", groups=WeightGroups(64, is_symmetric=False))
 
 
