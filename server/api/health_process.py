@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import socket
 import struct
 import time
@@ -17,7 +16,7 @@ from http import HTTPStatus
 from multiprocessing.process import BaseProcess, parent_process
 
 from server.device.confinement import give_up_network
-from server.device.fork_server import light_context
+from server.device.fork_server import light_context, no_interrupts_for_children
 from server.device.shared_file import SharedFile
 
 BEAT_S = 0.5
@@ -41,7 +40,8 @@ class HealthProcess:
         self._beat(phases[0])
         args = (listener, file, tuple(phases))
         self._process: BaseProcess = light_context().Process(target=_run, args=args, name="health", daemon=True)
-        self._process.start()
+        with no_interrupts_for_children():
+            self._process.start()
         listener.close()
 
     async def follow(self, phase: Callable[[], str]) -> None:
@@ -72,7 +72,6 @@ def answer(path: str, phase: str, age_s: float) -> tuple[int, str]:
 
 def _run(listener: socket.socket, file: SharedFile, phases: Sequence[str]) -> None:
     """Main function of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     give_up_network()
     asyncio.run(_serve(listener, file, phases))
 

@@ -336,8 +336,8 @@ def test_a_client_that_leaves_takes_its_texts_along(encoder: Server, http: httpx
     aborted = 'vllm:request_success_total{engine="0",finished_reason="abort"'
     before = metric(http.get("/metrics").text, aborted)
     with socket.create_connection(("127.0.0.1", encoder.port)) as connection:
-        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         until(lambda: metric(http.get("/metrics").text, "vllm:num_requests_waiting{") > 0)
     until(lambda: metric(http.get("/metrics").text, aborted) > before)
     until(lambda: metric(http.get("/metrics").text, "vllm:num_requests_waiting{") == 0)

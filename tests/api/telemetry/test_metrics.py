@@ -37,8 +37,8 @@ def ask(server: Server) -> socket.socket:
     """A client that has asked for a long stream and reads nothing."""
     client = socket.create_connection(("127.0.0.1", server.port))
     body = json.dumps(LONG)
-    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    client.sendall((head + body).encode())
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
     return client
 
 
