@@ -1,4 +1,4 @@
-"""What OpenAI's client keeps on the server: conversations, items that are referred to, and conversations in short."""
+"""Conversations, references to items and compaction, by OpenAI's client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Anthropic's clients put into requests beyond plain text, by Anthropic's client and a model that repeats it."""
+"""Requests of Anthropic's clients beyond plain text, by Anthropic's client and a model that repeats its prompt."""
 
 from __future__ import annotations
 

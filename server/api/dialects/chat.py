@@ -221,7 +221,7 @@ class ChatAdapter:
         return self._usage.encode(self._chunk([choice]), self.generation)
 
     def _chunk_choices(self, part: MessagePart, delta: Delta) -> Iterable[ChatChunkChoice]:
-        """What a delta has to show. The end comes apart from calls: OpenAI's helper would miss that they are done."""
+        """Chunks of a delta. The end comes apart from calls: OpenAI's helper would miss that they are done."""
         calls = [*part.calls, *part.custom_calls]
         choice = ChatChunkChoice(
             index=delta.index,

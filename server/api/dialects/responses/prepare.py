@@ -69,7 +69,7 @@ def _check(body: ResponsesRequest) -> None:
 
 
 async def _fitted(body: ResponsesRequest, messages: Messages, rendered: Callable[[Messages], Awaitable[T]]) -> T:
-    """What `rendered` makes; with truncation "auto" without as few of the oldest messages as are too many."""
+    """The result of `rendered`; truncation "auto" drops as few of the oldest messages as make the rest fit."""
 
     async def without(num_oldest: int) -> T:
         return await rendered(messages.without(num_oldest) if num_oldest else messages)
