@@ -46,6 +46,7 @@ OF_RESPONSES: list[Case] = [
     ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
     ({"context_management": [{"type": "compaction"}]}, "context_management"),
     ({"moderation": {"model": "a"}}, "moderation"),
+    ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"background": True, "store": False}, "store"),
     ({"reasoning": {"summary": "long"}}, "reasoning.summary"),

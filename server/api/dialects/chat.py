@@ -14,7 +14,7 @@ from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import requested_format
-from server.api.pipeline.prompts import chat_prompt, content_text, template_source
+from server.api.pipeline.prompts import Prompt, chat_prompt, content_text, template_source
 from server.api.pipeline.respond import respond
 from server.api.pipeline.room import require_room
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
@@ -86,12 +86,11 @@ async def prepare_conversation(
     return Conversation(name, generation_of(service, origin, body, sampling, ([prompt], most, grammar)), plan)
 
 
-async def num_prompt_tokens(service: Service, body: ChatRequest) -> int:
-    """Number of tokens that the prompt of a conversation has. Raises RequestError."""
+async def prompt_of(service: Service, body: ChatRequest) -> Prompt:
+    """The prompt of a conversation, which nothing is generated for. Raises RequestError."""
     validate(service, body)
     tools = tool_plan(service.model, service.config, body)
-    prompt = await chat_prompt(service.model, body, template_fields(body), list(tools.offered))
-    return len(prompt.token_ids)
+    return await chat_prompt(service.model, body, template_fields(body), list(tools.offered))
 
 
 def template_fields(body: ChatRequest) -> dict[str, Any]:
