@@ -11,7 +11,8 @@ from tests.api.bad_requests import CHAT, HELLO, OF_GENERATION, TEXT, BadRequest,
 from tests.api.serving import MAX_MODEL_LEN, VOCAB_SIZE
 
 INVOKE = "/invocations"
-RESPONSES, BATCHES = "/v1/responses", "/v1/batches"
+RESPONSES, BATCHES, CONVERSATIONS = "/v1/responses", "/v1/batches", "/v1/conversations"
+CONVERSATION = f"{CONVERSATIONS}/{{conversation_id}}"
 LOAD, UNLOAD, ABORT = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/admin/abort-request"
 ENCODING = ("/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank")
 WITHOUT = ("input", "input", "input", "text_1", "text_1", "query", "query", "query")  # the first field that each needs
@@ -26,7 +27,10 @@ OF_RESPONSES: list[Case] = [
     ({"input": [{"role": "user"}]}, "input[0].content"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+    ({"input": [{"type": "item_reference"}]}, "input[0].id"),
+    ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0].type"),
+    ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}, "input[0].input"),
+    ({"input": [{"type": "compaction"}]}, "input[0].encrypted_content"),
     ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
     ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
     ({"input": "x" * MAX_MODEL_LEN}, "input"),
@@ -38,15 +42,22 @@ OF_RESPONSES: list[Case] = [
     ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
     ({"metadata": {"a": 1}}, "metadata.a"),
     ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
-    ({"conversation": "conv_1"}, "conversation"),
+    ({"conversation": 3}, "conversation"),
+    ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
+    ({"context_management": [{"type": "compaction"}]}, "context_management"),
+    ({"moderation": {"model": "a"}}, "moderation"),
+    ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"background": True, "store": False}, "store"),
-    ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+    ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
     ({"truncation": "some"}, "truncation"),
     ({"stream": "yes"}, "stream"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    ({"tools": [{"type": "namespace", "description": "a", "tools": [TOOL]}]}, "tools[0].name"),
+    ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0].type"),
+    ({"tools": [TOOL | {"tools": [TOOL]}]}, "tools[0].tools"),
     ({"tools": [TOOL]}, "tools"),  # its chat template knows none
     ({"tool_choice": "auto"}, "tool_choice"),
     ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
@@ -67,7 +78,7 @@ OF_BATCHES: list[Case] = [
     ({"endpoint": None}, "endpoint"),
     ({"endpoint": 5}, "endpoint"),
     ({"endpoint": "/v1/moderations"}, "endpoint"),
-    ({"endpoint": "/v1/messages"}, "endpoint"),
+    ({"endpoint": "/v1/messages/batches"}, "endpoint"),
     ({"completion_window": None}, "completion_window"),
     ({"completion_window": 24}, "completion_window"),
     ({"completion_window": "soon"}, "completion_window"),
@@ -76,6 +87,14 @@ OF_BATCHES: list[Case] = [
     ({"metadata": []}, "metadata"),
     ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, "output_expires_after.seconds"),
     ({"output_expires_after": {"anchor": "now", "seconds": 3600}}, "output_expires_after.anchor"),
+]
+
+OF_ITEMS: list[Case] = [
+    ({"items": [{"type": "message", "content": "a"}]}, "items[0].role"),
+    ({"items": [{"role": "user", "content": "a"}, {"type": "web_search_call"}]}, "items[1].type"),
+    ({"items": [{"type": "item_reference", "id": "msg_1"}]}, "items[0].type"),
+    ({"items": [{"role": "user", "content": "a"}] * 21}, "items"),
+    ({"items": 5}, "items"),
 ]
 
 OF_ADAPTERS: list[Case] = [
@@ -101,6 +120,15 @@ OTHERS: list[tuple[str, dict[str, Any], int, str | None]] = [
     *((path, {}, 400, param) for path, param in zip(ENCODING, WITHOUT, strict=True)),
     (RESPONSES, {"input": "a", "model": "gpt-9"}, 404, "model"),
     (RESPONSES, {"input": "a", "previous_response_id": "resp_1"}, 404, "previous_response_id"),
+    (RESPONSES, {"input": "a", "conversation": "conv_1"}, 404, "conversation"),
+    (RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}, 404, "input[0].id"),
+    *((f"{RESPONSES}/{path}", {}, 400, "input") for path in ("input_tokens", "compact")),
+    *((f"{RESPONSES}/{path}", {"input": 5}, 400, "input") for path in ("input_tokens", "compact")),
+    (f"{RESPONSES}/compact", {"input": "a", "model": "gpt-9"}, 404, "model"),
+    *((path, {"metadata": {"a": 1}}, 400, "metadata.a") for path in (CONVERSATIONS, CONVERSATION)),
+    (CONVERSATION, {}, 400, "metadata"),
+    (CONVERSATION, {"metadata": {}}, 404, "conversation_id"),
+    (f"{CONVERSATION}/items", {"items": []}, 404, "conversation_id"),
     (f"{RESPONSES}/resp_1/cancel", {}, 404, "response_id"),
     (BATCHES, {"input_file_id": "a", "endpoint": CHAT, "completion_window": "1d"}, 404, "input_file_id"),
     (f"{BATCHES}/batch_1/cancel", {}, 404, "batch_id"),
@@ -160,6 +188,8 @@ BAD_REQUESTS = [
         BadRequest(BATCHES, {"input_file_id": "a", "endpoint": CHAT, "completion_window": "1d"} | body, 400, param)
         for body, param in OF_BATCHES
     ),
+    *(BadRequest(CONVERSATIONS, body, 400, param) for body, param in OF_ITEMS),
+    *(BadRequest(f"{CONVERSATION}/items", body, 400, param) for body, param in OF_ITEMS),
     *(BadRequest(LOAD, {"lora_name": "a", "lora_path": "b"} | body, 400, param) for body, param in OF_ADAPTERS),
     *(BadRequest(UNLOAD, {"lora_name": "a"} | body, 400, param) for body, param in OF_ADAPTERS),
     *(BadRequest(ABORT, body, 400, param) for body, param in OF_ABORTS),
@@ -175,6 +205,9 @@ BAD_PATHS: list[tuple[str, str, int, str]] = [
     ("GET", f"{RESPONSES}/resp_1/input_items?limit=0", 400, "limit"),
     ("GET", f"{RESPONSES}/resp_1/input_items?order=up", 400, "order"),
     ("DELETE", f"{RESPONSES}/resp_1", 404, "response_id"),
+    *((method, f"{CONVERSATIONS}/conv_1", 404, "conversation_id") for method in ("GET", "DELETE")),
+    *((method, f"{CONVERSATIONS}/conv_1/items/msg_1", 404, "conversation_id") for method in ("GET", "DELETE")),
+    ("GET", f"{CONVERSATIONS}/conv_1/items?limit=0", 400, "limit"),
     ("GET", "/v1/files?order=up", 400, "order"),
     ("GET", "/v1/files?limit=0", 400, "limit"),
     ("GET", "/v1/files?after=file-1", 404, "after"),

@@ -204,7 +204,8 @@ NAMED: list[Case] = [
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
-    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].source"),
+    ({"messages": [{"role": "user", "content": [{"type": "container_upload"}]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].input"),
@@ -226,6 +227,10 @@ NAMED: list[Case] = [
     ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ({"mcp_servers": [{}]}, "mcp_servers"),
+    ({"compaction": {"type": "enabled"}}, "compaction"),
+    ({"thread": {"type": "create"}}, "thread"),
+    ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0].type"),
+    ({"context_management": {"edits": [{}]}}, "context_management.edits[0].type"),
     ({"stream": "yes"}, "stream"),
 ]
 

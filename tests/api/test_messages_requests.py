@@ -1,4 +1,4 @@
-"""What Anthropic's clients put into requests beyond plain text, by Anthropic's client and a model that repeats it."""
+"""Requests of Anthropic's clients beyond plain text, by Anthropic's client and a model that repeats its prompt."""
 
 from __future__ import annotations
 
@@ -247,3 +247,33 @@ def test_an_image_is_refused_by_its_place(told: anthropic.Anthropic) -> None:
     data = base64.b64encode(b"a").decode()
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     assert "messages[1].content[0].type" in refused(told, user({"type": "text", "text": "a"}), user(image))
+
+
+REFUSES = "{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}"
+
+
+@pytest.mark.parametrize("strict", [REFUSES, ""], ids=["refuses", "leaves out"])
+def test_a_system_message_in_the_middle_reaches_models_that_have_none_there(
+    checkpoint: Path, tmp_path: Path, strict: str
+) -> None:
+    each = strict + "{% if m.role != 'system' or loop.first %}{{ m.role }}: {{ m.content }};{% endif %}"
+    template = tmp_path / "template.jinja"
+    template.write_text("<|pad|>{% for m in messages %}" + each + "{% endfor %}<|pad|>")
+    user_a, assistant, user_c = (
+        {"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))
+    )
+    late: Any = {"role": "system", "content": "L"}
+    options = ("--device", "echo", "--chat-template", str(template))
+    with (
+        running_server(checkpoint, *options) as server,
+        anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0) as client,
+    ):
+        text = answer(client, user_a, late, assistant, late, user_c, system="S")
+        assert text == "system: S;user: a\n<system>\nL\n</system>;assistant: b;user: <system>\nL\n</system>\nc;"
+        counts = [
+            client.messages.count_tokens(model="fake", messages=messages).input_tokens  # type: ignore[arg-type]
+            for messages in ([user_a, late], [user_a])
+        ]
+        assert counts[0] - counts[1] == len("\n<system>\nL\n</system>")
+        image: Any = {"type": "image", "source": {"type": "url", "url": "https://a.example"}}
+        assert "messages[3].content[0].type" in refused(client, user_a, assistant, late, user(image))

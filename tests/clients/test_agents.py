@@ -64,7 +64,7 @@ def task(*calls: tuple[str, dict[str, Any]]) -> str:
 
 
 def run(project: Path, command: list[str], **environment: str) -> str:
-    """What an agent writes to its standard output; it has to end with success."""
+    """Run an agent to its end with success; returns its standard output."""
     binaries = f"{MODULES / '.bin'}:{os.environ['PATH']}"
     ended = subprocess.run(
         command,
@@ -101,7 +101,7 @@ def test_claude_code_runs_a_command_and_writes_a_file(scripted: Server, project:
     bash = ("Bash", {"command": "cat note.txt", "description": "Show the note"})
     result = claude(scripted, project, task(bash))
     assert (result["is_error"], result["num_turns"]) == (False, 2)
-    assert result["result"] == f"It says: {SECRET}"
+    assert result["result"] == f"1 thoughts later it says: {SECRET}"
     assert result["usage"]["cache_read_input_tokens"] > 10_000  # the second turn begins as the first
     assert result["usage"]["cache_creation_input_tokens"] > 10_000
     write = ("Write", {"file_path": str(written), "content": SECRET.upper()})
@@ -120,7 +120,9 @@ def test_claude_code_loads_a_tool_that_it_has_deferred(scripted: Server, project
 def test_codex_runs_a_command(scripted: Server, project: Path) -> None:
     assert SECRET in codex(scripted, project, task(("exec_command", {"cmd": "cat note.txt"})))
     text = task(("exec_command", {"cmd": "cp note.txt copy.txt"}), ("exec_command", {"cmd": "ls"}))
-    assert "copy.txt" in codex(scripted, project, text, "-s", "workspace-write")
+    answer = codex(scripted, project, text, "-s", "workspace-write")
+    assert "2 thoughts later" in answer
+    assert "copy.txt" in answer
     assert (project / "copy.txt").read_text() == f"{SECRET}\n"
 
 

@@ -93,12 +93,11 @@ async def prepare_conversation(
     return Conversation(name, generation, plan)
 
 
-async def num_prompt_tokens(service: Service, body: ChatRequest) -> int:
-    """Number of tokens that the prompt of a conversation has. Raises RequestError."""
+async def prompt_of(service: Service, body: ChatRequest) -> Prompt:
+    """The prompt of a conversation, which nothing is generated for. Raises RequestError."""
     validate(service, body)
     tools = tool_plan(service.model, service.config, body)
-    prompt = await chat_prompt(service.model, body, template_fields(body), list(tools.offered))
-    return len(prompt.token_ids)
+    return await chat_prompt(service.model, body, template_fields(body), list(tools.offered))
 
 
 def _given_prompt(model: ServedModel, body: ChatRequest) -> Prompt | None:
@@ -246,7 +245,7 @@ class ChatAdapter:
         return self._usage.encode(self._chunk([choice]), self.generation)
 
     def _chunk_choices(self, part: MessagePart, delta: Delta) -> Iterable[ChatChunkChoice]:
-        """What a delta has to show. The end comes apart from calls: OpenAI's helper would miss that they are done."""
+        """Chunks of a delta. The end comes apart from calls: OpenAI's helper would miss that they are done."""
         calls = [*part.calls, *part.custom_calls]
         choice = ChatChunkChoice(
             index=delta.index,

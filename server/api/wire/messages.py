@@ -186,7 +186,7 @@ class EditParam(WireModel):
 
 
 class ContextParam(WireModel):
-    """What of the conversation is left out of the prompt."""
+    """Parts of the conversation that are left out of the prompt."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

@@ -191,7 +191,7 @@ def _results(paths: list[str]) -> Iterator[bytes]:
 
 
 def _result(record: dict[str, Any]) -> dict[str, Any]:
-    """What became of a request, in Anthropic's words."""
+    """The result of a request, in Anthropic's words."""
     response, error = record["response"], record["error"]
     if response is None:
         return {"type": "expired" if error["code"] == "batch_expired" else "canceled"}

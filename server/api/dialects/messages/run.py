@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from server.api.dialects.chat import num_prompt_tokens, prepare_conversation
+from server.api.dialects.chat import Conversation, prepare_conversation, prompt_of
 from server.api.dialects.messages.conversation import chat_request
+from server.api.dialects.messages.late_system import rendered
 from server.api.dialects.messages.writer import MessageWriter
 from server.api.dialects.terms import Terms
 from server.api.http.origin import Origin
@@ -23,8 +24,11 @@ from server.api.wire.messages import CountTokensRequest, MessagesRequest
 async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:
     """Check and render a request. Raises RequestError in the terms of `body`."""
     chat, terms = await _chat(service, body)
-    with terms.applied():  # `max_tokens` beyond the context is cut, and the message says so
-        conversation = await prepare_conversation(origin, chat, service, clips=True)
+
+    async def render(given: ChatRequest) -> Conversation:  # `max_tokens` beyond the context is cut; the answer says so
+        return await prepare_conversation(origin, given, service, clips=True)
+
+    conversation = await rendered(chat, terms, render, lambda made: made.generation.prompts[0].text or "")
     cache = service.model.info.cache
     cached_in = cache.block_size if cache.enable_prefix_caching and has_cache_control(body) else None
     return MessageWriter(conversation, body, f"msg_{origin.request_id}", cached_in)
@@ -33,8 +37,8 @@ async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> Me
 async def count(body: CountTokensRequest, service: Service) -> int:
     """Number of tokens that the prompt of such a message has. Raises RequestError."""
     chat, terms = await _chat(service, body)
-    with terms.applied():
-        return await num_prompt_tokens(service, chat)
+    prompt = await rendered(chat, terms, lambda given: prompt_of(service, given), lambda made: made.text or "")
+    return len(prompt.token_ids)
 
 
 def has_cache_control(body: CountTokensRequest) -> bool:

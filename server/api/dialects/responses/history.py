@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from server.api.dialects.responses.conversation import Asking
 from server.api.dialects.responses.items import items_of, own_items, owner_of
+from server.api.dialects.responses.records import require_room
 from server.api.errors import NotFound
 from server.api.service import Service
 from server.api.store.store import Store
-from server.api.wire.model import MAX_ITEMS
 from server.api.wire.responses import REFERENCE, InputItem, ResponsesRequest
 from server.errors import InvalidRequest
 
@@ -36,14 +36,9 @@ async def asked_of(body: Asking, service: Service, sees: str | None) -> Asked:
         before = await _before(body.previous_response_id, service, sees)
     elif conversation_id is not None:
         stored = await service.store.conversations.get(conversation_id, sees, "conversation")
+        require_room(stored, len(own_items(body)), "conversation")
         before = _read(json.loads(stored.items))
-    items = own_items(body)
-    if conversation_id is not None and len(before) + len(items) > MAX_ITEMS:
-        raise InvalidRequest(
-            f"The conversation has {len(before)} items; with {len(items)} more it would have over {MAX_ITEMS}.",
-            "conversation",
-        )
-    return Asked(before, await _resolved(items, before, service.store, sees))
+    return Asked(before, await _resolved(own_items(body), before, service.store, sees))
 
 
 async def _before(response_id: str, service: Service, sees: str | None) -> list[InputItem]:

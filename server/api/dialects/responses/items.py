@@ -45,7 +45,7 @@ class ItemIds:
 
 
 def owner_of(item_id: str) -> str | None:
-    """What the id of the item's response or conversation has behind its prefix; None for the id of a client."""
+    """The id of the item's response or conversation, without its prefix; None for an id that a client made."""
     found = _ITEM_ID.fullmatch(item_id)
     return None if found is None else found[1]
 

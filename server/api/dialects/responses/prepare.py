@@ -52,12 +52,9 @@ async def count(body: ResponsesRequest, service: Service, sees: str | None) -> i
     asked, tools = await asked_of(body, service, sees), tools_of(body.tools)
     messages = messages_of(body, asked.before, asked.items)
 
-    async def counted(kept: Messages) -> int:
-        request, terms = await service.parsing.run_large(partial(chat_request, body, kept, tools))
-        with terms.applied():
-            return await chat.num_prompt_tokens(service, request)
-
-    return await counted(messages)
+    request, terms = await service.parsing.run_large(partial(chat_request, body, messages, tools))
+    with terms.applied():
+        return len((await chat.prompt_of(service, request)).token_ids)
 
 
 def _check(body: ResponsesRequest) -> None:
@@ -65,12 +62,17 @@ def _check(body: ResponsesRequest) -> None:
     for field, instead in OFFERED.items():
         if getattr(body, field) is not None:
             raise InvalidRequest(f"{field} is not supported by this server; {instead} are.", field, UNSUPPORTED)
+    options = (body.model_extra or {}).get("prompt_cache_options")
+    if isinstance(options, dict) and options.get("prewarm"):
+        raise InvalidRequest(
+            "prompt_cache_options.prewarm is not supported by this server.", "prompt_cache_options", UNSUPPORTED
+        )
     if body.background and not body.is_stored:
         raise InvalidRequest("background needs the response to be stored: store may not be false.", "store")
 
 
 async def _fitted(body: ResponsesRequest, messages: Messages, rendered: Callable[[Messages], Awaitable[T]]) -> T:
-    """What `rendered` makes; with truncation "auto" without as few of the oldest messages as are too many."""
+    """The result of `rendered`; truncation "auto" drops as few of the oldest messages as make the rest fit."""
 
     async def without(num_oldest: int) -> T:
         return await rendered(messages.without(num_oldest) if num_oldest else messages)

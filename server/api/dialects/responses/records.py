@@ -16,6 +16,8 @@ from server.api.wire.model import MAX_ITEMS
 from server.api.wire.responses import InputItem
 from server.errors import InvalidRequest
 
+MAX_BYTES = 8 * 2**20  # of the items of a conversation that is added to
+
 
 def new_conversation(metadata: dict[str, str] | None, items: Sequence[InputItem], owner: str) -> StoredConversation:
     """A conversation that begins with `items`. Raises InvalidRequest."""
@@ -30,24 +32,34 @@ def new_conversation(metadata: dict[str, str] | None, items: Sequence[InputItem]
 async def add_items(
     store: ConversationStore, conversation_id: str, sees: str | None, items: Sequence[dict[str, Any]]
 ) -> None:
-    """Add items that are listed already. Raises NotFound, and InvalidRequest where they would be too many."""
+    """Add items that have ids and for which there was room before. Raises NotFound."""
     await store.update(conversation_id, sees, lambda stored: _with(stored, items, stored.num_made))
 
 
 async def add_new_items(
     store: ConversationStore, conversation_id: str, sees: str | None, items: Sequence[InputItem]
 ) -> list[dict[str, Any]]:
-    """Add items, as they are listed then. Raises NotFound, and InvalidRequest where they would be too many."""
+    """Add items; returns them as they are listed. Raises NotFound, and InvalidRequest where there is no room."""
     added: list[dict[str, Any]] = []
     _checked(items)
 
     def change(stored: StoredConversation) -> StoredConversation:
+        require_room(stored, len(items), "items")
         ids = ItemIds(conversation_id, stored.num_made)
         added.extend(listed(items, ids))
         return _with(stored, added, ids.num_made)
 
     await store.update(conversation_id, sees, change)
     return added
+
+
+def require_room(stored: StoredConversation, num_new: int, param: str) -> None:
+    """Raise InvalidRequest where a conversation is too long, or would be with so many items more."""
+    if len(stored.items) > MAX_BYTES:
+        raise InvalidRequest(f"The conversation has {len(stored.items)} bytes; at most {MAX_BYTES} go on.", param)
+    there = len(json.loads(stored.items))
+    if there + num_new > MAX_ITEMS:
+        raise InvalidRequest(f"The conversation has {there} items; {num_new} more are over its {MAX_ITEMS}.", param)
 
 
 def encoded(value: Any) -> bytes:
@@ -63,7 +75,4 @@ def _checked(items: Sequence[InputItem]) -> Sequence[InputItem]:
 
 
 def _with(stored: StoredConversation, items: Sequence[dict[str, Any]], num_made: int) -> StoredConversation:
-    there = json.loads(stored.items)
-    if len(there) + len(items) > MAX_ITEMS:
-        raise InvalidRequest(f"A conversation has at most {MAX_ITEMS} items; it has {len(there)}.", "items")
-    return replace(stored, items=encoded([*there, *items]), num_made=num_made)
+    return replace(stored, items=encoded([*json.loads(stored.items), *items]), num_made=num_made)

@@ -23,7 +23,6 @@ from server.api.store.records import StoredResponse
 from server.api.tools.message import MessageReader
 from server.api.wire.response import Response
 from server.api.wire.responses import ResponsesRequest
-from server.errors import InvalidRequest
 
 log = logging.getLogger("neuronserve.api")
 
@@ -124,7 +123,7 @@ class ResponseRun:
         items = [*self._listed, *self.response.model_dump(mode="json")["output"]]
         try:
             await add_items(self._service.store.conversations, self.response.conversation.id, self._sees, items)
-        except (NotFound, StorageFull, InvalidRequest) as error:
+        except (NotFound, StorageFull) as error:
             log.warning("%s is not in its conversation: %s", self.response.id, error)
 
     def _stored(self) -> StoredResponse:

@@ -39,7 +39,7 @@ from server.api.wire.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What the items of a response are written with."""
+    """Ids and names that the items of a response are written with."""
 
     ids: ItemIds
     tools: dict[str, tuple[str | None, str]] = field(default_factory=dict)  # namespace and name of each, by chat's name

@@ -1,0 +1,66 @@
+"""System messages behind the beginning of a conversation, which Claude Code sends and not every template has.
+
+Where a template refuses such a message, or leaves it out, its text becomes a part of the user's turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from server.api.dialects.terms import Terms
+from server.api.pipeline.prompts import content_text
+from server.api.wire.chat import ChatRequest, Message
+from server.errors import InvalidRequest
+
+REFUSED = "chat_template_error"
+T = TypeVar("T")
+
+
+async def rendered(
+    chat: ChatRequest, terms: Terms, render: Callable[[ChatRequest], Awaitable[T]], text_of: Callable[[T], str]
+) -> T:
+    """The result of `render`, whose prompt `text_of` reads: of the chat as it is, or else with its system messages in
+    turns of the user. Raises RequestError in the terms of the client."""
+    late = _late(chat.messages)
+    try:
+        with terms.applied():
+            made = await render(chat)
+    except InvalidRequest as error:
+        if not late or error.code != REFUSED:
+            raise
+    else:
+        text = text_of(made) if late else ""
+        if all(content_text(chat.messages[index], "messages").strip() in text for index in late):
+            return made
+    folded, places = _folded(chat.messages, terms.messages, late)
+    with replace(terms, messages=places).applied():
+        return await render(chat.model_copy(update={"messages": folded}))
+
+
+def _late(messages: Sequence[Message]) -> frozenset[int]:
+    """Places of the system messages that another message comes before."""
+    systems = [index for index, message in enumerate(messages) if message.role == "system"]
+    return frozenset(index for index in systems if any(message.role != "system" for message in messages[:index]))
+
+
+def _folded(
+    messages: Sequence[Message], places: Sequence[str], late: frozenset[int]
+) -> tuple[list[Message], list[str]]:
+    """Messages with the `late` ones in turns of the user, which they share with what the user says beside them."""
+    made: list[Message] = []
+    kept: list[str] = []
+    is_open = False  # the last message is a turn of the user that has a system message in it
+    for index, (message, place) in enumerate(zip(messages, places, strict=True)):
+        is_late = index in late
+        text = content_text(message, place) if message.role in ("system", "user") else ""
+        text = f"<system>\n{text}\n</system>" if is_late else text
+        if made and made[-1].role == "user" and (is_late or (is_open and message.role == "user")):
+            made[-1] = made[-1].model_copy(update={"content": f"{content_text(made[-1], kept[-1])}\n{text}"})
+            is_open = True
+        else:
+            made.append(Message(role="user", content=text) if is_late else message)
+            kept.append(place)
+            is_open = is_late
+    return made, kept
