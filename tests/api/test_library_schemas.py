@@ -143,6 +143,21 @@ def test_every_dialect_names_the_fault_in_its_own_shape(client: openai.OpenAI, r
     assert WRONG in choice["refusal"]
 
 
+def test_what_is_cut_is_not_checked_and_what_has_one_attempt_is(real_server: Server) -> None:
+    texts: list[tuple[dict[str, Any], bool]] = [
+        ({"stop": ["e"]}, False),  # of true and of false
+        ({"max_tokens": 1}, False),
+        ({"best_of": 3, "n": 2}, True),
+        ({}, True),
+    ]
+    with httpx.Client(base_url=real_server.url, timeout=60) as http:
+        for more, is_refused in texts:
+            request = {"prompt": "Hello", "guided_json": NEVER, "max_tokens": 30, **more}
+            choices = http.post("/v1/completions", json=request).json()["choices"]
+            assert len(choices) == request.get("n", 1)
+            assert [WRONG in (choice.get("refusal") or "") for choice in choices] == [is_refused] * len(choices), more
+
+
 class Twice(BaseModel):
     """Two different ones of one value: there is none."""
 
