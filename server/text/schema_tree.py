@@ -98,14 +98,16 @@ def _modern(schema: Schema) -> Schema:
             made["items"] = made.pop("additionalItems")
     if isinstance(dependencies := made.get("dependencies"), dict):
         del made["dependencies"]
-        for key, value in dependencies.items():
-            made.setdefault("dependentRequired" if isinstance(value, list) else "dependentSchemas", {})[key] = value
+        for new, is_list in (("dependentRequired", True), ("dependentSchemas", False)):
+            old = {key: value for key, value in dependencies.items() if isinstance(value, list) == is_list}
+            if old and isinstance(made.get(new, {}), dict):
+                made[new] = {**old, **made.get(new, {})}
     return made
 
 
-def python_pattern(pattern: str) -> re.Pattern[str] | None:
+def python_pattern(pattern: Any) -> re.Pattern[str] | None:
     """An ECMAScript pattern as Python reads it; None where Python cannot."""
     try:
         return re.compile(_NAMED_GROUP.sub("(?P<", pattern))
-    except (re.error, RecursionError, OverflowError):
+    except (re.error, RecursionError, OverflowError, TypeError):
         return None

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import anthropic
 import httpx
@@ -15,9 +15,10 @@ import jsonschema
 import openai
 import pytest
 import regex
+from pydantic import BaseModel, Field
 
 from tests.api.bad_requests import CHAT
-from tests.api.library_schemas import library_schemas
+from tests.api.library_schemas import Colour, library_schemas
 from tests.api.schemas import Schema, obj, whole
 from tests.api.serving import Server
 
@@ -140,6 +141,42 @@ def test_every_dialect_names_the_fault_in_its_own_shape(client: openai.OpenAI, r
     text_body = {"prompt": "Hello", "guided_json": NEVER, "max_tokens": 60}
     choice = httpx.post(f"{real_server.url}/v1/completions", json=text_body, timeout=60).json()["choices"][0]
     assert WRONG in choice["refusal"]
+
+
+def test_what_is_cut_is_not_checked_and_what_has_one_attempt_is(real_server: Server) -> None:
+    texts: list[tuple[dict[str, Any], bool]] = [
+        ({"stop": ["e"]}, False),  # of true and of false
+        ({"max_tokens": 1}, False),
+        ({"best_of": 3, "n": 2}, True),
+        ({}, True),
+    ]
+    with httpx.Client(base_url=real_server.url, timeout=60) as http:
+        for more, is_refused in texts:
+            request = {"prompt": "Hello", "guided_json": NEVER, "max_tokens": 30, **more}
+            choices = http.post("/v1/completions", json=request).json()["choices"]
+            assert len(choices) == request.get("n", 1)
+            assert [WRONG in (choice.get("refusal") or "") for choice in choices] == [is_refused] * len(choices), more
+
+
+class Twice(BaseModel):
+    """Two different ones of one value: there is none."""
+
+    digits: Annotated[set[Literal[1]], Field(min_length=2, max_length=2)]
+
+
+class Colours(BaseModel):
+    found: dict[Colour, bool]
+    seen: Annotated[set[Colour], Field(max_length=2)]
+
+
+def test_openais_own_parser_of_pydantic_models(client: openai.OpenAI) -> None:
+    """It parses what follows the schema, and leaves alone what is refused."""
+    options: Any = {"model": "fake", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 300, "seed": 1}
+    message = client.chat.completions.parse(response_format=Twice, **options).choices[0].message
+    assert message.parsed is None
+    assert "$.digits (uniqueItems)" in (message.refusal or "")
+    right = client.chat.completions.parse(response_format=Colours, temperature=1, **options).choices[0].message
+    assert isinstance(right.parsed, Colours), right
 
 
 def tool(schema: Schema, **more: Any) -> dict[str, Any]:

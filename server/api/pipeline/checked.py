@@ -7,6 +7,7 @@ What has been streamed cannot be taken back. Where a fault remains, the last del
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -115,11 +116,12 @@ class Checked:
 
     async def _passed(self) -> AsyncGenerator[list[Delta], None]:
         texts: dict[int, str] = {}
-        async for batch in self._first.deltas():
-            for delta in batch:
-                texts[delta.index] = texts.get(delta.index, "") + delta.text
-                await self._mark(delta, texts[delta.index])
-            yield batch
+        async with contextlib.aclosing(self._first.deltas()) as batches:
+            async for batch in batches:
+                for delta in batch:
+                    texts[delta.index] = texts.get(delta.index, "") + delta.text
+                    await self._mark(delta, texts[delta.index])
+                yield batch
 
     async def _attempts(self, again: Again) -> AsyncGenerator[list[Delta], None]:
         """All choices, each the first of its attempts that has no fault, or else its last one."""
@@ -146,7 +148,7 @@ class Checked:
 
     async def _mark(self, delta: Delta, text: str) -> None:
         """Look for a fault where the output has ended by itself."""
-        if delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str):
+        if delta.finish_reason == "stop" and delta.stop_reason is None:
             delta.fault = await self._check.fault(self.prompts[delta.index], text) or None
 
     def _sampling(self, index: int) -> SamplingParams:

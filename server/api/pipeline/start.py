@@ -54,6 +54,7 @@ def _unchecked(
     sampling: SamplingBuilder,
     planned: tuple[Sequence[Prompt], int | None, str],
 ) -> AnyGeneration:
+    """The generation under a grammar, without any check."""
     count = num_choices(body)
     if body.use_beam_search:
         return BeamGeneration(service, origin, body, sampling.sequences(*planned, num_choices=1))
