@@ -1,7 +1,8 @@
 """Accuracy of weight formats: a model's logits and perplexity against float32 in this engine, on the same text.
 
 Logits are compared at every position of teacher-forced windows. The relative error of the logits is
-||l - l32|| / ||l32|| over all positions, each row less its mean, which softmax ignores.
+||l - l32|| / ||l32|| over all positions, each row less its mean, which softmax ignores. The KL divergence is that of
+the format's next tokens from those of float32.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class FormatAccuracy:
     num_tokens: int
     relative_logits_error: float
     p99_relative_logits_error: float  # of single positions
+    kl_divergence: float  # nats, mean over the positions
     top1_agreement: float  # share of positions with the same likeliest token
     perplexity: float
     perplexity_delta: float  # perplexity / that of float32, less 1
@@ -52,6 +54,7 @@ class _Sums:
     errors: list[float]
     error_squared: float = 0.0
     norm_squared: float = 0.0
+    divergence: float = 0.0
     num_same: int = 0
     nats: float = 0.0
     num_scored: int = 0
@@ -63,6 +66,8 @@ class _Sums:
         self.errors += np.sqrt(error / norm).tolist()
         self.error_squared += float(error.sum())
         self.norm_squared += float(norm.sum())
+        log_expected = log_softmax(expected)
+        self.divergence += float((np.exp(log_expected) * (log_expected - log_softmax(actual))).sum())
         self.num_same += int((actual.argmax(axis=1) == expected.argmax(axis=1)).sum())
         self.nats += nats(actual[:-1], window[1:])
         self.num_scored += len(window) - 1
@@ -74,6 +79,7 @@ class _Sums:
             num_tokens=len(self.errors),
             relative_logits_error=math.sqrt(self.error_squared / self.norm_squared),
             p99_relative_logits_error=float(np.quantile(self.errors, 0.99)),
+            kl_divergence=self.divergence / len(self.errors),
             top1_agreement=self.num_same / len(self.errors),
             perplexity=perplexity,
             perplexity_delta=perplexity / (reference_perplexity or perplexity) - 1.0,
@@ -86,11 +92,16 @@ def _centered(logits: Logits) -> npt.NDArray[np.float64]:
     return centered
 
 
+def log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Log-probabilities of rows of logits [T, vocab]."""
+    shifted = logits - logits.max(axis=1, keepdims=True, initial=-np.inf)
+    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return found
+
+
 def nats(logits: npt.NDArray[np.float64], following: Sequence[int]) -> float:
     """Total negative log-likelihood of the tokens that follow: `logits` [T, vocab] at the positions before them."""
-    top = logits.max(axis=1, initial=-np.inf)
-    total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-    return float((total - logits[np.arange(len(following)), list(following)]).sum())
+    return -float(log_softmax(logits)[np.arange(len(following)), list(following)].sum())
 
 
 class AccuracyBench:

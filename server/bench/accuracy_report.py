@@ -19,6 +19,7 @@ from server.text.tokenizer import load_tokenizer
 DEFINITIONS = {
     "relative_logits_error": "||l - l32|| / ||l32|| over all positions, every row of logits less its mean",
     "p99_relative_logits_error": "the same of single positions, 99th percentile",
+    "kl_divergence": "mean over the positions of sum(p32 * (log p32 - log p)), in nats",
     "top1_agreement": "share of positions at which the likeliest token is that of float32",
     "perplexity": "exp of the mean negative log-likelihood of the next token, windows teacher-forced",
     "perplexity_delta": "perplexity divided by that of float32, less 1",
@@ -59,13 +60,14 @@ def _measure(config: EngineConfig, options: AccuracyOptions, texts: list[Window]
 def _table(config: EngineConfig, results: list[FormatAccuracy]) -> Table:
     title = f"{config.model_path}: {results[0].num_tokens:,} tokens, against {REFERENCE}"
     table = Table(title=title, title_justify="left")
-    for heading in ("weights", "logits error %", "p99 %", "top-1 %", "perplexity", "delta %"):
+    for heading in ("weights", "logits error %", "p99 %", "KL", "top-1 %", "perplexity", "delta %"):
         table.add_column(heading, justify="left" if heading == "weights" else "right")
     for each in results:
         table.add_row(
             each.weights,
             f"{100 * each.relative_logits_error:.2f}",
             f"{100 * each.p99_relative_logits_error:.2f}",
+            f"{each.kl_divergence:.5f}",
             f"{100 * each.top1_agreement:.2f}",
             f"{each.perplexity:.4f}",
             f"{100 * each.perplexity_delta:+.3f}",

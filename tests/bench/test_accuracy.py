@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.bench.accuracy import nats
+from server.bench.accuracy import _Sums, nats
 from server.bench.windows import read_documents, windows
 from server.cli import main
 from server.errors import SettingsError
@@ -59,12 +59,19 @@ def test_every_format_stays_close_to_float32_on_held_out_text(report: dict[str, 
         assert results[weights]["relative_logits_error"] <= error, weights
         assert results[weights]["top1_agreement"] >= agreement, weights
         assert abs(results[weights]["perplexity_delta"]) < 0.02, weights
+        assert 0 <= results[weights]["kl_divergence"] <= error, weights
 
 
 def test_fewer_bits_err_more(report: dict[str, Any]) -> None:
     errors = {result["weights"]: result["relative_logits_error"] for result in report["results"]}
     assert 0 == errors["float32"] < errors["bfloat16"] < errors["int8-weight-only"] < errors["int8"]
     assert errors["int8-weight-only"] < errors["fp8"] < errors["fp8_e5m2"] < errors["int4"] < errors["mxfp4"]
+
+
+def test_the_divergence_is_that_of_its_definition() -> None:
+    sums, p, q = _Sums([]), np.array([[0.5, 0.25, 0.25]]), np.array([[0.25, 0.25, 0.5]])
+    sums.add((0,), np.log(q).astype(np.float32) - 3, np.log(p).astype(np.float32) + 5)
+    assert sums.result("int8", 1.0).kl_divergence == pytest.approx(0.25 * math.log(2))
 
 
 def test_the_model_knows_its_text(report: dict[str, Any]) -> None:
