@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.llama_cpp import program_in, run
 from benchmarks.records import BenchmarkError
 from loadtests.result import num_cpus
+from server.bench.accuracy import log_softmax
 from server.checkpoint.hub import resolve_model
 from server.engine.load.loading import load_engine
 from server.errors import StartError
@@ -42,10 +43,8 @@ def pieces(tokenizer: Tokenizer, text: str, limit: int) -> Iterator[list[int]]:
 
 def losses(logits: np.ndarray, ids: Sequence[int]) -> np.ndarray:
     """Negative log-likelihoods of the tokens of the second half but its first, in nats, of logits `[tokens, vocab]`."""
-    rows = logits[PIECE // 2 : -1].astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    following = np.array(ids[PIECE // 2 + 1 :])
-    found: np.ndarray = np.log(np.exp(rows).sum(axis=1)) - rows[np.arange(len(following)), following]
+    rows = log_softmax(logits[PIECE // 2 : -1].astype(np.float64))
+    found: np.ndarray = -rows[np.arange(len(rows)), ids[PIECE // 2 + 1 :]]
     return found
 
 

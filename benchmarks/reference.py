@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.records import BenchmarkError
+from server.bench.accuracy import log_softmax
 
 MAGIC = b"_logits_"
 HEADER_BYTES = len(MAGIC) + 3 * 4  # tokens of a piece, tokens of the vocabulary, pieces
@@ -54,9 +55,7 @@ class Reference:
             first = self._size // 2
             for at in range(0, len(codes), ROWS):
                 expected = self._log_probs(codes[at : at + ROWS])
-                rows = logits[first + at : first + at + len(expected), : self._vocab].astype(np.float64)
-                rows -= rows.max(axis=1, keepdims=True)
-                rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+                rows = log_softmax(logits[first + at : first + at + len(expected), : self._vocab].astype(np.float64))
                 following = tokens[first + at + 1 : first + at + 1 + len(rows)]
                 weights = np.where(expected > LEAST, np.exp(expected), 0.0)
                 kl += float((weights * (expected - rows)).sum())

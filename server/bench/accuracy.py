@@ -1,7 +1,8 @@
 """Accuracy of weight formats: a model's logits and perplexity against float32 in this engine, on the same text.
 
 Logits are compared at every position of teacher-forced windows. The relative error of the logits is
-||l - l32|| / ||l32|| over all positions, each row less its mean, which softmax ignores.
+||l - l32|| / ||l32|| over all positions, each row less its mean, which softmax ignores. The KL divergence is that of
+the format's next tokens from those of float32.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class _Sums:
         self.errors += np.sqrt(error / norm).tolist()
         self.error_squared += float(error.sum())
         self.norm_squared += float(norm.sum())
-        self.divergence += kl_divergence(expected, actual)
+        log_expected = log_softmax(expected)
+        self.divergence += float((np.exp(log_expected) * (log_expected - log_softmax(actual))).sum())
         self.num_same += int((actual.argmax(axis=1) == expected.argmax(axis=1)).sum())
         self.nats += nats(actual[: len(following)], following)
         self.num_scored += len(following)
@@ -96,22 +98,16 @@ def _centered(logits: Logits) -> npt.NDArray[np.float64]:
     return centered
 
 
-def kl_divergence(expected: npt.NDArray[np.float64], actual: npt.NDArray[np.float64]) -> float:
-    """Sum over rows of KL(softmax(expected) || softmax(actual)), in nats; logits are [T, vocab]."""
-    p, q = (each - _log_sums(each)[:, None] for each in (expected, actual))
-    return float((np.exp(p) * (p - q)).sum())
-
-
-def _log_sums(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Logarithm of the sum of exponentials of each row."""
-    top: npt.NDArray[np.float64] = logits.max(axis=1, initial=-np.inf)
-    sums: npt.NDArray[np.float64] = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-    return sums
+def log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Log-probabilities of rows of logits [T, vocab]."""
+    shifted = logits - logits.max(axis=1, keepdims=True, initial=-np.inf)
+    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return found
 
 
 def nats(logits: npt.NDArray[np.float64], following: Sequence[int]) -> float:
     """Total negative log-likelihood of the tokens that follow: `logits` [T, vocab] at the positions before them."""
-    return float((_log_sums(logits) - logits[np.arange(len(following)), list(following)]).sum())
+    return -float(log_softmax(logits)[np.arange(len(following)), list(following)].sum())
 
 
 class AccuracyBench:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.bench.accuracy import kl_divergence, nats
+from server.bench.accuracy import _Sums, nats
 from server.bench.windows import read_documents, windows
 from server.cli import main
 from server.errors import SettingsError
@@ -68,6 +68,12 @@ def test_fewer_bits_err_more(report: dict[str, Any]) -> None:
     assert errors["int8-weight-only"] < errors["fp8"] < errors["fp8_e5m2"] < errors["int4"] < errors["mxfp4"]
 
 
+def test_the_divergence_is_that_of_its_definition() -> None:
+    sums, p, q = _Sums([]), np.array([[0.5, 0.25, 0.25]]), np.array([[0.25, 0.25, 0.5]])
+    sums.add((0,), np.log(q).astype(np.float32) - 3, np.log(p).astype(np.float32) + 5)
+    assert sums.result("int8", 1.0).kl_divergence == pytest.approx(0.25 * math.log(2))
+
+
 def test_the_model_knows_its_text(report: dict[str, Any]) -> None:
     assert 1.0 < report["results"][0]["perplexity"] < 4.0
 
@@ -76,11 +82,6 @@ def test_nats_are_the_negative_log_softmax() -> None:
     logits = np.log(np.array([[0.25, 0.5, 0.25], [0.1, 0.1, 0.8]])) + 7.0
     assert nats(logits, (1, 0)) == pytest.approx(-math.log(0.5) - math.log(0.1))
     assert nats(np.empty((0, 3)), ()) == 0.0
-
-
-def test_kl_divergence_is_that_of_the_softmax_of_each_row() -> None:
-    p, q = np.array([[0.25, 0.5, 0.25], [0.1, 0.1, 0.8]]), np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]])
-    assert kl_divergence(np.log(p) + 7.0, np.log(q) - 1.0) == pytest.approx(0.25 * np.log(2))
 
 
 def test_windows_are_cut_inside_documents_and_end_at_the_limit() -> None:
