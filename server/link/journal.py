@@ -38,6 +38,8 @@ class OpenSequence:
     charge: Charge = NOTHING  # as delivered last
     base: Charge = NOTHING  # of it, what engines before this one had charged
     caught_up: Charge | None = None  # what this engine had charged when it had computed all of that again
+    here_ns: int = 0  # what this engine has charged
+    spared_ns: int = 0  # of it, shares of sequences that a death keeps from the steps
     is_suspect: bool = False
     num_blames: int = 0
     num_waits: int = 0  # deaths since its last token
@@ -71,18 +73,20 @@ class OpenSequence:
     def move(self) -> None:
         """Its engine has died: from here on another one charges."""
         self.base, self.caught_up, self.is_sent, self.is_placed = self.charge, None, False, False
+        self.here_ns = self.spared_ns = 0
         self.num_waits = 0 if self.num_tokens_here else self.num_waits + 1
         self.num_tokens_here = 0
 
     def _whole(self, charge: Charge) -> Charge:
-        """What all engines have charged, without the computing again that only a death made necessary.
+        """What all engines have charged, without what only a death made necessary.
 
         The step that catches up makes a token as well; that one is free.
         """
+        self.here_ns = charge.device_ns
         if not self.base.device_ns:
-            return charge
+            return charge._replace(device_ns=charge.device_ns - self.spared_ns)
         self.caught_up = self.caught_up or charge
-        more_ns = charge.device_ns - self.caught_up.device_ns
+        more_ns = charge.device_ns - self.caught_up.device_ns - self.spared_ns
         return Charge(self.base.device_ns + more_ns, self.base.is_extrapolated or charge.is_extrapolated)
 
 
@@ -97,7 +101,8 @@ class Journal:
         self.has_moved = False  # some sequence has had another engine before
         self.sequences = {"resumed": 0, "refused": 0}  # that an engine's death has met: how often they went on, or not
         self.recomputed_tokens = {"prompt": 0, "generated": 0}  # by when they go on
-        self.recomputed_ns = 0  # modelled device time of that, which no request is charged
+        self.recomputed_ns = 0  # modelled device time that deaths have cost, which no request is charged
+        self._delayed: set[str] = set()  # sequences that had a place, and no token yet of the engine that has them now
 
     def __len__(self) -> int:
         return len(self._open)
@@ -108,17 +113,21 @@ class Journal:
     def add(self, sequence: OpenSequence) -> None:
         """Note a new sequence, or one that another engine had."""
         self._open[sequence.request.request_id] = sequence
-        self.has_moved |= bool(sequence.token_ids)
+        if sequence.token_ids:
+            self.has_moved = True
+            self._delayed.add(sequence.request.request_id)
 
     def pop(self, request_id: str) -> OpenSequence | None:
         """Forget a sequence; None when it is not open here."""
         sequence = self._open.pop(request_id, None)
+        self._delayed.discard(request_id)
         self._trial = [each for each in self._trial if each is not sequence]
         return sequence
 
     def clear(self) -> list[OpenSequence]:
         """Forget all, and return them."""
         gone, self._open, self._trial, self.is_trying = list(self._open.values()), {}, [], False
+        self._delayed.clear()
         return gone
 
     def take_turn(self, turn: Tokens) -> list[tuple[OpenSequence | None, TokenEvent, Charge]]:
@@ -127,6 +136,8 @@ class Journal:
             self._place(request_id, True)
         for request_id in turn.report.preempted:
             self._place(request_id, False)
+        if self._delayed:
+            self._spare(turn)
         return [self.take(event, charge) for event, charge in turn.charged()]
 
     def take(self, event: TokenEvent, charge: Charge) -> tuple[OpenSequence | None, TokenEvent, Charge]:
@@ -137,6 +148,7 @@ class Journal:
         is_catching_up = sequence.is_catching_up
         if sequence.token_ids and not sequence.num_tokens_here:
             self._count_recomputed(sequence, event.num_cached_tokens)
+        self._delayed.discard(event.request_id)
         shown = sequence.take(event, charge)
         if is_catching_up:
             self.recomputed_ns += charge.device_ns
@@ -151,6 +163,8 @@ class Journal:
         for sequence in trial:
             sequence.num_blames += is_fault
         for sequence in self:
+            if sequence.is_placed:
+                self._delayed.add(sequence.request.request_id)
             sequence.move()
             sequence.is_suspect |= is_fault
             self.has_moved = True
@@ -166,6 +180,22 @@ class Journal:
         if self.is_trying:
             return self._next_trial()
         return self._sent([each for each in self if not each.is_sent])
+
+    def _spare(self, turn: Tokens) -> None:
+        """Charge nobody with the shares of sequences that a death keeps from this step.
+
+        A decode costs the same however many sequences share it, so those that have caught up would pay for the others.
+        """
+        decoding = [
+            (sequence, charge)
+            for event, charge in turn.charged()
+            if (sequence := self._open.get(event.request_id)) is not None and sequence.num_tokens_here
+        ]
+        num_delayed = len(self._delayed)
+        for sequence, charge in decoding:
+            share_ns = (charge.device_ns - sequence.here_ns) * num_delayed // (len(decoding) + num_delayed)
+            sequence.spared_ns += share_ns
+            self.recomputed_ns += share_ns
 
     def _count_recomputed(self, sequence: OpenSequence, num_cached: int) -> None:
         """A sequence goes on, of whose prompt and tokens its engine had so many in its cache."""

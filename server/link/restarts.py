@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 FIRST_BACKOFF_S = 0.25
-MAX_BACKOFF_S = 8.0
+MAX_BACKOFF_S = 2.0  # the number of restarts is limited too, and a start takes about as long by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ NO_HEALING = Healing()
 
 
 class RestartBreaker:
-    """The deaths of one engine. One that has served is followed at once; while none does, the pauses grow."""
+    """The deaths of one engine. One that has served is followed at once; while none does, pauses grow to two seconds."""
 
     def __init__(self, healing: Healing) -> None:
         self._healing = healing

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.link.journal import TRIAL_SIZE, TRIAL_TOKENS, Journal, OpenSequence
+from server.link.messages import Tokens
 from server.link.stream import Stream
-from server.types import Charge, TokenEvent
+from server.types import Charge, StepReport, TokenEvent
 from tests.link.test_client import request
 
 
@@ -150,3 +151,56 @@ def test_tokens_that_an_engine_has_in_its_cache_are_not_computed_again() -> None
         for index in (4, 5):
             journal.take(TokenEvent("r0", 1, index, 0.0, num_cached_tokens=num_cached), Charge())
         assert tuple(journal.recomputed_tokens.values()) == again
+
+
+class PricedEngine:
+    """Turns of an engine whose decode steps cost the same however many sequences share them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._used: dict[str, int] = {}
+
+    def turn(self, names: list[str], step_ns: int) -> int:
+        """A step of these sequences, whose shares are even; returns what it cost."""
+        for name in names:
+            self._used[name] = self._used.get(name, 0) + step_ns // len(names)
+        known = {each.request.request_id: len(each.token_ids) for each in self._journal}
+        events = [TokenEvent(name, 1, known[name], 0.0) for name in names]
+        report = StepReport(1, 0.0, 0.0, len(names), 0, 0, len(names), tuple(names), (), 1, 2, 0, 0, 0.0)
+        self._journal.take_turn(Tokens(events, report, [Charge(self._used[name]) for name in names]))
+        return step_ns // len(names) * len(names)
+
+
+@given(
+    steps=st.lists(st.sets(st.sampled_from(["r0", "r1", "r2", "r3"]), min_size=1), max_size=8),
+    num_deaths=st.integers(1, 3),
+)
+def test_requests_and_the_operator_pay_for_all_steps_together(steps: list[set[str]], num_deaths: int) -> None:
+    journal, total_ns = journal_of(4), 0
+    for _ in range(num_deaths):
+        engine = PricedEngine(journal)
+        total_ns += sum(engine.turn(sorted(names), 1200) for names in steps)
+        journal.crashed(is_fault=False)
+    engine = PricedEngine(journal)
+    total_ns += engine.turn(["r0", "r1", "r2", "r3"], 1200) + engine.turn(["r0", "r1", "r2", "r3"], 1200)
+    assert sum(each.charge.device_ns for each in journal) + journal.recomputed_ns == total_ns
+
+
+def test_who_has_caught_up_does_not_pay_for_those_who_have_not() -> None:
+    journal, everybody = journal_of(4), ["r0", "r1", "r2", "r3"]
+    first = PricedEngine(journal)
+    for _ in range(3):
+        first.turn(everybody, 1200)
+    journal.crashed(is_fault=True)
+    before = {each.request.request_id: each.charge.device_ns for each in journal}
+    second = PricedEngine(journal)
+    second.turn(["r0"], 5000)  # computes its prompt and its tokens again
+    for _ in range(5):
+        second.turn(["r0"], 1200)
+    after = {each.request.request_id: each.charge.device_ns for each in journal}
+    assert after["r0"] - before["r0"] == 5 * 1200 // 4
+    assert journal.recomputed_ns == 5000 + 5 * 1200 * 3 // 4
+    for name in everybody[1:]:
+        second.turn([name], 5000)
+    second.turn(everybody, 1200)
+    assert {each.charge.device_ns - before[each.request.request_id] for each in journal} == {300, 1800}

@@ -31,7 +31,7 @@ DEVICE_TIME = MetricFamily(
     "neuronserve:recomputed_device_seconds",
     "counter",
     "seconds",
-    "Modelled device time of that, which is `paid_by` the `operator`: no request is charged",
+    "Modelled device time of that, and of their empty slots, which is `paid_by` the `operator`: no request is charged",
     ("model_name", "engine", "paid_by"),
 )
 RECOVERY_FAMILIES = (RESTARTS, SEQUENCES, TOKENS, DEVICE_TIME)
