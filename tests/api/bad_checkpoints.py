@@ -6,6 +6,7 @@ it had ended, and processes that were left.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -123,66 +124,78 @@ def _with(key: str, value: Any) -> Spoil:
     return spoil
 
 
+def _written(content: bytes) -> Spoil:
+    return lambda path: path.write_bytes(content)
+
+
 def _header(text: bytes, length: int | None = None, data: bytes = b"") -> Spoil:
-    return lambda path: path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
+    """Weights whose header is `text`, whatever length the file says."""
+    return _written((len(text) if length is None else length).to_bytes(8, "little") + text + data)
+
+
+def _tensor(dtype: str, rows: int) -> bytes:
+    return json.dumps({"a": {"dtype": dtype, "shape": [rows], "data_offsets": [0, 4]}}).encode()
+
+
+KINDS = ("a directory", "a FIFO", "a dangling link", "a device")
+HEADERS = {
+    "a header of 2^63 bytes": _header(b"{}", 2**63),
+    "an empty header": _header(b"{}"),
+    "a header that is a list": _header(b"[]"),
+    "a nested header": _header(_nested(100_000)),
+    "a tensor of 2^62 rows": _header(_tensor("F32", 2**62)),
+    "an unknown dtype": _header(_tensor("X", 1), data=b"0000"),
+}
 
 
 def cases() -> Iterator[Case]:
     """All of them."""
+    yield from _json_cases()
+    yield from _template_cases()
+    yield from _weight_cases()
+    yield from _adapter_and_gguf_cases()
+
+
+def _json_cases() -> Iterator[Case]:
     for file in JSON_FILES:
         for form, spoil in FORMS.items():
             yield Case(f"{file} is {form}", file, spoil)
     for file, keys in WRONG.items():
-        for key, values in keys.items():
-            for value in values:
-                yield Case(f"{file}: {key} is {str(value)[:20]!r}", file, _with(key, value), key)
-    blocking = ("empty", "a directory", "a FIFO", "a dangling link", "a device", "NUL", "not UTF-8")
-    for file in ("model.safetensors", "chat_template.jinja", "neuronserve.json"):
-        for form in blocking:
-            if not (file == "chat_template.jinja" and form in ("empty", "NUL", "not UTF-8")):
-                yield Case(f"{file} is {form}", file, FORMS[form])
-    yield Case("chat_template.jinja is no template", "chat_template.jinja", lambda path: path.write_text("{% if %}"))
-    yield Case("chat_template.jinja is not UTF-8", "chat_template.jinja", lambda path: path.write_bytes(b"\xff\xfe"))
-    huge = b"{{ 10 ** 10 ** 9 }}"
-    yield Case("chat_template.jinja computes for ever", "chat_template.jinja", lambda path: path.write_bytes(huge))
-    weights = "model.safetensors"
-    for name, spoil in {
-        "has a header of 2^63 bytes": _header(b"{}", 2**63),
-        "has an empty header": _header(b"{}"),
-        "has a header that is a list": _header(b"[]"),
-        "has a nested header": _header(_nested(100_000)),
-        "has a tensor of 2^62 rows": _header(
-            b'{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,4]}}'
-        ),
-        "has an unknown dtype": _header(b'{"a":{"dtype":"X","shape":[1],"data_offsets":[0,4]}}', None, b"0000"),
-    }.items():
-        yield Case(f"{weights} {name}", weights, spoil)
-    index = "model.safetensors.index.json"
-    for form, spoil in FORMS.items():
-        yield Case(f"{index} is {form}", index, spoil)
-    for shown, shard in {
+        for key, value in ((key, value) for key, values in keys.items() for value in values):
+            yield Case(f"{file}: {key} is {str(value)[:20]!r}", file, _with(key, value), key)
+
+
+def _template_cases() -> Iterator[Case]:
+    file = "chat_template.jinja"
+    for form in KINDS:
+        yield Case(f"{file} is {form}", file, FORMS[form])
+    for form, text in {"no template": b"{% if %}", "not UTF-8": b"\xff\xfe", "endless": b"{{ 10 ** 10 ** 9 }}"}.items():
+        yield Case(f"{file} is {form}", file, _written(text))
+
+
+def _weight_cases() -> Iterator[Case]:
+    weights, index, manifest = "model.safetensors", "model.safetensors.index.json", "neuronserve.json"
+    for form in ("empty", "NUL", "not UTF-8", *KINDS):
+        yield Case(f"{weights} is {form}", weights, FORMS[form])
+    for name, spoil in HEADERS.items():
+        yield Case(f"{weights} has {name}", weights, spoil)
+    for file, (form, spoil) in itertools.product((index, manifest), FORMS.items()):
+        yield Case(f"{file} is {form}", file, spoil)
+    for name, shard in {
         "of a number": 1,
         "that leads out": "../x.safetensors",
         "that is missing": "a.safetensors",
     }.items():
-        yield Case(f"{index} has a shard {shown}", index, _with("weight_map", {"a": shard}))
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        for form in (
-            "empty",
-            "no JSON",
-            "a list",
-            "a directory",
-            "a FIFO",
-            "a dangling link",
-            "a device",
-            "nested deep",
-        ):
-            yield Case(f"adapter: {file} is {form}", file, FORMS[form], "", ("--enable-lora", "--lora-modules"))
-    for form in (*blocking, "no JSON"):
-        yield Case(f"model.gguf is {form}", "model.gguf", FORMS[form])
-    yield Case(
-        "model.gguf has counts of 2^64", "model.gguf", lambda path: path.write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 16)
-    )
+        yield Case(f"{index} has a shard {name}", index, _with("weight_map", {"a": shard}))
+
+
+def _adapter_and_gguf_cases() -> Iterator[Case]:
+    for file, form in itertools.product(("adapter_config.json", "adapter_model.safetensors"), FORMS):
+        yield Case(f"adapter: {file} is {form}", file, FORMS[form], "", ("--enable-lora", "--lora-modules"))
+    for form, spoil in FORMS.items():
+        yield Case(f"model.gguf is {form}", "model.gguf", spoil)
+    counts = _written(b"GGUF\3\0\0\0" + b"\xff" * 16)
+    yield Case("model.gguf has counts of 2^64", "model.gguf", counts)
 
 
 def model_of(case: Case, directory: Path) -> list[str]:
@@ -275,10 +288,8 @@ def main() -> int:
             wrong = ending.code in (None, -9) or slow or ending.left or "Traceback" in ending.message
             bad += bool(wrong)
             seconds = f"{ending.said_s:5.1f} {ending.ended_s - ending.said_s:5.2f} s"
-            print(
-                f"{'!!' if wrong else 'ok'} rc {ending.code} {seconds} left {ending.left} {case.name} | {ending.message[:230]}",
-                flush=True,
-            )
+            verdict = f"{'!!' if wrong else 'ok'} rc {ending.code} {seconds} left {ending.left}"
+            print(f"{verdict} {case.name} | {ending.message[:230]}", flush=True)
             shutil.rmtree(directory, ignore_errors=True)
     return int(bad > 0)
 
