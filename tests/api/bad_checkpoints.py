@@ -216,6 +216,8 @@ def model_of(case: Case, directory: Path) -> list[str]:
         arguments = [*case.arguments, f"a={place}"]
     if case.file.endswith("index.json"):
         (model / "model.safetensors").unlink()
+    if case.named == "chat_template":
+        (model / "chat_template.jinja").unlink()  # it would be taken instead
     (place / case.file).unlink(missing_ok=True)
     case.spoil(place / case.file)
     return [str(model), *arguments]
