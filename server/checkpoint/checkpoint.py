@@ -26,7 +26,7 @@ from server.checkpoint.tensor_files import READABLE, PlainTensor, open_tensors
 from server.config.formats import Quantization
 from server.errors import CheckpointError
 from server.models.spec import ModelSpec
-from server.models.tensors import embedding_weight, is_known_extra, scale_name, tensor_shapes, tied_weight
+from server.models.tensors import embedding_weight, scale_name, tensor_shapes, tied_weight
 
 CODES = ("I8", "F8_E4M3")  # with a tensor of scales beside
 Float32 = npt.NDArray[np.float32]
@@ -66,9 +66,9 @@ class Checkpoint:
                 _check_tensor(directory, tensors, name, shape)
         if (head := tied_weight(spec)) is not None and head in tensors:
             _check_tie(tensors, head, embedding_weight(spec))
-        surplus = sorted(
-            name for name in tensors if name not in (expected.keys() | scales) and not is_known_extra(name, spec)
-        )
+        # Old checkpoints carry what follows from the rest: rope frequencies, a tied output layer.
+        used, leftovers = expected.keys() | scales | {head}, spec.names.leftovers
+        surplus = sorted(name for name in tensors if name not in used and not name.endswith(leftovers))
         return cls(tensors, tuple(surplus))
 
     @classmethod

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from server.device.confinement import go_first_when_memory_runs_out
-from server.device.fork_server import no_interrupts_for_children
+from server.device.fork_server import start_process
 from server.errors import StartError
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def start_worker(
     args = (settings, model_path, listener, role, connection)
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_run_worker, args=args, name=f"api-worker-{role.number}")
-    with no_interrupts_for_children():
-        process.start()
+    start_process(process)
     return process
 
 

@@ -15,13 +15,16 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 
 PRELOAD = "neuronserve.preload"
 MAX_NAME_BYTES = 107  # of a socket in the file system (Linux's sun_path and its end)
 SOCKET_NAME_BYTES = len("/pymp-12345678/listener-12345678")  # of the fork server's below the temporary directory
+FORK_SERVER_END_S = 10.0  # in which a fork server that was killed has ended, on a busy host
 
 _started: list[ForkServerContext] = []  # of this process, at most one
 
@@ -50,6 +53,24 @@ def start_fork_server() -> None:
         engine_context()
         with no_interrupts_for_children():
             forkserver.ensure_running()
+
+
+def start_process(process: BaseProcess) -> None:
+    """Start a process that gets no interrupts from a terminal. Raises OSError or EOFError when that cannot be done.
+
+    A fork server that was killed refuses connections for a moment before it can be seen that it has ended, and is
+    started again afterwards.
+    """
+    deadline = time.monotonic() + FORK_SERVER_END_S
+    with no_interrupts_for_children():
+        while True:
+            try:
+                process.start()
+                return
+            except (ConnectionError, EOFError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Literal
 
 from server.config import EngineConfig
 from server.device.confinement import end_with_parent, follow_parent, give_up_network, go_first_when_memory_runs_out
-from server.device.fork_server import engine_context, no_interrupts_for_children
+from server.device.fork_server import engine_context, start_process
 from server.device.host import num_oom_kills
 from server.device.open_files import raise_open_files
 from server.device.shared_file import SharedFile
@@ -165,8 +165,7 @@ class EngineHandle:
 def _started_process(config: EngineConfig, main: EngineMain, end: EngineEnd) -> BaseProcess:
     process = engine_context().Process(target=_process_main, args=(config, main, end), name="engine", daemon=True)
     try:
-        with no_interrupts_for_children():
-            process.start()
+        start_process(process)
     finally:
         end.close()  # the process has its own by now
     return process

@@ -54,11 +54,6 @@ def _is_tied_head(op: Op, graph: Graph) -> bool:
     return graph.is_tied and graph.has_head and op is graph.head
 
 
-def is_known_extra(name: str, model: ModelSpec) -> bool:
-    """Tensors that old checkpoints carry and that follow from the rest: rope frequencies, a tied output layer."""
-    return name.endswith(model.names.leftovers) or name == tied_weight(model)
-
-
 def embedding_weight(model: ModelSpec) -> str:
     """The embedding's tensor."""
     return decoder_graph(model).embed.part.weight

@@ -25,7 +25,7 @@ import msgspec
 import psutil
 
 from server.device.confinement import follow_parent, give_up_network, go_first_when_memory_runs_out
-from server.device.fork_server import light_context, no_interrupts_for_children
+from server.device.fork_server import light_context, start_process
 from server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
@@ -112,8 +112,7 @@ class LimitedProcess:
         work = self._work
         name = work.name.removeprefix("the ").replace(" ", "-")
         self._process = context.Process(target=_serve, args=(theirs, work), name=name, daemon=True)
-        with no_interrupts_for_children():
-            self._process.start()
+        start_process(self._process)
         theirs.close()
         self._receive(self._connection, START_TIMEOUT_S, f"the process of {work.name}")
         self._receive(self._connection, work.prepare_timeout_s, f"compiling {work.name}")
