@@ -78,11 +78,14 @@ RULES: dict[str, Schema] = {name: rule for rule, names in SHARED for name in nam
     "ContainerRestartRuleOnExitCodes.values": {"maxItems": 255},
     "DownwardAPIVolumeFile": exactly_one("fieldRef", "resourceFieldRef"),
     "DownwardAPIVolumeFile.fieldRef": {"properties": {"fieldPath": IN_FILE}},
-    "DownwardAPIVolumeFile.resourceFieldRef": has("containerName"),
+    "DownwardAPIVolumeFile.resourceFieldRef": {
+        "required": ["containerName"],
+        "properties": {"containerName": {"type": "string"} | LABEL},
+    },
     "EmptyDirVolumeSource.medium": whole("(Memory|HugePages(-[1-9][0-9]*([KMGTPE]i)?)?)?"),
     "EnvFromSource": exactly_one("configMapRef", "secretRef"),
     "EnvFromSource.prefix": PREFIX,
-    "EnvVarSource": {"minProperties": 1, "maxProperties": 1},
+    "EnvVarSource": exactly_one("configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"),
     "EnvVarSource.fieldRef": {"properties": {"fieldPath": IN_ENV}},
     "EphemeralVolumeSource": {"required": ["volumeClaimTemplate"]},
     "ExecAction": {"required": ["command"]},
@@ -197,5 +200,6 @@ RULES: dict[str, Schema] = {name: rule for rule, names in SHARED for name in nam
     "WindowsSecurityContextOptions.runAsUserName": whole(
         r"([^\x00-\x1f\\]{1,255}\\)?[^\x00-\x1f\"/\\:;|=,+*?<>@\[\]]*[^\x00-\x1f\"/\\:;|=,+*?<>@\[\]. ]"
         r"[^\x00-\x1f\"/\\:;|=,+*?<>@\[\]]*"
-    ),
+    )
+    | {"allOf": [{"pattern": r"^([^\\]*\\)?[^\\]{1,104}$"}]},
 }

@@ -83,11 +83,11 @@ def closed(node: Any) -> Any:
 
 def joined(first: Schema, second: Schema) -> Schema:
     """Both schemas in one; lists of required fields and of alternatives are appended."""
-    lists = {key: [*first[key], *second[key]] for key in ("required", "allOf") if key in first and key in second}
-    if "required" in lists:
-        lists["required"] = sorted(set(lists["required"]))
-    properties = first.get("properties", {}) | second.get("properties", {})
-    return first | second | lists | ({"properties": properties} if properties else {})
+    both = first.keys() & second.keys()
+    merged = {key: [*first[key], *second[key]] for key in both & {"allOf"}}
+    merged |= {key: sorted({*first[key], *second[key]}) for key in both & {"required"}}
+    merged |= {key: first[key] | second[key] for key in both & {"properties", "items"}}
+    return first | second | merged
 
 
 def present(schema: Schema) -> Schema:

@@ -73,7 +73,7 @@ def container(**fields: Any) -> Manifest:
             "env: A",
             "one",
         ),
-        (nested("env", [{"name": "A", "valueFrom": {}}]), "/env/0/valueFrom", "minProperties: got 0, want 1"),
+        (nested("env", [{"name": "A", "valueFrom": {}}]), "/env/0/valueFrom", "missing property 'secretKeyRef'"),
         (nested("envFrom", [{"prefix": "A_"}]), "/envFrom/0", "'configMapRef'"),
         (nested("cache.persistence", PVC), "cache.persistence.accessModes is ReadWriteOncePod", "must be the only one"),
         (

@@ -88,6 +88,7 @@ def test_every_rule_that_the_api_leaves_to_its_code_is_in_the_schema(rule: str) 
     part = found["properties"][field] if field else found
     wanted = dict(kubernetes_rules.RULES[rule])
     assert set(wanted.pop("required", ())) <= set(part.get("required", ()))
+    assert part.get("items", {}).items() >= wanted.pop("items", {}).items()
     assert part.items() >= wanted.items()
 
 
