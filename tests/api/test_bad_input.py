@@ -208,8 +208,7 @@ def test_unknown_paths_and_methods_have_error_objects_too(http: httpx.Client) ->
 @pytest.mark.parametrize(
     ("path", "meant"),
     [
-        ("/chat/completions", CHAT),  # of clients whose base URL lacks the /v1
-        ("/completions", TEXT),
+        ("/chat/completions/render", f"{CHAT}/render"),  # of clients whose base URL lacks the /v1
         ("/v1/v1/chat/completions", CHAT),  # and of those that add one
         ("/v1//chat/completions", CHAT),
         ("/openai/deployments/fake/chat/completions", CHAT),

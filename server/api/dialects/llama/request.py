@@ -12,7 +12,8 @@ from server.api.config import MAX_PROMPTS
 from server.api.errors import invalid_body
 from server.api.pipeline.fill_in import fill_in_prompts
 from server.api.pipeline.prompts import Prompt, check_ids, encode
-from server.api.service import ServedModel
+from server.api.pipeline.sampling import check_logprobs
+from server.api.service import ServedModel, Service
 from server.api.wire.completions import CompletionRequest
 from server.api.wire.llama import InfillRequest, LlamaRequest
 from server.errors import InvalidRequest
@@ -42,9 +43,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 _SPECIFIC = {"repeat_last_n": "penalties count all tokens of a sequence"}
 
 
-def completion_request(model: ServedModel, body: LlamaRequest) -> CompletionRequest:
+def completion_request(service: Service, body: LlamaRequest) -> CompletionRequest:
     """Return the request under OpenAI's and vLLM's names, without its prompts. Raises InvalidRequest."""
     _refuse_samplers(body)
+    check_logprobs(body.n_probs, service.config.max_logprobs, "n_probs")
     fields = body.model_dump(exclude_unset=True, by_alias=True, exclude={*_OWN, "prompt", "input_prefix"})
     for name in ("input_suffix", "input_extra", "max_tokens", "logprobs"):
         fields.pop(name, None)
@@ -55,7 +57,7 @@ def completion_request(model: ServedModel, body: LlamaRequest) -> CompletionRequ
         "max_tokens": limit_of(body),
         "logprobs": body.n_probs or body.logprobs or None,
         "repetition_penalty": body.repetition_penalty if body.repeat_penalty is None else body.repeat_penalty,
-        "logit_bias": _bias(model.tokenizer, body),
+        "logit_bias": _bias(service.model.tokenizer, body),
     }
     if body.cache_prompt is False:  # the prompt is computed as if nobody had sent its beginning before
         fields["cache_salt"] = secrets.token_hex(16)

@@ -49,7 +49,7 @@ async def complete(
 ) -> Response:
     """Continue the prompts, whole or as a stream."""
     given, is_list = split_mixed(body.prompt)
-    asked = completion_request(service.model, body)
+    asked = completion_request(service, body)
     continuation = Continuation(service, origin_of(request), asked, len(given), clips=True)
     prompts = [await mixed_prompt(service.model, item, param) for param, item in given]
     generation = await continuation.of(prompts, limit_of(body))
@@ -62,7 +62,7 @@ async def infill(
     request: Request, body: Annotated[InfillRequest, Depends(body_of(InfillRequest))], service: ServiceOf
 ) -> Response:
     """Generate what stands between a beginning and an end, of models with fill-in-the-middle tokens."""
-    continuation = Continuation(service, origin_of(request), completion_request(service.model, body), 1, clips=True)
+    continuation = Continuation(service, origin_of(request), completion_request(service, body), 1, clips=True)
     generation = await continuation.of([await infill_prompt(service.model, body)], limit_of(body))
     shown = continuation.name, False, limit_of(body)
     return await respond(request.receive, LlamaWriter(service, generation, body, shown), bool(body.stream), b"")
