@@ -74,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(results: list[CaseResult], quality: Mapping[str, Row]) -> int:
-    console = Console()
+    console = report.console()
     console.print(report.table(results, quality))
     for line in report.notes(results):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, markup=False)
     if not quality and any(len(result.rounds) > 1 for result in results):
         console.print("Nothing is known of the quality of the formats: name a record of benchmarks.quality (--quality)")
     return EXIT_OK if all(result.rounds.get(OURS) for result in results) else EXIT_NOTHING

@@ -24,6 +24,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import report
 from benchmarks.interleave import Interleaved, Limits
 from benchmarks.llama_cpp import LlamaBench, program_in, run
 from benchmarks.peers import OURS, Installed, ours
@@ -180,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BenchmarkError as error:
         console.print(str(error), markup=False)
         return 1
-    Console(width=None if sys.stdout.isatty() else 140).print(table(rows))
+    report.console().print(table(rows))
     if args.json is not None:
         about: dict[str, object] = {
             "tool": f"neuronserve benchmarks {tool_version()}",

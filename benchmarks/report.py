@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.console import Console
 from rich.table import Table
 
 from benchmarks.interleave import CaseResult
@@ -20,7 +22,13 @@ from loadtests.result import cpu_model, num_cpus, tool_version
 from server.device.isa import TARGETS, isas_of
 from server.kernels.isa.target import host_features
 
+WIDTH = 140
 WIDE_SPREAD = 0.15  # of the ratios: a comparison that should be repeated
+
+
+def console() -> Console:
+    """Standard output, wide enough for a table where it is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
 
 def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
