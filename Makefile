@@ -37,9 +37,10 @@ chaos: $(VENV)/.test
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -s tests/chaos/test_soak.py -m chaos
 
-# A hundred thousand requests that are almost right, and thousands of schemathesis's to every endpoint.
+# A hundred thousand requests that are almost right, the worst inputs known and ten minutes of odd sizes beside a second
+# key (ADVERSARY_S=3600 for an hour; GOALS=1 asserts its p99), and thousands of schemathesis's to every endpoint.
 fuzz: $(VENV)/.test $(VENV)/.fuzz
-	$(BIN)/python -m pytest -s tests/chaos/test_fuzz.py -m chaos
+	$(BIN)/python -m pytest -s tests/chaos/test_fuzz.py tests/chaos/test_worst_inputs.py -m chaos
 	$(BIN)/python -m pytest -s tests/api/test_openapi_page.py -m "thorough or not thorough"
 
 # Three times the requests that the shipped model's server can answer, for a minute, beside its capacity.

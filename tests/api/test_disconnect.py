@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 import pytest_asyncio
 
 from server.api.config import ApiConfig
+from server.api.keys.file import NO_KEY
+from server.api.keys.use import KeyUse
 from server.api.listener import bind
 from server.api.server import ApiServer
 from server.link.client import EngineClient
@@ -118,3 +122,21 @@ async def test_a_reader_that_stops_reading_holds_up_nobody(server: ApiServer) ->
     for writer in (slow, quick):
         writer.close()
     await until(is_at(server, 0, 0))
+
+
+async def test_a_request_of_a_client_that_has_left_is_not_begun(server: ApiServer) -> None:
+    data = json.dumps(LONG | {"prompt": "a"}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(data)}\r\n\r\n"
+    for is_reset in (True, False) * 20:  # all before the event loop runs again
+        leaving = socket.create_connection(server._listener.getsockname()[:2])
+        leaving.sendall(head.encode() + data)
+        if is_reset:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        leaving.close()
+    reader, writer = await connect(server, {"prompt": "b", "max_tokens": 1})
+    assert b"200 OK" in await reader.readline()
+    writer.close()
+    use = server.service.accounts.of(NO_KEY)
+    assert isinstance(use, KeyUse)
+    assert use.totals.requests == 1

@@ -2,19 +2,25 @@
 
 A body begins as one that is answered. Then one or two of its places are inflated: a list or a map repeats an item, a
 text repeats a piece, or a value is put into itself. Sizes are spread over orders of magnitude, up to what is read. The
-same seed makes the same requests.
+same seed makes the same requests. `python -m tests.chaos.sizes URL KEY SEED` sends eight kinds of them at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
+import sys
+from collections import Counter
 from random import Random
 from typing import Any
 
-from tests.chaos.near_valid import ENDS_OR_RECORDS, VALID
-from tests.chaos.worst_inputs import BODY_BYTES, WorstInput
+import httpx
 
+from tests.chaos.near_valid import ENDS_OR_RECORDS, VALID
+from tests.chaos.worst_inputs import BODY_BYTES, WorstInput, attack
+
+NUM_KINDS, SECONDS = 8, 3.0  # that are sent at a time, and for how long
 PIECES = ("1", "a", " ", "ab ", "\n", "é", "語", "\U0001f600", "\\", '"', "<|im_end|>", "a1 ,", "{{", "\x00")
 ITEMS: tuple[Any, ...] = (0, 7, -1.5e-7, "a", "", None, True, [], {}, [[]], {"a": []}, {"type": "text", "text": "a"})
 FIELDS: dict[str, dict[str, Any]] = {  # fields that are answered too, beside those of VALID
@@ -88,3 +94,22 @@ class Sizes:
                 for _ in range(self._size(150)):
                     value = [value] if chance.random() < 0.5 else {"a": value}
                 return [value] * self._size(2000)
+
+
+async def several(url: str, key: str, seed: int) -> Counter[int]:
+    """Send several kinds at a time; how many requests had each status."""
+    page = httpx.get(url + "/openapi.json", headers={"authorization": f"Bearer {key}"}).json()
+    sizes, found = Sizes(page, seed), Counter[int]()
+    kinds = [sizes.next() for _ in range(NUM_KINDS)]
+    for each in await asyncio.gather(*(attack(url, key, kind, SECONDS) for kind in kinds)):
+        found += each
+    return found
+
+
+def main() -> None:
+    url, key, seed = sys.argv[1:]
+    print(json.dumps(asyncio.run(several(url, key, int(seed)))))
+
+
+if __name__ == "__main__":
+    main()

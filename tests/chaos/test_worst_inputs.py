@@ -7,7 +7,7 @@ from a grammar, and prints what the other key noticed. Without load of others on
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
@@ -24,8 +23,7 @@ from server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, is_running, running_server
 from tests.api.test_health_process import health_url
 from tests.chaos.quiet_key import Noticed, QuietKey, at
-from tests.chaos.sizes import Sizes
-from tests.chaos.worst_inputs import WORST_INPUTS, WorstInput, attack
+from tests.chaos.worst_inputs import WORST_INPUTS, WorstInput
 
 KEYS = "keys:\n  - {name: loud, key: loud-key}\n  - {name: quiet, key: quiet-key}\n"
 CHAT_P99_S, LIVE_P99_S = 0.5, 0.05
@@ -54,6 +52,9 @@ class Besieged:
         assert noticed.wrong == []
         assert noticed.chats
         assert self.num_bytes < MOST_BYTES
+
+    def check_times(self, noticed: Noticed) -> None:
+        """The goals, where they are asked for."""
         if HAS_GOALS:
             assert at(noticed.chats, 0.99) < CHAT_P99_S
             assert at(noticed.live, 0.99) < LIVE_P99_S
@@ -69,9 +70,9 @@ def besieged(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Ite
         yield Besieged(server, server.engine_pids)
 
 
-def beside(besieged: Besieged, name: str, seconds: float) -> tuple[Noticed, str]:
-    """What the quiet key noticed while a process sent an input with the loud one, and how that was answered."""
-    argv = [sys.executable, "-m", "tests.chaos.worst_inputs", besieged.server.url, "loud-key", name, str(seconds)]
+def beside(besieged: Besieged, module: str, *args: str) -> tuple[Noticed, str]:
+    """What the quiet key noticed while a program sent requests with the loud one, and how those were answered."""
+    argv = [sys.executable, "-m", module, besieged.server.url, "loud-key", *args]
     with QuietKey(besieged.server.url, "quiet-key", health_url(besieged.server)).asking() as noticed:
         done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
     return noticed, done.stdout.strip()
@@ -83,34 +84,23 @@ def beside(besieged: Besieged, name: str, seconds: float) -> tuple[Noticed, str]
     ids=lambda worst: worst.name,
 )
 def test_another_key_is_served_beside_the_worst_inputs(besieged: Besieged, worst: WorstInput) -> None:
-    noticed, statuses = beside(besieged, worst.name, SECONDS)
+    noticed, statuses = beside(besieged, "tests.chaos.worst_inputs", worst.name, str(SECONDS))
     print(f"\n{worst.name}: {statuses}; {noticed}; {besieged.num_bytes >> 20} MiB")
     besieged.check(noticed)
+    besieged.check_times(noticed)
 
 
 @pytest.mark.chaos
 def test_an_adversary_with_sizes_of_a_grammar_kills_nothing(besieged: Besieged) -> None:
-    url, seed = besieged.server.url, int(os.environ.get("SEED", "1"))
-    page = httpx.get(url + "/openapi.json", headers={"authorization": "Bearer loud-key"}).json()
-    sizes, total, end = Sizes(page, seed), Noticed(), time.monotonic() + ADVERSARY_S
-    while time.monotonic() < end:
-        with QuietKey(url, "quiet-key", health_url(besieged.server)).asking() as noticed:
-            kinds = [sizes.next() for _ in range(8)]
-            statuses = asyncio.run(several(url, kinds))
-        assert not statuses.get(500), kinds
-        besieged.check(Noticed(noticed.chats, [], [], noticed.wrong))
-        total.chats += noticed.chats
-        total.live += noticed.live
-        total.pauses += noticed.pauses
-        print(f"{statuses}; {noticed}; {besieged.num_bytes >> 20} MiB")
+    total, end = Noticed(), time.monotonic() + ADVERSARY_S
+    for seed in itertools.count(int(os.environ.get("SEED", "1"))):
+        if time.monotonic() > end:
+            break
+        noticed, statuses = beside(besieged, "tests.chaos.sizes", str(seed))
+        print(f"seed {seed}: {statuses}; {noticed}; {besieged.num_bytes >> 20} MiB")
+        assert '"500"' not in statuses, f"seed {seed}"
+        for name in ("chats", "live", "pauses", "wrong"):
+            getattr(total, name).extend(getattr(noticed, name))
+        besieged.check(total)
     print(f"in all {total}")
-    besieged.check(total)
-
-
-async def several(url: str, kinds: list[WorstInput]) -> dict[int, int]:
-    """Send several kinds at a time, each by its number of connections, for some seconds."""
-    found: dict[int, int] = {}
-    for each in await asyncio.gather(*(attack(url, "loud-key", kind, SECONDS) for kind in kinds)):
-        for status, count in each.items():
-            found[status] = found.get(status, 0) + count
-    return found
+    besieged.check_times(total)

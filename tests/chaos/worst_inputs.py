@@ -77,7 +77,7 @@ MESSAGE = '{"role":"user","content":"hello"}'
 OPEN_CHAT = HEAD + MESSAGE + '],"extra":'
 
 WORST_INPUTS: tuple[WorstInput, ...] = (
-    WorstInput("messages of a chat", CHAT, repeated(HEAD, MESSAGE, "]}")),
+    WorstInput("messages of a chat", CHAT, repeated(HEAD, MESSAGE, "]}"), width=40),
     WorstInput("messages of Anthropic's", MESSAGES, repeated(HEAD, MESSAGE, "]}")),
     WorstInput("messages to be counted", MESSAGES + "/count_tokens", repeated(HEAD, MESSAGE, "]}")),
     WorstInput("messages to be tokenized", "/tokenize", repeated('{"messages":[', MESSAGE, "]}")),
