@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -167,3 +169,24 @@ def test_a_working_directory_that_is_gone_is_needed_by_those_alone_that_start_pr
         check=False,
     )
     assert (says in ended.stderr, "Traceback" in ended.stderr) == (True, False), ended.stderr
+
+
+@pytest.mark.parametrize("delay_s", [0.5, 1.5, thorough(1.0), thorough(2.0), thorough(3.0)])
+def test_an_interrupt_during_a_start_ends_it_without_a_traceback(
+    script: list[str], tmp_path: Path, kernel_cache: str, delay_s: float
+) -> None:
+    """As a terminal sends it: to the server and to all that it has started by then."""
+    process = subprocess.Popen(
+        [*script, "serve", "--port", "0", "--kernel-cache-dir", kernel_cache],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(delay_s)  # whatever it does by then
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode in (0, 130, -signal.SIGINT), said
+    if "neuronserve" in said:  # else it was Python itself that started
+        assert "Traceback" not in said
