@@ -49,7 +49,10 @@ class WorkerRole:
 class StoreConfig:
     """Where responses, files and batches are kept, and how much of them."""
 
-    data_dir: Path | None = None  # None = responses in memory, no files and batches
+    data_dir: Path | None = None  # None = `default_dir`
+    default_dir: Path | None = (
+        None  # used where possible; else responses are in memory, and there are no files and batches
+    )
     is_shared: bool = False  # by several processes, of which one has the right to (`StoreLock`)
     max_stored_responses: int = 10_000
     max_stored_response_bytes: int = 256 * 2**20  # of all of them

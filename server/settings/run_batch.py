@@ -7,7 +7,7 @@ from pydantic import Field
 from server.settings.serve import ServeSettings
 
 OF_HTTP = frozenset(  # without effect where nothing listens
-    {"host", "port", "api_workers", "api_key", "api_key_file", "admin_api_key", "api_keys_file", "public_paths"}
+    {"host", "port", "health_port", "api_workers", "api_key", "api_key_file", "admin_api_key", "api_keys_file", "public_paths"}
     | {"ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"}
     | {"allowed_origins", "allowed_hosts", "shutdown_timeout", "disable_access_log"}
     | {"data_dir", "max_file_bytes", "max_data_bytes", "ready_file", "inject_faults", "allow_fault_header"}
@@ -19,6 +19,10 @@ class RunBatchSettings(ServeSettings):
 
     input_file: Path = Field(description="JSON lines with custom_id, url and body, as /v1/batches takes them")
     output_file: Path = Field(description="file that gets an answer for each line; one that is there is replaced")
+
+    @property
+    def _default_data_dir(self) -> None:
+        """Nothing outlives the file that is answered."""
 
     @property
     def notices(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from server.settings.keys import KeySettings
 from server.settings.logs import LogFormat, log_to_stderr
 from server.settings.model import DEFAULT_MODEL
 from server.settings.pooling import PoolingSettings
-from server.settings.sources import traces_protocol
+from server.settings.sources import data_home, traces_protocol
 from server.settings.tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
@@ -97,7 +97,9 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     data_dir: File = Field(
-        None, description="directory for responses, files and batches (default: responses in memory, no batches)"
+        None,
+        description="directory for responses, files and batches; '' keeps responses in memory, without batches "
+        "(default: neuronserve/PORT under XDG_DATA_HOME or ~/.local/share; '' with --port 0)",
     )
     max_stored_responses: int = Field(10_000, ge=0, le=10_000_000, description="responses of /v1/responses to keep")
     max_stored_response_bytes: int = Field(256 * 2**20, ge=0, le=2**40, description="bytes that they may take together")
@@ -268,6 +270,12 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
     def _host_memory_bytes(self) -> int | None:
         return None if self.host_memory_gib is None else int(self.host_memory_gib * GIB)
 
+    @property
+    def _default_data_dir(self) -> Path | None:
+        """One for each port, so that two servers of a user have their own; none for a port that is not known before."""
+        is_wanted = "data_dir" not in self.model_fields_set and self.port
+        return data_home() / "neuronserve" / str(self.port) if is_wanted else None
+
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""
         return slice_of(
@@ -282,7 +290,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
-            store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1),
+            store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
             faults=self.fault_config,
             healing=self._healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,

@@ -212,10 +212,19 @@ def process_environment() -> dict[str, str]:
 
 def cache_home() -> Path:
     """Where this user's caches are (XDG base directory specification)."""
+    return _user_directory("XDG_CACHE_HOME", ".cache")
+
+
+def data_home() -> Path:
+    """Where this user's data is (XDG base directory specification)."""
+    return _user_directory("XDG_DATA_HOME", ".local/share")
+
+
+def _user_directory(variable: str, default: str) -> Path:
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return Path(os.environ.get(variable) or Path.home() / default)
     except RuntimeError:  # a user id of no account, without HOME: container runtimes say "/" then
-        return Path("/.cache")
+        return Path("/") / default
 
 
 def default_kernel_cache() -> str:

@@ -37,22 +37,33 @@ def _make_private(directory: Path) -> None:
             open_private(file, "ab").close()
 
 
+def _opened(directory: Path | None, is_shared: bool) -> Database:
+    """Open the database of a data directory, or one in memory. Raises SettingsError."""
+    if directory is None:
+        return Database(None, TABLES, is_shared)
+    try:
+        _make_private(directory)
+    except OSError as error:
+        raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
+    return Database(directory / DATABASE, TABLES, is_shared)
+
+
 class Store:
-    """Opened by its constructor. Raises SettingsError when the data directory cannot be used."""
+    """Opened by its constructor. Raises SettingsError when the data directory that is named cannot be used."""
 
     def __init__(self, config: StoreConfig) -> None:
-        path = None
-        if config.data_dir is not None:
-            try:
-                _make_private(config.data_dir)
-            except OSError as error:
-                raise SettingsError(f"--data-dir: cannot use {config.data_dir}: {error.strerror}") from error
-            path = config.data_dir / DATABASE
+        directory = config.data_dir or config.default_dir
+        try:
+            self._database = _opened(directory, config.is_shared)
+        except SettingsError as error:
+            if config.data_dir is not None:
+                raise
+            log.warning("responses are kept in memory, and files and batches are refused: %s", error)
+            directory, self._database = None, _opened(None, config.is_shared)
         self.limits = config
-        self._database = Database(path, TABLES, config.is_shared)
         self.responses = ResponseStore(self._database, config)
         self.conversations = ConversationStore(self._database, config)
-        self._files = FileStore(self._database, path.with_name("files"), config) if path else None
+        self._files = FileStore(self._database, directory / "files", config) if directory else None
         self._batches = BatchStore(self._database)
 
     @property
