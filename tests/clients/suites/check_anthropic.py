@@ -25,11 +25,16 @@ def runner(client: anthropic.Anthropic, asked: list[str], **options: object) -> 
     )
 
 
+def prompt_tokens(message: anthropic.types.beta.BetaMessage) -> int:
+    return message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+
+
 def test_tools_are_run_to_the_answer() -> None:
     with anthropic.Anthropic(max_retries=0) as client:
         asked: list[str] = []
-        message = runner(client, asked).until_done()  # type: ignore[attr-defined]
-        assert "cloudy" in message.content[0].text
+        first, second = runner(client, asked)  # type: ignore[misc]
+        assert "cloudy" in second.content[0].text
+        assert prompt_tokens(second) > prompt_tokens(first)  # the history is there
         assert asked == ["Oslo"]
         asked.clear()
         for stream in runner(client, asked, stream=True):  # type: ignore[attr-defined]
