@@ -30,16 +30,21 @@ hypothesis.settings.load_profile("quick")  # `make test-all` asks for the other 
 MAX_TOKENS = 512
 
 
-def pytest_configure() -> None:
-    """Compile for the instruction set that NEURONSERVE_ISA names, here and in every process that a test starts."""
-    if (isa := load_settings(EngineSettings, ()).isa) is None:
-        return
-    os.environ.update(BY_ISA[isa].environment)
+FORCED_ISA = load_settings(EngineSettings, ()).isa
+if FORCED_ISA is not None:  # here, since conftests of folders import the compiler, which reads its environment then
+    os.environ.update(BY_ISA[FORCED_ISA].environment)
     del os.environ["NEURONSERVE_ISA"]  # tests of settings want their own
-    from server.kernels.isa.target import host_features  # after the environment that the compiler reads
 
-    if lacks := BY_ISA[isa].lacks(host_features()):
-        raise pytest.UsageError(f"NEURONSERVE_ISA is {isa}: this host lacks {', '.join(lacks)}")
+
+def pytest_configure() -> None:
+    """Refuse an instruction set of NEURONSERVE_ISA that this process does not compile for."""
+    if FORCED_ISA is not None:
+        from server.kernels.dispatch import host_isas  # reads the environment
+        from server.kernels.isa.target import host_features
+
+        if lacks := BY_ISA[FORCED_ISA].lacks(host_features()):
+            raise pytest.UsageError(f"NEURONSERVE_ISA is {FORCED_ISA}: this host lacks {', '.join(lacks)}")
+        assert host_isas()[0] == FORCED_ISA, "numba was imported before the environment was set"
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it of a job in the background, and all it starts

@@ -20,8 +20,8 @@ RunnerKind = Literal["auto", "generate", "pooling"]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
-WIDE_OUTPUT: tuple[Quantization, ...] = ("int4", "mxfp4")  # formats whose output layer is in int8-groups
-
+# Formats that err by more than int8, so that the output layer is in int8-groups.
+WIDE_OUTPUT: tuple[Quantization, ...] = ("fp8", "fp8_e5m2", "mxfp8", "int4", "mxfp4")
 GroupSize = Literal[32, 64, 128]
 
 

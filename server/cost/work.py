@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.config.formats import WIDE_OUTPUT
 from server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape
 from server.device.instances import Instance
 from server.device.parts import GB, GIB, Topology
@@ -67,7 +66,7 @@ class StepWork:
         link = instance.link or chip.link
         self.model, self.runtime, self.core = model, runtime, CoreShape.of(model, tp)
         self.weight_bytes = WEIGHT_BYTES[runtime.weight_dtype]
-        wide_bytes = WEIGHT_BYTES["int8-groups"] if runtime.weight_dtype in WIDE_OUTPUT else self.weight_bytes
+        wide_bytes = WEIGHT_BYTES["int8-groups"] if self.weight_bytes < 1 else self.weight_bytes
         self.wider_output = self.core.head_weights * (wide_bytes - self.weight_bytes)
         self.lora_weights = core_lora_weights(model, tp, runtime.lora_rank)
         self.flop_s = chip.cores_per_chip / ((chip.tflops["bfloat16"] or 0) * 1e12)
@@ -148,7 +147,7 @@ class StepWork:
     def _stored_bytes(self, weights: float, adapters: int) -> float:
         """Bytes of the model's `weights` and of as many adapters: each slot reads its own, gathered beforehand.
 
-        Formats of 4 bits have the output layer in 8.
+        The output layer of 4-bit formats is in 8; that of fp8 is counted as Neuron's own software has it.
         """
         return weights * self.weight_bytes + self.wider_output + adapters * self.lora_weights * ACTIVATION_BYTES
 

@@ -102,9 +102,9 @@ def test_microscaling_is_refused_on_parts_without_it(tmp_path: Path, load: Load,
     engine.runner.close()
 
 
-@pytest.mark.parametrize("quantization", ["int4", "mxfp4"])
-@pytest.mark.parametrize("shape", ["tiny-qwen2", "tiny-gemma3"])  # tied, and untied
-def test_the_output_layer_of_four_bit_formats_takes_eight(
+@pytest.mark.parametrize("quantization", ["int4", "mxfp4", "fp8"])
+@pytest.mark.parametrize("shape", ["tiny-qwen2", "tiny-gemma3"])
+def test_the_output_layer_of_coarse_formats_is_in_groups_of_int8(
     tmp_path: Path, load: Load, shape: str, quantization: Quantization
 ) -> None:
     """The engine holds the bytes that the account foresaw. A layer that is left out keeps its values."""
