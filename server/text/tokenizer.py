@@ -63,9 +63,7 @@ class Tokenizer:
         self._adds_bytes = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)  # whatever is beside an id
         self._whole_texts: dict[int, str | None] = {}  # cache
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
-        self._ids = tuple(
-            range(self.vocab_size)
-        )  # prompts share these objects, of 32 bytes each
+        self._ids = tuple(range(self.vocab_size))  # prompts share these objects, of 32 bytes each
 
     @property
     def eos_token_id(self) -> int | None:
