@@ -23,7 +23,7 @@ NO_HEALING = Healing()
 
 
 class RestartBreaker:
-    """Deaths of one engine. One that has served is followed at once; while none does, pauses grow to two seconds."""
+    """The deaths of one engine. One that has served is followed at once; while none does, pauses grow."""
 
     def __init__(self, healing: Healing) -> None:
         self._healing = healing

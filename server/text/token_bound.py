@@ -8,17 +8,16 @@ sum up to. This holds where the bytes of all tokens together are the text: byte-
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-PART = 2**18  # characters that are looked at together
+PART = 2**16  # characters that are counted together, while no other thread can work
 KEEPING_NORMALIZERS = {"NFC", "Prepend", "Replace", "Sequence"}
 KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"}
-Shares = NDArray[np.float64]
+Shares = dict[int, float]  # of a byte, or of a code point
 SPACE = "\u2581"  # stands for a space in vocabularies that are not byte-level
 
 
@@ -58,7 +57,8 @@ class TokenBound:
             tokens = [*facts.model.vocab, *(token.content for token in facts.added_tokens)]
             self._counts = _byte_shares(tokens, byte_of) if self._is_byte_level else _character_shares(tokens)
             if any(token.lstrip or token.rstrip for token in facts.added_tokens):  # these take any white space
-                self._counts[[ord(char) for char in map(chr, range(len(self._counts))) if char.isspace()]] = 0.0
+                spaces = "".join(char for char in map(chr, range(0x10000)) if char.isspace())
+                self._counts |= dict.fromkeys(spaces.encode() if self._is_byte_level else map(ord, spaces), 0.0)
 
     def of(self, text: str) -> int:
         """The fewest tokens that `text` can have."""
@@ -66,15 +66,21 @@ class TokenBound:
             return 0
         if self._composes:
             text = unicodedata.normalize("NFC", text)
-        kind = np.uint8 if self._is_byte_level else np.uint32
-        data = text.encode("utf-8" if self._is_byte_level else "utf-32-le", "surrogatepass")
-        units = np.frombuffer(data, kind)
-        parts = range(0, len(units), PART)
-        return int(sum(float(self._counts[units[begin : begin + PART]].sum()) for begin in parts) * (1 - 1e-9))
+        units: bytes | str = text.encode("utf-8", "surrogatepass") if self._is_byte_level else text
+        total = 0.0
+        for begin in range(0, len(units), PART):
+            for unit, count in Counter(units[begin : begin + PART]).items():
+                total += count * self._share(unit if isinstance(unit, int) else ord(str(unit)))
+        return int(total * (1 - 1e-9))  # what rounding may add is taken off
+
+    def _share(self, unit: int) -> float:
+        """1 / L; of a byte that no token contains 0, and of a code point 1."""
+        assert self._counts is not None
+        return self._counts.get(unit, 0.0 if self._is_byte_level else 1.0)
 
 
 def _byte_shares(tokens: Sequence[str], byte_of: Mapping[str, bytes]) -> Shares:
-    """1 / L of each byte; 0 of one that no token contains, which is left out of a text.
+    """1 / L of each byte that a token contains; others are left out of a text.
 
     Tokens of the vocabulary are written in the characters of `byte_of`, added ones as they are.
     """
@@ -83,19 +89,14 @@ def _byte_shares(tokens: Sequence[str], byte_of: Mapping[str, bytes]) -> Shares:
     plain = [token for token in tokens if not token.isascii() or not known.issuperset(token)]
     encoded = ("".join(char_of[bytes([byte])] for byte in token.encode("utf-8", "surrogatepass")) for token in plain)
     longest = _longest([*(token for token in tokens if known.issuperset(token)), *encoded])
-    shares = np.zeros(256)
-    for char, length in longest.items():
-        shares[byte_of[char][0]] = 1 / length
-    return shares
+    return {byte_of[char][0]: 1 / length for char, length in longest.items()}
 
 
 def _character_shares(tokens: Iterable[str]) -> Shares:
-    """1 / L of each code point; 1 of one that no token contains, which becomes tokens of its bytes."""
-    shares = np.ones(0x110000)
-    for char, length in _longest(tokens).items():
-        shares[ord(" " if char == SPACE else char)] = 1 / length
-    shares[ord(SPACE)] = shares[ord(" ")]
-    return shares
+    """1 / L of each code point that a token contains; others become tokens of their bytes."""
+    longest = _longest(tokens)
+    longest |= dict.fromkeys((" ", SPACE), max(longest.get(" ", 1), longest.get(SPACE, 1)))
+    return {ord(char): 1 / length for char, length in longest.items()}
 
 
 def _steps(step: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
