@@ -10,6 +10,7 @@ from server.api.errors import Forbidden, Unauthorized, error_response
 from server.api.http.middleware import header
 from server.api.keys import key
 from server.api.keys.ring import Caller, KeyRing
+from server.device.peer_user import is_same_user
 from server.errors import RequestError
 from server.text.fair_threads import owner
 
@@ -60,8 +61,8 @@ class Guard:
                     await caller.use.let_in()
             if needs_local(self._ring, scope["path"]) and not _is_local(scope):
                 raise Forbidden(
-                    f"Without an operator's key {scope['path'][:200]} is open to this host's own processes alone: "
-                    "ask from there, or start the server with --admin-api-key."
+                    f"Without an operator's key {scope['path'][:200]} is open to this host's own processes of the "
+                    "server's user alone: ask from there, or start the server with --admin-api-key."
                 )
         except RequestError as error:
             answer = error_response(error, scope["path"])
@@ -116,13 +117,15 @@ def _require(caller: Caller | None, path: str) -> Caller:
 
 
 def _is_local(scope: Scope) -> bool:
-    """Whether a request comes from a process of this host, and not through a proxy there."""
+    """Whether a request comes from a process of this host and of this user, and not through a proxy there."""
     if any(header(scope, name) is not None for name in FORWARDED):
         return False
-    client = scope.get("client")
-    address = None if client is None else ip_address(client[0].partition("%")[0])
+    client, server = scope.get("client"), scope.get("server")
+    if client is None or server is None:
+        return True
+    address = ip_address(client[0].partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None) or address
-    return mapped is None or mapped.is_loopback
+    return mapped.is_loopback and is_same_user(client[1], server[1])
 
 
 def _given(scope: Scope) -> bytes | None:
