@@ -14,7 +14,19 @@ from server.text.tokenizer import Tokenizer, load_tokenizer
 TEXTS = st.lists(
     st.text(max_size=20)
     | st.sampled_from(
-        ["the ", "hello", "1" * 50, " " * 40, "\n\n", "e\u0301" * 5, "\u8a9e\u8a9e", "<|mark|>", "<｜ä｜>", "\u2581"]
+        [
+            "the ",
+            "hello",
+            "1" * 50,
+            " " * 40,
+            "\n\n",
+            "e\u0301" * 5,
+            "\u8a9e\u8a9e",
+            "<|mark|>",
+            "<｜ä｜>",
+            "\u2581",
+            "\u3000" * 9,
+        ]
     ),
     max_size=12,
 ).map("".join)

@@ -10,6 +10,7 @@ from server.errors import InvalidRequest
 
 MAX_CONTAINERS = 2**14  # objects and lists of one body
 MAX_VALUES = 2**18  # keys and items of one body
+PART_CHARS = 2**16  # of a text that is counted part by part, so that one of too many values is refused early
 # Memory that parsed JSON takes, rounded up: a text of wide characters, a validated object, a key or a number.
 BYTES_PER_BYTE, CONTAINER_BYTES, VALUE_BYTES = 4, 1024, 64
 
@@ -49,6 +50,8 @@ class JsonMeter:
 def require_small(text: str, param: str) -> None:
     """Raise InvalidRequest where the JSON in a field has more values than a whole body may have."""
     try:
-        JsonMeter().feed(text.encode("utf-8", "surrogatepass"))
+        meter = JsonMeter()
+        for begin in range(0, len(text), PART_CHARS):
+            meter.feed(text[begin : begin + PART_CHARS].encode("utf-8", "surrogatepass"))
     except InvalidRequest as error:
         raise InvalidRequest(f"{param}: {error.message}", param) from error
