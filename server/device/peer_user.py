@@ -13,9 +13,9 @@ ROOT_USER = 0
 def is_same_user(client_port: int, server_port: int) -> bool:
     """Whether the client of a connection over loopback is this process's user or root.
 
-    Linux lists sockets with their users (proc_pid_net(5)). Where there is no list, or the connection is not in it, as behind
-    a proxy of another network namespace, nothing is known and the answer is True. Where several loopback addresses
-    have sockets of these ports, all of them count.
+    Linux lists sockets with their users (proc_pid_net(5)). Where there is no list, or the connection is not in it, as
+    behind a proxy of another network namespace, nothing is known and the answer is True. Where several loopback
+    addresses have sockets of these ports, all of them count.
     """
     users = set(_users(client_port, server_port))
     return users <= {ROOT_USER, os.geteuid()}

@@ -150,12 +150,11 @@ def test_operators_paths_without_a_key_are_for_this_host(lan_server: Server) -> 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="only Linux says whose a socket is")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may give a socket to another user")
 def test_operators_paths_without_a_key_are_not_for_other_users_of_this_host(lan_server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", lan_server.port)) as connection:
-        os.fchown(connection.fileno(), 65534, -1)
-        connection.sendall(f"POST {OPERATORS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
-        assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
-        connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+    for request, status in ((f"POST {OPERATORS}", 403), ("GET /v1/models", 200)):
+        with socket.create_connection(("127.0.0.1", lan_server.port)) as connection:
+            os.fchown(connection.fileno(), 65534, -1)
+            connection.sendall(f"{request} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+            assert connection.recv(4096).startswith(f"HTTP/1.1 {status} ".encode())
 
 
 def test_any_origin_is_none_for_operators_paths(lan_server: Server) -> None:
