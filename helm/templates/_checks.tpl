@@ -4,6 +4,9 @@
 {{- if lt ($v.engine.maxNumBatchedTokens | int) ($v.engine.maxNumSeqs | int) }}
 {{- fail (printf "engine.maxNumBatchedTokens is %v: it must be at least engine.maxNumSeqs, %v" $v.engine.maxNumBatchedTokens $v.engine.maxNumSeqs) }}
 {{- end }}
+{{- if eq ($v.server.healthPort | int) ($v.server.port | int) }}
+{{- fail (printf "server.healthPort is %v: it must differ from server.port" $v.server.healthPort) }}
+{{- end }}
 {{- if not (kindIs "invalid" $v.terminationGracePeriodSeconds) }}
 {{- $needed := addf $v.preStopSleepSeconds $v.server.shutdownTimeoutSeconds }}
 {{- if le ($v.terminationGracePeriodSeconds | float64) $needed }}
@@ -97,6 +100,7 @@
 config: other values
 host: server.host
 port: server.port
+health-port: server.healthPort
 api-key: auth
 api-keys-file: auth.keysFileSecret
 public-paths: auth.metricsSecret

@@ -49,6 +49,7 @@ args:
   - --config=/etc/neuronserve/config.yaml
   - {{ printf "--host=%s" $v.server.host | quote }}
   - --port={{ $v.server.port | int }}
+  - --health-port={{ $v.server.healthPort | int }}
   {{- range $v.extraArgs }}
   - {{ . | quote }}
   {{- end }}
@@ -62,13 +63,20 @@ ports:
   - name: http
     containerPort: {{ $v.server.port | int }}
     protocol: TCP
+  - name: health
+    containerPort: {{ $v.server.healthPort | int }}
+    protocol: TCP
 {{- range $probe, $path := dict "startupProbe" "ready" "livenessProbe" "live" "readinessProbe" "ready" }}
 {{ $probe }}:
   httpGet:
     path: /health/{{ $path }}
+    {{- if eq $path "live" }}
+    port: health
+    {{- else }}
     port: http
     {{- if $v.tls.existingSecret }}
     scheme: HTTPS
+    {{- end }}
     {{- end }}
   {{- toYaml (get $v.probes (trimSuffix "Probe" $probe)) | nindent 2 }}
 {{- end }}

@@ -53,7 +53,7 @@ class Pod:
         self._documents, self._image, self._directory = documents, image, directory
         self._container = server_container(documents)
         self._grace_s = float(workload(documents)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
-        self.port = free_port()
+        self.port, self._health_port = free_port(), free_port()
         self.is_ready = False
         self.terminations: list[Termination] = []
         self.num_restarts = 0
@@ -144,6 +144,7 @@ class Pod:
     def _localized(self, text: str) -> str:
         """`text` with paths of mounts, the port and the address of this pod."""
         text = re.sub(rf"^--port={self._container['ports'][0]['containerPort']}$", f"--port={self.port}", text)
+        text = re.sub(r"^--health-port=\d+$", f"--health-port={self._health_port}", text)
         text = re.sub(r"^--host=0\.0\.0\.0$", "--host=127.0.0.1", text)
         paths = "|".join(sorted(map(re.escape, self._mounts), key=len, reverse=True))
         return re.sub(rf"(?<![\w/])({paths})(?=/|$)", lambda found: str(self._mounts[found[1]]), text)
@@ -201,7 +202,7 @@ class Pod:
                 with self._lock:
                     self.is_ready = not readiness.has_failed and not self._deleting.is_set()
             if liveness.is_due(now):
-                liveness.ask(self.url)
+                liveness.ask(f"http://127.0.0.1:{self._health_port}")
                 if liveness.has_failed:
                     return
             self._deleting.wait(0.05)

@@ -25,7 +25,7 @@ def test_whoever_calls_the_server_speaks_as_it_does(case: str) -> None:
     documents = golden(case)
     is_secure = "ssl_certfile" in yaml.safe_load(settings_text(documents))
     container = server_container(documents)
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+    for probe in ("startupProbe", "readinessProbe"):  # that of liveness asks a port of its own
         assert container[probe]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if is_secure else "HTTP")
     for monitor in of_kind(documents, "ServiceMonitor"):
         assert monitor["spec"]["endpoints"][0].get("scheme", "http") == ("https" if is_secure else "http")

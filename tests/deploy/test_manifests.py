@@ -111,7 +111,7 @@ def test_named_ports_exist_in_the_pod(case: str) -> None:
     named += [port["targetPort"] for each in of_kind(documents, "Service") for port in each["spec"]["ports"]]
     for policy in of_kind(documents, "NetworkPolicy"):
         named += [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
-    assert set(named) == {"http"} <= set(ports)
+    assert set(named) == {"http", "health"} == set(ports)
     for pool in of_kind(documents, "InferencePool"):
         assert [port["number"] for port in pool["spec"]["targetPorts"]] == [ports["http"]]
 
@@ -167,7 +167,7 @@ def test_probes_ask_what_the_server_answers(case: str) -> None:
     container = server_container(golden(case))
     assert container["startupProbe"]["httpGet"]["path"] == "/health/ready"
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
-    assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
+    assert container["livenessProbe"]["httpGet"] == {"path": "/health/live", "port": "health"}
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 120
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"

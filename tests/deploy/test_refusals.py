@@ -146,6 +146,7 @@ def test_the_schema_refuses_wrong_values_and_names_the_key(helm: str, key: str, 
         ({"extraArgs": ["--no-enable-prefix-caching"]}, "is set by engine.enablePrefixCaching"),
         ({"extraArgs": ["--pace", "device"]}, "extraArgs: --pace is set by engine.pace"),
         ({"extraArgs": ["--port=1"]}, "extraArgs: --port is set by server.port"),
+        ({"server": {"port": 8081}}, "server.healthPort is 8081: it must differ from server.port"),
         ({"extraArgs": ["--tensor-parallel-size", "2"]}, "--tensor-parallel-size is set by tensorParallelSize"),
     ],
 )
