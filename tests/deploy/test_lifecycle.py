@@ -167,8 +167,8 @@ def test_the_chat_of_helm_test_passes_and_notices_a_wrong_model(start_pod: Start
         command = [sys.executable, "-c", script]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
-    # Four tokens: a server that is ahead of its reader puts several in one event.
-    assert chat("fake", "first-key, second-key").stdout in {f"fake: {count} events\n" for count in (1, 2, 3, 4)}
+    # The role, then four tokens: a server that is ahead of its reader puts several in one event.
+    assert chat("fake", "first-key, second-key").stdout in {f"fake: {count} events\n" for count in (2, 3, 4, 5)}
     assert "served models are ['fake'], not other" in chat("other", "first-key").stderr
     assert "401" in chat("fake", "third-key").stderr
 
