@@ -156,7 +156,7 @@ def test_one_body_is_read_whatever_it_is_estimated_to_take() -> None:
 def unfinished(server: Server, headers: dict[str, str]) -> Iterator[socket.socket]:
     """A request whose body has a byte less than it declares."""
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
-        lines = {**headers, "host": "a", "content-type": "application/json", "content-length": str(MAX_BODY)}
+        lines = {**headers, "host": "localhost", "content-type": "application/json", "content-length": str(MAX_BODY)}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         connection.sendall(f"POST {CHAT} HTTP/1.1\r\n{head}\r\n".encode() + b" " * (MAX_BODY - 1))
         yield connection

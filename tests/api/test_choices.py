@@ -153,7 +153,7 @@ def test_documents_are_the_templates_business(filling: Server) -> None:
 def chunks_of(server: Server, path: str, body: dict[str, Any]) -> list[bytes]:
     """The parts of an answer as they were framed for the connection."""
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
     url = httpx.URL(server.url)
     with socket.create_connection((url.host, url.port)) as connection, connection.makefile("rb") as answer:
         connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)

@@ -17,7 +17,8 @@ import pytest
 from tests.api.serving import Server, command, running_server, until
 
 BODY = b'{"prompt": "a", "max_tokens": 2}'
-REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+REQUEST = HEAD + b"content-length: %d\r\n\r\n%s"
 QUIET = ("--disable-access-log", "--disable-log-stats")
 LIMIT = 160
 

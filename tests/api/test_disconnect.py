@@ -126,7 +126,7 @@ async def test_a_reader_that_stops_reading_holds_up_nobody(server: ApiServer) ->
 
 async def test_a_request_of_a_client_that_has_left_is_not_begun(server: ApiServer) -> None:
     data = json.dumps(LONG | {"prompt": "a"}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(data)}\r\n\r\n"
     for is_reset in (True, False) * 20:  # all before the event loop runs again
         leaving = socket.create_connection(server._listener.getsockname()[:2])

@@ -199,7 +199,8 @@ def test_arguments_of_calls_are_checked(real_server: Server, name: str, tools: d
     assert response.status_code == 200, response.text
     if stream:
         lines = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
-        refusal = lines[-1]["choices"][0]["delta"]["refusal"]
+        deltas = [each["choices"][0]["delta"] for each in lines]
+        (refusal,) = [each["refusal"] for each in deltas if "refusal" in each]
     else:
         message = response.json()["choices"][0]["message"]
         refusal = message["refusal"]

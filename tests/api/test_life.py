@@ -93,7 +93,7 @@ def test_the_page_about_the_api_describes_every_body(http: httpx.Client) -> None
 def test_tokenize_and_back(http: httpx.Client) -> None:
     answer = http.post("/tokenize", json={"prompt": "hé", "return_token_strs": True}).json()
     assert (answer["count"], len(answer["token_strs"]), answer["max_model_len"]) == (3, 3, 512)
-    assert http.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": "hé"}
+    assert http.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": "hé", "content": "hé"}
     chat = http.post("/tokenize", json={"messages": [{"role": "user", "content": "hi"}]}).json()
     text = http.post("/detokenize", json={"tokens": chat["tokens"]}).json()["prompt"]
     assert text == "<|start|>user\nhi<|end|><|start|>assistant\n"

@@ -210,12 +210,15 @@ def test_tokens_that_are_cached_are_counted_where_a_client_marks_them(told: anth
     ("fields", "named"),
     [
         (
-            {"tools": [{**TOOLS[0], "strict": True, "input_schema": {"type": "object", "not": {}}}]},
+            {"tools": [{**TOOLS[0], "strict": True, "input_schema": {"type": "object", "minProperties": -1}}]},
             "tools[0].input_schema",
         ),
         ({"tools": [{**TOOLS[0], "defer_loading": True}, TOOLS[0], TOOLS[0]]}, "tools[2].name"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema"),
-        ({"output_format": {"type": "json_schema", "schema": {"not": {}}}}, "output_config.format.schema"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"minItems": -1}}}},
+            "output_config.format.schema",
+        ),
+        ({"output_format": {"type": "json_schema", "schema": {"minItems": -1}}}, "output_config.format.schema"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"compaction": {"type": "enabled"}}, "compaction"),
     ],

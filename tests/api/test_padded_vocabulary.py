@@ -110,7 +110,9 @@ def test_an_id_without_a_token_is_refused_by_its_name(served: Server, key: str, 
         body["logprobs"] = True
     answer = post(served, path, **body)
     assert answer.status_code == 400
-    assert f"{key}: token id {token} is not below the vocabulary's {TOKENS}." in answer.json()["error"]["message"]
+    assert (
+        f"{key}: token id {token} is out of vocabulary: it is not below {TOKENS}." in answer.json()["error"]["message"]
+    )
 
 
 def test_end_tokens_that_the_tokenizer_lacks_are_left_out(directory: Path) -> None:

@@ -11,7 +11,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from server.api.errors import UnsupportedMediaType, invalid_body
-from server.text.fair_threads import FairThreads
+from server.text.fair_threads import FairThreads, is_large
 
 JSON = "application/json"
 M = TypeVar("M", bound=BaseModel)
@@ -26,8 +26,10 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
     async def read(request: Request) -> M:
         content_type(request, JSON)
         data = await request.body()
+        if not is_large.get():
+            return parse(model, data)
         parsing: FairThreads = request.app.state.service.parsing
-        return await parsing.run_large(partial(parse, model, data))
+        return await parsing.run(partial(parse, model, data))
 
     return read
 
