@@ -13,13 +13,14 @@ import schemathesis
 
 # As schemathesis itself sees it: a body that is right may name what is not there, or come at a bad time.
 ACCEPTED_STATUSES = {401, 403, 404, 408, 409, 429}
-GENERATING = r"/v1/(chat/)?completions(/render)?|/invocations"
-TEXT = r"/v1/completions(/render)?|/invocations|/tokenize"
-CHAT = r"/v1/chat/completions(/render)?|/invocations|/tokenize"
+LLAMA = r"/completions?|/infill"
+GENERATING = rf"(/v1)?/chat/completions(/render)?|/v1/completions(/render)?|/invocations|/generate|{LLAMA}"
+TEXT = rf"/v1/completions(/render)?|/invocations|/tokenize|/generate|{LLAMA}"
+CHAT = r"(/v1)?/chat/completions(/render)?|/invocations|/tokenize|/apply-template"
 MESSAGES = r"/v1/messages(/count_tokens)?"
 RESPONSES = r"/v1/responses(/input_tokens|/compact)?"
 ITEMS = r"/v1/conversations(/\{conversation_id\}/items)?"
-ENCODING = r"/v1/embeddings|/v2/embed|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
+ENCODING = r"/v1/embeddings|/v2/embed|/embeddings?|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
 FIELDS = "|".join(("id", "name", "input", "text", "tool_use_id", "tool_name", "content", r"source(\.\w+)?"))
 
 
@@ -51,6 +52,9 @@ BEYOND_SCHEMAS = [
     Rule(CHAT, r"continue_final_message and add_generation_prompt exclude each other\."),
     Rule(CHAT, r"messages\[\d+\]\.content is required for the role .*"),
     Rule(r"/tokenize", r"Exactly one of prompt and messages is required\."),
+    Rule(r"/generate", r"Exactly one of prompt and input_ids is required\."),
+    Rule(r"/embeddings?", r"content is required\."),
+    Rule(LLAMA, r"prompt must be a text, an object with prompt_string, or token ids and texts\."),
     Rule(MESSAGES, r"thinking\.budget_tokens (is required|is \d+; it must be less than max_tokens, which is \d+)\."),
     Rule(MESSAGES, r"tool_choice\.name is required\."),
     Rule(r"/v1/batches", r"completion_window is \S+; it may be 30d\."),

@@ -20,9 +20,9 @@ from tests.depth import thorough
 FOUND = Path(sys.prefix) / "fuzz" / "bin"  # where `make test` puts it
 COMMAND = shutil.which("schemathesis", path=os.pathsep.join([str(FOUND), os.environ.get("PATH", "")]))
 ENDS_OR_RECORDS = ("/admin/restart-engine", "/start_profile", "/stop_profile")  # what no client is to do meanwhile
-ENCODING = r"^(/v1/embeddings|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank)$"
+ENCODING = r"^(/v1/embeddings|/v2/embed|/embeddings?|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank)$"
 OF_LABELS = r"^(/pooling|/classify|(/v1)?/score|(/v[12])?/rerank)$"
-OF_VECTORS = r"^(/v1/embeddings|/pooling)$"
+OF_VECTORS = r"^(/v1/embeddings|/v2/embed|/embeddings?|/pooling)$"
 
 pytestmark = pytest.mark.skipif(COMMAND is None, reason="schemathesis is not installed: `make test` does that")
 
