@@ -41,7 +41,7 @@ TRIALS = (
     Trial("slow-first-token", "slow", {"first_token": 3.0}),
     Trial("slow-tokens", "slow", {"token": 0.1}),
     Trial("truncated-json", "truncated_json"),
-    Trial("cut-end", "cut", {"how": "end", "after_tokens": 2}),
+    Trial("cut-end", "cut", {"how": "end", "after_tokens": 1}),
     Trial("cut-close", "cut", {"how": "close", "after_tokens": 2}),
     Trial("cut-reset", "cut", {"how": "reset", "after_tokens": 2}),
     Trial("malformed-chunk", "malformed_chunk", {"after_tokens": 2}),

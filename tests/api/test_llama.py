@@ -203,7 +203,8 @@ def test_slots_are_busy_while_sequences_are_open(checkpoint: Path, hold: Path) -
 
         assert busy() == [False] * 3
         with http.stream("POST", COMPLETION, json={**BASE, "n_cmpl": 2, "n_predict": 50, "stream": True}) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()  # a generator that is dropped closes the stream
+            next(lines)
             assert busy() == [True, True, False]
             hold.unlink()
         until(lambda: busy() == [False] * 3)
