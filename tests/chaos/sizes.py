@@ -64,7 +64,7 @@ class Sizes:
         """A container within the body, and the key of one of its values; or a new field."""
         chance, place = self._chance, body
         if chance.random() < 0.15:
-            body["extra"] = chance.choice(ITEMS)
+            body["extra"] = copy.deepcopy(chance.choice(ITEMS))
             return body, "extra"
         while True:
             key = chance.choice(list(place) if isinstance(place, dict) else list(range(len(place))))
@@ -84,10 +84,10 @@ class Sizes:
                 piece = chance.choice(PIECES)
                 return piece * (self._size(BODY_BYTES) // len(piece.encode()) + 1)
             case 1:
-                item = chance.choice((value, *ITEMS))
+                item = copy.deepcopy(chance.choice((value, *ITEMS)))
                 return [item] * self._size(BODY_BYTES // (len(json.dumps(item)) + 2))
             case 2:
-                item = chance.choice((value, *ITEMS))
+                item = copy.deepcopy(chance.choice((value, *ITEMS)))
                 count = self._size(BODY_BYTES // (len(json.dumps(item)) + 12))
                 return {f"k{i}": item for i in range(count)}
             case _:
