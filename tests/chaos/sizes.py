@@ -93,7 +93,7 @@ class Sizes:
             case _:
                 for _ in range(self._size(150)):
                     value = [value] if chance.random() < 0.5 else {"a": value}
-                return [value] * self._size(2000)
+                return [value] * self._size(max(1, min(2000, BODY_BYTES // (len(json.dumps(value)) + 2))))
 
 
 async def several(url: str, key: str, seed: int) -> Counter[int]:
