@@ -69,7 +69,8 @@ class Sizes:
         while True:
             key = chance.choice(list(place) if isinstance(place, dict) else list(range(len(place))))
             inner = place[key]
-            if not isinstance(inner, dict | list) or not inner or chance.random() < 0.4:
+            is_large = isinstance(inner, dict | list) and len(inner) > 16  # its items may be one object
+            if not isinstance(inner, dict | list) or not inner or is_large or chance.random() < 0.4:
                 return place, key
             place = inner
 
