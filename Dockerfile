@@ -21,6 +21,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY pyproject.toml README.md LICENSE ./
 COPY neuronserve ./neuronserve
 COPY server ./server
+COPY planner ./planner
+COPY console ./console
+COPY testkit ./testkit
 COPY loadtests ./loadtests
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/venv/bin/python -m pip install --no-deps --no-index --no-compile /wheels/*.whl \
@@ -28,7 +31,7 @@ RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-di
     && mkdir -p /opt/venv/share/neuronserve \
     && /opt/build/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
         --output-file /opt/venv/share/neuronserve/sbom.cdx.json /opt/venv/bin/python \
-    && rm -rf /src/neuronserve /src/server /src/loadtests \
+    && rm -rf /src/*/ \
     && find /opt/venv -name tests -path '*/site-packages/*' -type d -prune -exec rm -rf {} + \
     && find /opt/venv -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH}" {} +
 COPY tools/__init__.py tools/precompile.py ./tools/

@@ -73,7 +73,7 @@ format: $(VENV)/.test
 
 # A short load test of a server that it starts itself. MODEL: checkpoint directory or hub id (default: the built-in one).
 load: $(VENV)/.serve
-	$(BIN)/python -m loadtests --scenario smoke --serve "$(MODEL)"
+	$(BIN)/python -m neuronserve.loadtests --scenario smoke --serve "$(MODEL)"
 
 # The chart under two versions of helm and the schemas of three of Kubernetes, and deploy/; no cluster is needed.
 helm-test: $(VENV)/.test $(VENV)/.deploy

@@ -23,13 +23,13 @@ from benchmarks.peers import LLAMA_CACHE_TYPES, OURS, PEERS, Installed
 from benchmarks.quality_rows import Row, of_contenders, read_rows
 from benchmarks.records import BenchmarkError, Case, Kind
 from benchmarks.session import Comparison
-from loadtests.result import num_cpus
-from server.checkpoint.gguf.directory import gguf_directory
-from server.checkpoint.gguf.header import is_gguf
-from server.config.formats import LevelIsa
-from server.device.isa import BY_ISA
-from server.kernels.isa.target import host_features
-from server.settings.engine import EngineSettings
+from neuronserve.loadtests.result import num_cpus
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.gguf.header import is_gguf
+from neuronserve.server.config.formats import LevelIsa
+from neuronserve.server.host.isa import BY_ISA
+from neuronserve.server.kernels.isa.target import host_features
+from neuronserve.server.settings.engine import EngineSettings
 
 ENVIRONMENT = "NEURONSERVE_BENCH_"
 PATHS = {

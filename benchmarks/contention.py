@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from benchmarks.process import Process
 from benchmarks.records import Case, Contender, Figures
-from server.device.affinity import allowed_cpus
+from neuronserve.server.host.affinity import allowed_cpus
 
 _BUSY = """
 import os, sys

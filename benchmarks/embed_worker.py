@@ -11,11 +11,11 @@ import msgspec
 
 from benchmarks.embed_texts import NUM_TEXTS, make_texts
 from benchmarks.engine_worker import write_reply
-from server import __version__
-from server.engine.encode.loading import load_encoder
-from server.errors import StartError
-from server.settings.embed import EmbedSettings
-from server.typed_json import decode
+from neuronserve.server import __version__
+from neuronserve.server.engine.encode.loading import load_encoder
+from neuronserve.server.errors import StartError
+from neuronserve.server.settings.embed import EmbedSettings
+from neuronserve.server.typed_json import decode
 
 
 class _CaseLine(msgspec.Struct):

@@ -23,13 +23,13 @@ from benchmarks.records import (
     Kind,
 )
 from benchmarks.worker import PREFIX
-from server import __version__
-from server.bench.drive import EngineDriver, StepTime
-from server.bench.options import BatchShape
-from server.engine.load.loading import load_engine
-from server.errors import StartError
-from server.settings.engine import EngineSettings
-from server.typed_json import decode
+from neuronserve.server import __version__
+from neuronserve.server.bench.drive import EngineDriver, StepTime
+from neuronserve.server.bench.options import BatchShape
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.errors import StartError
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.typed_json import decode
 
 WORKLOADS = {
     "decode": BatchShape(1, 1, DECODE_TOKENS + 1),  # as llama-bench: from an empty context, the first token not counted

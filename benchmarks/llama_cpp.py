@@ -15,7 +15,7 @@ from benchmarks.records import (
     Case,
     Figures,
 )
-from server.typed_json import JsonError, decode
+from neuronserve.server.typed_json import JsonError, decode
 
 TIMEOUT_S = 600.0
 CONTEXT_TIMEOUT_S = 7200.0  # 32,768 tokens before two processors

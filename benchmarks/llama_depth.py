@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.llama_slot import lengthen
 from benchmarks.process import Hosted, Process, free_port, wait_for_url
 from benchmarks.records import DEPTH_DECODE_TOKENS, DEPTH_PROMPT_TOKENS, BenchmarkError, Case, Figures
-from server.typed_json import JsonError, decode
+from neuronserve.server.typed_json import JsonError, decode
 
 TIMEOUT_S = 7200.0  # 131,072 tokens before two processors
 _SAVED_TOKENS = 512

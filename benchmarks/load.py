@@ -20,12 +20,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from server.cli import engine_main
-from server.config import EngineConfig
-from server.errors import StartError
-from server.link.handle import EngineHandle
-from server.link.messages import EngineInfo, Failed, Output, Ready
-from server.settings.engine import EngineSettings
+from neuronserve.cli import engine_main
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.errors import StartError
+from neuronserve.server.link.handle import EngineHandle
+from neuronserve.server.link.messages import EngineInfo, Failed, Output, Ready
+from neuronserve.server.settings.engine import EngineSettings
 
 MIB = 1 << 20
 TIMEOUT_S = 1800.0  # of one start; the first may compile kernels

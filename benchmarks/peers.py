@@ -23,9 +23,9 @@ from benchmarks.records import (
     Missing,
 )
 from benchmarks.worker import WorkerContender
-from server.checkpoint.gguf.directory import linked_parts
-from server.config.formats import LevelIsa
-from server.device.isa import BY_ISA
+from neuronserve.server.checkpoint.gguf.directory import linked_parts
+from neuronserve.server.config.formats import LevelIsa
+from neuronserve.server.host.isa import BY_ISA
 
 OURS = "neuronserve"
 LLAMA_CACHE_TYPES = {"auto": "f16", "int8": "q8_0", "fp8": "q8_0"}

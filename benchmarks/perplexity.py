@@ -20,13 +20,13 @@ import numpy as np
 
 from benchmarks.llama_cpp import program_in, run
 from benchmarks.records import BenchmarkError
-from loadtests.result import num_cpus
-from server.bench.accuracy import log_softmax
-from server.checkpoint.hub import resolve_model
-from server.engine.load.loading import load_engine
-from server.errors import StartError
-from server.settings.engine import EngineSettings
-from server.text.tokenizer import Tokenizer, load_tokenizer
+from neuronserve.loadtests.result import num_cpus
+from neuronserve.server.bench.accuracy import log_softmax
+from neuronserve.server.checkpoint.hub import resolve_model
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.errors import StartError
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
 
 PIECE = 512  # tokens; llama-perplexity's default context
 FINAL = re.compile(r"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)")

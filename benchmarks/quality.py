@@ -32,11 +32,11 @@ from benchmarks.perplexity import FINAL, PIECE, TIMEOUT_S
 from benchmarks.quality_rows import LLAMA_CPP, Row
 from benchmarks.records import BenchmarkError, Case, Contender, Figures
 from benchmarks.reference import Reference, Score
-from loadtests.result import cpu_model, num_cpus, tool_version
-from server.checkpoint.gguf.directory import gguf_directory
-from server.engine.load.loading import load_engine
-from server.settings.engine import EngineSettings
-from server.text.tokenizer import load_tokenizer
+from neuronserve.loadtests.result import cpu_model, num_cpus, tool_version
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.text.tokenizer import load_tokenizer
 
 OUR_FORMATS = ("float32", "bfloat16", "int8", "int8-groups", "fp8", "int4", "mxfp4")
 THEIR_FORMATS = ("Q8_0", "Q4_0")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.peers import OURS, Installed, llama_model
 from benchmarks.records import BenchmarkError
-from server.typed_json import JsonError, read
+from neuronserve.server.typed_json import JsonError, read
 
 LLAMA_CPP = "llama.cpp"
 MAX_BYTES = 1 << 20

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.records import BenchmarkError
-from server.bench.accuracy import log_softmax
+from neuronserve.server.bench.accuracy import log_softmax
 
 MAGIC = b"_logits_"
 HEADER_BYTES = len(MAGIC) + 3 * 4  # tokens of a piece, tokens of the vocabulary, pieces

@@ -18,9 +18,9 @@ from benchmarks.peers import OURS, Installed
 from benchmarks.quality_rows import Row
 from benchmarks.ratios import Ratio
 from benchmarks.records import CAPTION, METRICS, Metric
-from loadtests.result import cpu_model, num_cpus, tool_version
-from server.device.isa import TARGETS, isas_of
-from server.kernels.isa.target import host_features
+from neuronserve.loadtests.result import cpu_model, num_cpus, tool_version
+from neuronserve.server.host.isa import TARGETS, isas_of
+from neuronserve.server.kernels.isa.target import host_features
 
 WIDTH = 140
 WIDE_SPREAD = 0.15  # of the ratios: a comparison that should be repeated

@@ -10,12 +10,12 @@ from typing import Any
 
 from benchmarks.process import Hosted, Process, free_port, wait_for_url
 from benchmarks.records import INPUT_LEN, OUTPUT_LEN, BenchmarkError, Case, Figures
-from loadtests.bench import measure
-from loadtests.errors import LoadTestError
-from loadtests.plan import make_plan
-from loadtests.result import make_result
-from loadtests.session import run_loop
-from loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
+from neuronserve.loadtests.bench import measure
+from neuronserve.loadtests.errors import LoadTestError
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.result import make_result
+from neuronserve.loadtests.session import run_loop
+from neuronserve.loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
 
 # Generator and server share the same few cores, which the server fills: lateness of the generator hits both
 # sides alike, and in a closed loop it shifts no arrivals. Beyond this a median TTFT would be visibly wrong.
@@ -103,7 +103,7 @@ def figures(name: str, result: Mapping[str, Any]) -> Figures:
 
 def neuronserve(checkpoint: Path, quantization: str, threads: int) -> ServerCommand:
     """This server."""
-    arguments = [sys.executable, "-m", "server", "serve", str(checkpoint), *_ADDRESS]
+    arguments = [sys.executable, "-m", "neuronserve", "serve", str(checkpoint), *_ADDRESS]
     arguments += ["--quantization", quantization, "--cpu-threads", str(threads), "--disable-access-log", *_LIMITS]
     return ServerCommand(tuple(arguments))
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.ratios import Ratio, ratio_of
-from server.bench.drive import EngineDriver
-from server.bench.options import BatchShape, Drawing
-from server.engine.load.loading import load_engine
-from server.errors import StartError
-from server.settings.engine import EngineSettings
-from server.settings.model import DEFAULT_MODEL
-from server.text.grammar import grammar_text
+from neuronserve.server.bench.drive import EngineDriver
+from neuronserve.server.bench.options import BatchShape, Drawing
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.errors import StartError
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.text.grammar import grammar_text
 
 INPUT_LEN, OUTPUT_LEN = 32, 128  # tokens
 DRAWN = Drawing(temperature=1.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.process import Hosted, Process
 from benchmarks.records import BenchmarkError, Case, Figures
-from server.typed_json import JsonError, decode
+from neuronserve.server.typed_json import JsonError, decode
 
 PREFIX = "RESULT "
 

@@ -1,10 +1,10 @@
-"""`python -m loadtests`."""
+"""`python -m neuronserve.loadtests`."""
 
 from __future__ import annotations
 
 import sys
 
-from loadtests.cli import main
+from neuronserve.loadtests.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

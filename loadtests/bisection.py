@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from loadtests.errors import SpecError
+from neuronserve.loadtests.errors import SpecError
 
 
 class Bisection:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.records import RequestRecord
-from loadtests.svg import Axis, Point, Series, chart
-from loadtests.sweep import cost_by_limit
-from server.workload.slo import Slo
+from neuronserve.loadtests.records import RequestRecord
+from neuronserve.loadtests.svg import Axis, Point, Series, chart
+from neuronserve.loadtests.sweep import cost_by_limit
+from neuronserve.server.workload.slo import Slo
 
 MAX_DOTS = 1500  # of a scatter; more would make a heavy page that shows no more
 CDF_POINTS = 200

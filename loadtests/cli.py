@@ -1,4 +1,4 @@
-"""The command: `python -m loadtests [run|sweep|compare|selfcheck|scenarios] ...`; without a subcommand it is `run`.
+"""The command `python -m neuronserve.loadtests [run|sweep|compare|selfcheck|scenarios] ...`; the default is `run`.
 
 The only reader of argv and of OPENAI_API_KEY here. Exit codes: 0 measured, 1 nothing measured or interrupted, 2 wrong
 usage or no server, 3 measured but not to be published.
@@ -13,16 +13,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from loadtests.artifacts import Artifacts
-from loadtests.errors import LoadTestError, SpecError
-from loadtests.flags import add_scenario_flags, scenario_tree
-from loadtests.local_server import neuronserve_command, running
-from loadtests.result import tool_version
-from loadtests.scenario import built_in_names, load_scenario
-from loadtests.selfcheck import self_check
-from loadtests.session import EXIT_NOTHING, EXIT_OK, EXIT_USAGE, LoadSession, relabelled
-from loadtests.specs import Scenario
-from loadtests.sweep import SweepOptions
+from neuronserve.loadtests.artifacts import Artifacts
+from neuronserve.loadtests.errors import LoadTestError, SpecError
+from neuronserve.loadtests.flags import add_scenario_flags, scenario_tree
+from neuronserve.loadtests.local_server import neuronserve_command, running
+from neuronserve.loadtests.result import tool_version
+from neuronserve.loadtests.scenario import built_in_names, load_scenario
+from neuronserve.loadtests.selfcheck import self_check
+from neuronserve.loadtests.session import EXIT_NOTHING, EXIT_OK, EXIT_USAGE, LoadSession, relabelled
+from neuronserve.loadtests.specs import Scenario
+from neuronserve.loadtests.sweep import SweepOptions
 
 RESULT_DIR = "loadtest-results"
 

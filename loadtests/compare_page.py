@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from math import log
 
-from loadtests import html_page as html
-from loadtests.page_parts import Result, alerts, figure, record_sections
+from neuronserve.loadtests import html_page as html
+from neuronserve.loadtests.page_parts import Result, alerts, figure, record_sections
 
 
 def compare_page(result: Result) -> str:

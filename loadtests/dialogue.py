@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.errors import SpecError
-from loadtests.openai_api import Backend, assistant_message, user_message
-from loadtests.prompts import ChatPrompt, IdPrompt, Ids, Prompt, TextPrompt, Turn
-from loadtests.response import StreamedResponse
-from loadtests.vocabulary import Vocabulary
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.openai_api import Backend, assistant_message, user_message
+from neuronserve.loadtests.prompts import ChatPrompt, IdPrompt, Ids, Prompt, TextPrompt, Turn
+from neuronserve.loadtests.response import StreamedResponse
+from neuronserve.loadtests.vocabulary import Vocabulary
 
 
 class Dialogue:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from loadtests.errors import SpecError
-from loadtests.specs import DatasetName, DatasetSpec
-from server.workload.lengths import LengthRange
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.specs import DatasetName, DatasetSpec
+from neuronserve.server.workload.lengths import LengthRange
 
 DRAWN: frozenset[DatasetName] = frozenset({"random", "prefix", "multi-turn"})
 

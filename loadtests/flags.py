@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from loadtests.errors import SpecError
-from loadtests.scenario import SECTIONS, key_names
-from server.workload.slo import Slo
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.scenario import SECTIONS, key_names
+from neuronserve.server.workload.slo import Slo
 
 _LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
 _SPECIAL = {"extra_body", "metadata"}  # and the limits of --goodput

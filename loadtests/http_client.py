@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
-from loadtests.errors import SpecError
+from neuronserve.loadtests.errors import SpecError
 
 IDLE_LIMIT_S = 3.0  # servers of this kind close idle connections after 5 s; a race with that is lost requests
 

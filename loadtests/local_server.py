@@ -6,8 +6,8 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 
-from loadtests.errors import StartError
 from neuronserve import COMMAND, testing
+from neuronserve.loadtests.errors import StartError
 
 
 def neuronserve_command(arguments: Sequence[str]) -> list[str]:
@@ -18,7 +18,12 @@ def neuronserve_command(arguments: Sequence[str]) -> list[str]:
 def mock_command(ttft_ms: float, itl_ms: float, max_model_len: int = 8192) -> list[str]:
     """The scripted server, with this interpreter."""
     flags = {"--ttft-ms": ttft_ms, "--itl-ms": itl_ms, "--max-model-len": max_model_len}
-    return [sys.executable, "-m", "loadtests.mock_server", *(str(word) for flag in flags.items() for word in flag)]
+    return [
+        sys.executable,
+        "-m",
+        "neuronserve.loadtests.mock_server",
+        *(str(word) for flag in flags.items() for word in flag),
+    ]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """A server with a script instead of a model: tokens at known times, and every way a server can fail.
 
 What tests and the self-check of the generator measure against. It writes down when it really sent each token, on the
-host's monotonic clock. `python -m loadtests.mock_server` prints its address, writes it to a `--ready-file` as
+host's monotonic clock. `python -m neuronserve.loadtests.mock_server` prints its address, writes it to `--ready-file` as
 the command does, and serves until it is ended.
 """
 
@@ -270,7 +270,7 @@ class _Stream:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.mock_server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m neuronserve.loadtests.mock_server", description=__doc__)
     parser.add_argument("--ttft-ms", type=float, default=5.0)
     parser.add_argument("--itl-ms", type=float, default=2.0)
     parser.add_argument("--max-model-len", type=int, default=8192)

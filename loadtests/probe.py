@@ -18,14 +18,14 @@ from typing import Any
 
 import msgspec
 
-from loadtests.bench import measure
-from loadtests.errors import EndpointError, LoadTestError, SpecError
-from loadtests.plan import make_plan
-from loadtests.result import make_result
-from loadtests.session import run_loop
-from loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
-from server.device.buckets import powers_of_two
-from server.errors import SettingsError
+from neuronserve.loadtests.bench import measure
+from neuronserve.loadtests.errors import EndpointError, LoadTestError, SpecError
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.result import make_result
+from neuronserve.loadtests.session import run_loop
+from neuronserve.loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
+from neuronserve.server.device.buckets import powers_of_two
+from neuronserve.server.errors import SettingsError
 
 SINGLE_OUTPUT = 16  # tokens of a request that is alone
 OUTPUTS_A_SLOT = 4  # tokens of each of several requests, for each of them: most are made while all are busy

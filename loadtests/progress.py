@@ -10,10 +10,10 @@ from typing import TextIO
 
 import numpy as np
 
-from loadtests.cost import TokenCounts, per_million
-from loadtests.rate import HOUR_S, HourRate, rate_of
-from loadtests.records import RequestRecord
-from loadtests.specs import PriceSpec
+from neuronserve.loadtests.cost import TokenCounts, per_million
+from neuronserve.loadtests.rate import HOUR_S, HourRate, rate_of
+from neuronserve.loadtests.records import RequestRecord
+from neuronserve.loadtests.specs import PriceSpec
 
 RECENT = 2000  # requests that the percentiles are of
 TTY_PERIOD_S = 0.5

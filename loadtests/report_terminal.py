@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.compare_page import verdict
-from loadtests.page_parts import alert_texts, dollars, figure, title
-from loadtests.run_page import LATENCIES
-from loadtests.svg import number
+from neuronserve.loadtests.compare_page import verdict
+from neuronserve.loadtests.page_parts import alert_texts, dollars, figure, title
+from neuronserve.loadtests.run_page import LATENCIES
+from neuronserve.loadtests.svg import number
 
 Result = dict[str, Any]
 

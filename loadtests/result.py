@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from loadtests import cost, metrics
-from loadtests.bench import Measurement
-from loadtests.records import RequestRecord
+from neuronserve.loadtests import cost, metrics
+from neuronserve.loadtests.bench import Measurement
+from neuronserve.loadtests.records import RequestRecord
 
 DEFINITIONS = {
     "ttft": "first chunk that carries output - sent",

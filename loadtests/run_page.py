@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtests import html_page as html
-from loadtests.charts import run_charts
-from loadtests.page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
-from loadtests.records import RequestRecord
-from server.workload.slo import Slo
+from neuronserve.loadtests import html_page as html
+from neuronserve.loadtests.charts import run_charts
+from neuronserve.loadtests.page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
+from neuronserve.loadtests.records import RequestRecord
+from neuronserve.server.workload.slo import Slo
 
 LATENCIES = {
     "ttft": "TTFT",

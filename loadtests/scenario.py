@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from loadtests.errors import SpecError
-from loadtests.specs import Scenario, Spec
-from server.errors import SettingsError
-from server.workload.slo import Slo
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.specs import Scenario, Spec
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.slo import Slo
 
 BUILT_IN = Path(__file__).resolve().parent / "scenarios"
 Tree = Mapping[str, Mapping[str, Any]]

@@ -14,22 +14,22 @@ from typing import Any, TypeVar
 import msgspec
 from rich.console import Console
 
-from loadtests import report_terminal
-from loadtests.artifacts import Artifacts, write_text
-from loadtests.bench import measure
-from loadtests.compare import check_rounds, compare
-from loadtests.compare_page import compare_page
-from loadtests.endpoint import meet
-from loadtests.fit import fit_lengths
-from loadtests.plan import make_plan
-from loadtests.progress import Progress, show
-from loadtests.rate import rate_of
-from loadtests.records import RecordFile, RequestRecord
-from loadtests.result import make_result
-from loadtests.run_page import run_page
-from loadtests.specs import Scenario
-from loadtests.sweep import SweepOptions, check_limits, sweep
-from loadtests.sweep_page import sweep_page
+from neuronserve.loadtests import report_terminal
+from neuronserve.loadtests.artifacts import Artifacts, write_text
+from neuronserve.loadtests.bench import measure
+from neuronserve.loadtests.compare import check_rounds, compare
+from neuronserve.loadtests.compare_page import compare_page
+from neuronserve.loadtests.endpoint import meet
+from neuronserve.loadtests.fit import fit_lengths
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.progress import Progress, show
+from neuronserve.loadtests.rate import rate_of
+from neuronserve.loadtests.records import RecordFile, RequestRecord
+from neuronserve.loadtests.result import make_result
+from neuronserve.loadtests.run_page import run_page
+from neuronserve.loadtests.specs import Scenario
+from neuronserve.loadtests.sweep import SweepOptions, check_limits, sweep
+from neuronserve.loadtests.sweep_page import sweep_page
 
 EXIT_OK, EXIT_NOTHING, EXIT_USAGE, EXIT_REJECTED = 0, 1, 2, 3
 Result = dict[str, Any]

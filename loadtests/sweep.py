@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from loadtests.bisection import Bisection
-from loadtests.errors import EndpointError, SpecError
-from loadtests.specs import Scenario
+from neuronserve.loadtests.bisection import Bisection
+from neuronserve.loadtests.errors import EndpointError, SpecError
+from neuronserve.loadtests.specs import Scenario
 
 Point = dict[str, Any]
 RunPoint = Callable[[Scenario, int], Awaitable[Point]]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from loadtests import html_page as html
-from loadtests.charts import sweep_charts
-from loadtests.page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
-from loadtests.svg import number
-from server.workload.slo import Slo
+from neuronserve.loadtests import html_page as html
+from neuronserve.loadtests.charts import sweep_charts
+from neuronserve.loadtests.page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
+from neuronserve.loadtests.svg import number
+from neuronserve.server.workload.slo import Slo
 
 
 def sweep_page(result: Result, slo: Slo) -> str:

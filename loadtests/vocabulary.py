@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from loadtests.errors import SpecError
-from loadtests.prompts import Ids
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.prompts import Ids
 
 # Below 256, byte-level vocabularies have bytes and others have special tokens first: past 16 none of these is special.
 FIRST_ID, END_ID = 16, 256

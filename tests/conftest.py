@@ -15,11 +15,11 @@ import hypothesis
 import numpy as np
 import pytest
 
-from server.config import EngineConfig
-from server.config.formats import Dtype
-from server.device.isa import BY_ISA
-from server.settings.engine import EngineSettings
-from server.settings.sources import load_settings
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import Dtype
+from neuronserve.server.host.isa import BY_ISA
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.sources import load_settings
 
 # A shared machine may stall for longer than any deadline of one example; no test here is about time.
 unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
@@ -39,8 +39,8 @@ if FORCED_ISA is not None:  # here, since conftests of folders import the compil
 def pytest_configure() -> None:
     """Refuse an instruction set of NEURONSERVE_ISA that this process does not compile for."""
     if FORCED_ISA is not None:
-        from server.kernels.dispatch import host_isas  # reads the environment
-        from server.kernels.isa.target import host_features
+        from neuronserve.server.kernels.dispatch import host_isas  # reads the environment
+        from neuronserve.server.kernels.isa.target import host_features
 
         if lacks := BY_ISA[FORCED_ISA].lacks(host_features()):
             raise pytest.UsageError(f"NEURONSERVE_ISA is {FORCED_ISA}: this host lacks {', '.join(lacks)}")
@@ -71,7 +71,9 @@ def engine_logits(kernel_cache: str) -> Callable[..., np.ndarray]:
 
     Each engine is loaded once a session; compiled kernels are kept from one session to the next.
     """
-    from server.engine.load.loading import load_engine  # takes a second, which tests that need no engine should not pay
+    from neuronserve.server.engine.load.loading import (
+        load_engine,  # takes a second, which tests that need no engine should not pay
+    )
 
     @cache
     def engine(directory: Path, dtype: Dtype, tensor_parallel_size: int, block_size: int) -> Any:

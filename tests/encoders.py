@@ -13,11 +13,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from server.config import EncodeConfig
-from server.config.formats import Dtype, Isa, Quantization, RequestedFormats
-from server.engine.encode.loading import LoadedEncoder, load_encoder
-from server.settings.engine import EngineSettings
-from server.settings.sources import load_settings
+from neuronserve.server.config import EncodeConfig
+from neuronserve.server.config.formats import Dtype, Isa, Quantization, RequestedFormats
+from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.sources import load_settings
 
 VOCAB, LONGEST = 120, 160
 BERT: dict[str, Any] = {

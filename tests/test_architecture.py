@@ -1,4 +1,4 @@
-"""The house, held by a test: floors, no circles, pure floors, and the limits of taste (docs/architecture.md)."""
+"""The floors of docs/architecture.md: imports go down, no circles, pure rooms, and limits of size."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "server"
-FILES = sorted(SERVER.rglob("*.py"))
-APPLICATIONS = sorted((ROOT / "neuronserve").rglob("*.py"))  # what applications import
-AROUND = sorted(path for folder in ("loadtests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+SERVING = sorted(SERVER.rglob("*.py"))
+COMMAND = sorted(path for path in (ROOT / "neuronserve").rglob("*.py"))  # links to the other packages are not followed
+APPLICATIONS = [
+    ROOT / "neuronserve" / "__init__.py",
+    ROOT / "neuronserve" / "testing.py",
+    ROOT / "testkit" / "pytest_plugin.py",
+]
+BESIDE = sorted(path for name in ("planner", "console", "testkit", "loadtests") for path in (ROOT / name).rglob("*.py"))
+FILES = [*SERVING, *BESIDE, *COMMAND]
+AROUND = sorted(path for folder in ("tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 
 COMPILER = {"numba", "llvmlite"}
 COMPILING_ROOMS = {"kernels", "engine", "bench", "doctor"}
@@ -37,7 +44,7 @@ class Room:
 
 def read_rooms() -> dict[str, Room]:
     """The table of docs/architecture.md."""
-    row = re.compile(r"^\| (\d) \| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
+    row = re.compile(r"^\| (\d+) \| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
     found = {}
     for floor, name, packages in row.findall((ROOT / "docs" / "architecture.md").read_text()):
         named = frozenset() if packages == "none" else frozenset(packages.split(", "))
@@ -49,18 +56,22 @@ ROOMS = read_rooms()
 
 
 def room(path: Path) -> str:
-    """The folder or file right below `server/` that `path` belongs to."""
-    first = path.relative_to(SERVER).parts[0]
-    return first.removesuffix(".py")
+    """The package that `path` belongs to, or the folder or file right below `server/`."""
+    if path.name == "testing.py" and path.parent.name == "neuronserve":
+        return "testing"
+    package, *below = path.relative_to(ROOT).parts
+    return below[0].removesuffix(".py") if package == "server" else package
 
 
 @cache
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    dotted = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return dotted if parts[0] in {"neuronserve", "tools", "benchmarks"} else f"neuronserve.{dotted}"
 
 
 MODULES = {module_name(path): path for path in FILES}
+FACES = {"neuronserve", "neuronserve.server"}  # they import nothing of the project, as a test says
 
 
 @cache
@@ -91,9 +102,9 @@ def imports(path: Path, is_start_only: bool = False) -> frozenset[str]:
 
 def own_imports(path: Path, is_start_only: bool = False) -> set[str]:
     """Modules of this project that the file imports, and the packages they are in, whose code runs too."""
-    found = {name for name in imports(path, is_start_only) if name in MODULES and name != "server"}
+    found = {name for name in imports(path, is_start_only) if name in MODULES and name not in FACES}
     parents = {name.rsplit(".", count)[0] for name in found for count in range(1, name.count("."))}
-    return (found | parents) - {module_name(path)}
+    return (found | parents) - {module_name(path)} - FACES
 
 
 @cache
@@ -112,20 +123,30 @@ def test_every_room_has_a_floor() -> None:
     assert {room(path) for path in FILES} - {"__init__"} == set(ROOMS)
 
 
+@pytest.mark.parametrize("path", [MODULES[name] for name in sorted(FACES)], ids=module_name)
+def test_faces_import_nothing_of_the_project(path: Path) -> None:
+    assert not own_imports(path)
+
+
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_imports_go_down(path: Path) -> None:
-    if path.parent == SERVER and path.name == "__init__.py":
-        assert not own_imports(path)
+    if module_name(path) in FACES:
         return
     here = room(path)
     for name in own_imports(path):
-        there = name.split(".")[1]
+        there = room(MODULES[name])
         assert (
-            here == there
-            or ROOMS[there].floor < ROOMS[here].floor
-            or (here, there) in {("cli", "settings"), ("__main__", "cli")}
-            or ROOMS[here].floor == ROOMS[there].floor == 0
+            here == there or ROOMS[there].floor < ROOMS[here].floor or ROOMS[here].floor == ROOMS[there].floor == 0
         ), f"{module_name(path)} imports {name}"
+
+
+PARTS = ("planner", "console", "testkit", "loadtests")
+
+
+@pytest.mark.parametrize("path", SERVING, ids=module_name)
+def test_what_serves_imports_no_other_package(path: Path) -> None:
+    """Each of the others can be deleted, and the rest still serves."""
+    assert not {name for name in reached(module_name(path)) if name.split(".")[1] in (*PARTS, "cli")}
 
 
 def test_no_import_circles() -> None:
@@ -150,7 +171,9 @@ def trail_parents(name: str) -> Iterator[str]:
         yield name
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) != "cli"], ids=module_name)
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if room(p) != "neuronserve" and p not in APPLICATIONS], ids=module_name
+)
 def test_no_hidden_imports_of_our_own(path: Path) -> None:
     """A function-level or TYPE_CHECKING import of our own modules would hide an arrow of the picture."""
     assert own_imports(path) == own_imports(path, is_start_only=True)
@@ -158,10 +181,10 @@ def test_no_hidden_imports_of_our_own(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_rooms_import_only_the_packages_they_may(path: Path) -> None:
-    allowed = None if path == SERVER / "__init__.py" else ROOMS[room(path)].packages
+    allowed = None if module_name(path) in FACES else ROOMS[room(path)].packages
     if allowed is None:
         return
-    packages = {name.split(".")[0] for name in imports(path)} - {"server", *sys.stdlib_module_names}
+    packages = {name.split(".")[0] for name in imports(path)} - {"neuronserve", *sys.stdlib_module_names}
     assert packages <= allowed, f"{module_name(path)} imports {packages - allowed}"
 
 
@@ -174,11 +197,15 @@ def test_the_compiler_is_not_loaded(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) in DECIDING_ROOMS], ids=module_name)
 def test_decisions_never_read_the_clock_or_the_world(path: Path) -> None:
-    banned = {"time", "random", "os", "logging", "socket", "threading", "asyncio", "server.clock"}
+    banned = {"time", "random", "os", "logging", "socket", "threading", "asyncio", "neuronserve.server.clock"}
     assert not banned & set(imports(path))
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) != "settings"], ids=module_name)
+@pytest.mark.parametrize(
+    "path",
+    [p for p in FILES if "settings" not in p.parts and p.name != "__main__.py" and room(p) != "loadtests"],
+    ids=module_name,
+)
 def test_only_settings_reads_argv_and_environment(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -187,13 +214,13 @@ def test_only_settings_reads_argv_and_environment(path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("path", [p for p in APPLICATIONS if p.name != "__main__.py"], ids=module_name)
+@pytest.mark.parametrize("path", APPLICATIONS, ids=module_name)
 def test_applications_never_get_our_other_packages(path: Path) -> None:
-    """A module named `server` may be their own."""
-    assert not {name.split(".")[0] for name in imports(path)} & {"server", "loadtests", "tools", "tests", "benchmarks"}
+    """A test's process imports `neuronserve.testing` and the pytest plugin: no part of the server comes with them."""
+    assert not {name for name in imports(path) if name.startswith(("neuronserve.server", "neuronserve.planner"))}
 
 
-@pytest.mark.parametrize("path", [*FILES, *APPLICATIONS, *AROUND], ids=module_name)
+@pytest.mark.parametrize("path", [*FILES, *AROUND], ids=module_name)
 def test_limits_of_taste(path: Path) -> None:
     assert path.read_text().count("\n") <= MAX_FILE_LINES, path
     most = MAX_KERNEL_ARGUMENTS if "kernels" in path.parts else MAX_ARGUMENTS

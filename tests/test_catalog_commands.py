@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from server.cli import main
-from server.config import CatalogConfig
-from server.device.catalog import use_catalog
+from neuronserve.cli import main
+from neuronserve.server.config import CatalogConfig
+from neuronserve.server.device.catalog import use_catalog
 from tests.api.serving import run_command
 
 CATALOG = """

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import main
-from server.settings.base import Settings
-from server.settings.every import KINDS
-from server.settings.planner import SimulateSettings
-from server.settings.serve import ServeSettings
-from server.settings.sources import names
+from neuronserve.cli import main
+from neuronserve.cli.every import KINDS
+from neuronserve.planner.settings.plan import SimulateSettings
+from neuronserve.server.settings.base import Settings
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import names
 
 API = {"fastapi", "uvicorn", "starlette"}
 COMPILER = {"numba", "llvmlite"}
 REPORT_LOADED = """
-import sys, server.cli
-code = server.cli.main(sys.argv[1:]) if sys.argv[1:] else 0
+import sys, neuronserve.cli
+code = neuronserve.cli.main(sys.argv[1:]) if sys.argv[1:] else 0
 print(*sys.modules, sep="\\n", file=sys.stderr)
 sys.exit(code)
 """

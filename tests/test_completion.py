@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import COMMANDS, main
-from server.settings.every import BY_COMMAND
+from neuronserve.cli import COMMANDS, main
+from neuronserve.cli.every import BY_COMMAND
 from tests.terminal import terminal
 
 Script = Callable[[str], Path]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from server.cli import COMMANDS, main
+from neuronserve.cli import COMMANDS, main
 from tests.test_architecture import ROOT, imports
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

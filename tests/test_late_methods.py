@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from neuronserve.late_methods import make_methods_late
+from neuronserve.server.host.late_methods import make_methods_late
 
 CLASSES = """
 from dataclasses import KW_ONLY, InitVar, dataclass, field

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from server.config import LoraConfig, LoraModule
-from server.errors import SettingsError
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.server.config import LoraConfig, LoraModule
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 
 TWO = (LoraModule("sql", "/a/b"), LoraModule("chat", "/c=d"))
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import main
-from server.config import CatalogConfig, NeuronConfig
-from server.device.catalog import instance, use_catalog
-from server.errors import SettingsError
-from server.settings.compile import CompileSettings
-from server.settings.model import DEFAULT_MODEL
-from server.settings.serve import ServeSettings
-from server.settings.sources import NEURON_PREFIXES, load_settings
+from neuronserve.cli import main
+from neuronserve.server.config import CatalogConfig, NeuronConfig
+from neuronserve.server.device.catalog import instance, use_catalog
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.compile import CompileSettings
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import NEURON_PREFIXES, load_settings
 
 CONFIG = "--additional-config"
 

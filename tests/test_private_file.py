@@ -12,19 +12,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.cassette.cassette import CassetteWriter
-from server.config import TraceConfig
-from server.engine.trace.files import require_directory
-from server.private_file import is_trusted, open_private, tighten
+from neuronserve.server.config import TraceConfig
+from neuronserve.server.engine.trace.files import require_directory
+from neuronserve.server.host.private_file import is_trusted, open_private, tighten
+from neuronserve.testkit.cassette.cassette import CassetteWriter
 from tests.api.serving import ROOT, environment, running_server, write_checkpoint
 
 OTHER = 65534  # a user of every Linux
 IS_ROOT = os.geteuid() == 0
 COMPILE = """
 import sys
-from server.kernels.isa import cache
+from neuronserve.server.kernels.isa import cache
 path = cache.use_cache(sys.argv[1], report=print)
-from server.kernels.isa.jit import kernel
+from neuronserve.server.kernels.isa.jit import kernel
 @kernel
 def answer(operands, cores, step, worker, workers):
     pass

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from server.api.config import ApiConfig, StoreConfig
-from server.config import DataParallel, EngineConfig, RuntimeCores
-from server.config.formats import WeightGroups
-from server.errors import SettingsError
-from server.planner.plan.options import PlanOptions
-from server.planner.simulate.autoscaling import Autoscaling
-from server.planner.simulate.options import SimulationOptions, Slo
-from server.settings.base import Settings
-from server.settings.model import DEFAULT_MODEL
-from server.settings.planner import PlanSettings, SimulateSettings
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
-from server.workload.arrivals import Arrivals
-from server.workload.synthetic import SyntheticWorkload
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.settings.plan import PlanSettings, SimulateSettings
+from neuronserve.planner.simulate.autoscaling import Autoscaling
+from neuronserve.planner.simulate.options import SimulationOptions, Slo
+from neuronserve.server.api.config import ApiConfig, StoreConfig
+from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
+from neuronserve.server.config.formats import WeightGroups
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.base import Settings
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.synthetic import SyntheticWorkload
 
 
 def load(*argv: str) -> ServeSettings:
@@ -311,7 +311,7 @@ def test_quantization_is_as_the_files_are_unless_it_is_asked_for(argv: tuple[str
 
 
 def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.settings.serve.available_bytes", lambda: 3_000_000)
+    monkeypatch.setattr("neuronserve.server.settings.serve.available_bytes", lambda: 3_000_000)
     assert load().engine_configs(Path("model")) == (load().engine_config(Path("model")),)
     configs = load("--data-parallel-size", "3", "--cpu-threads", "8").engine_configs(Path("model"))
     assert [config.cpu_threads for config in configs] == [2, 3, 3]
@@ -320,7 +320,7 @@ def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPa
     assert spare.engine_configs(Path("model"))[0].data_parallel == DataParallel(host_memory_bytes=1_500_000)
     assert spare.engine_configs(Path("model"))[0].cpu_threads == 8
     assert spare.api_config(Path("model")).healing.keeps_spare
-    monkeypatch.setattr("server.device.affinity.allowed_cpus", lambda: set(range(8)))
+    monkeypatch.setattr("neuronserve.server.host.affinity.allowed_cpus", lambda: set(range(8)))
     bound = load("--data-parallel-size", "3", "--cpu-threads", "8", "--cpu-binding", "7,0-6")
     assert [config.cpus for config in bound.engine_configs(Path("model"))] == [(7, 0), (1, 2, 3), (4, 5, 6)]
     configs = load("--data-parallel-size", "3", "--cpu-threads", "1").engine_configs(Path("model"))

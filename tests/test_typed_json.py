@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from server.typed_json import JsonError, convert, decode, read
+from neuronserve.server.typed_json import JsonError, convert, decode, read
 
 
 class Leaf(Struct):

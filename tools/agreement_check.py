@@ -16,21 +16,21 @@ from itertools import combinations
 import httpx
 import numpy as np
 
-from loadtests.bench import Measurement
-from loadtests.local_server import neuronserve_command, running
-from loadtests.specs import Scenario
-from server.config.formats import StackName
-from server.cost.stacks import STACK_NAMES
-from server.planner.plan.check import Agreement, RequestTimes, ServiceFigures, compared, simulation_of
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.report import Candidate, PlanReport
-from server.planner.plan.search import plan
-from server.planner.simulate.simulator import run_simulation
-from server.settings.model import DEFAULT_MODEL
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.synthetic import SyntheticWorkload
-from server.workload.workload import Workload
+from neuronserve.loadtests.bench import Measurement
+from neuronserve.loadtests.local_server import neuronserve_command, running
+from neuronserve.loadtests.specs import Scenario
+from neuronserve.planner.plan.check import Agreement, RequestTimes, ServiceFigures, compared, simulation_of
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.report import Candidate, PlanReport
+from neuronserve.planner.plan.search import plan
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.stacks import STACK_NAMES
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.workload import Workload
 from tools.pace_check import INPUT_LEN, OUTPUT_LEN, late_share, load, paced_scenario
 
 LIMIT = 0.10

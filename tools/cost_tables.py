@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 
-from server.cost.calibration import Calibration, ErrorStats
-from server.cost.evidence import Point
-from server.cost.stacks import STACKS, HostWork
-from server.cost.terms import TERMS
-from server.planner.calibrate.report import PHASES
+from neuronserve.planner.calibrate.report import PHASES
+from neuronserve.server.cost.calibration import Calibration, ErrorStats
+from neuronserve.server.cost.evidence import Point
+from neuronserve.server.cost.stacks import STACKS, HostWork
+from neuronserve.server.cost.terms import TERMS
 
 STEP_WAYS, SERVING_WAYS = ("source", "model", "degree"), ("source", "model")
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from server.cost.calibration import shipped_calibration
+from neuronserve.server.cost.calibration import shipped_calibration
 from tools import cost_tables, family_table, metrics_table, models_table, plan_table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.models.families import ENCODERS, GENERATORS
-from server.text.parsers.formats import ToolParserName
+from neuronserve.server.models.families import ENCODERS, GENERATORS
+from neuronserve.server.text.parsers.formats import ToolParserName
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
 FORMATS = ("int8", "fp8", "int4")

@@ -27,9 +27,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from loadtests import cli
-from loadtests.local_server import neuronserve_command, running
-from server.typed_json import decode
+from neuronserve.loadtests import cli
+from neuronserve.loadtests.local_server import neuronserve_command, running
+from neuronserve.server.typed_json import decode
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "server" / "default_model"
 LIMITS = {"output_throughput": 0.05, "median_ttft_ms": 0.10, "median_tpot_ms": 0.10}  # |ratio - 1| that still agrees
@@ -81,7 +81,7 @@ class ConstantLoad:
 
 
 def measure_ours(url: str, load: ConstantLoad, directory: Path) -> Figures:
-    """Run `python -m loadtests` once. Raises RuntimeError with its output when it fails."""
+    """Run `python -m neuronserve.loadtests` once. Raises RuntimeError with its output when it fails."""
     path = directory / "ours.json"
     words = (
         f"--arrival constant --request-rate {load.rate} --num-prompts {load.num_requests} "

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
-from server.device.catalog import INSTANCES
+from neuronserve.server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
+from neuronserve.server.device.catalog import INSTANCES
 
 CHART = Path(__file__).resolve().parent.parent / "helm"
 DASHBOARD = CHART.parent / "deploy" / "grafana" / "dashboard.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.api.telemetry.families import ALIASES, FAMILIES
-from server.api.telemetry.instruments import MetricFamily
+from neuronserve.server.api.telemetry.families import ALIASES, FAMILIES
+from neuronserve.server.api.telemetry.instruments import MetricFamily
 
 
 def table() -> str:

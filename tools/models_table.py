@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from server.models.families import FAMILIES
-from server.models.public import PublicModel, models
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
+from neuronserve.server.models.families import FAMILIES
+from neuronserve.server.models.public import PublicModel, models
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
 
 HEAD = (
     "| model | same dimensions | parameters | layers | hidden | feed-forward | heads, KV | vocabulary | positions | |\n"

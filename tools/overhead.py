@@ -25,22 +25,22 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.api.keys.guard import Guard
-from server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
-from server.api.keys.ring import KeyRing
-from server.api.keys.use import Accounts
-from server.clock import MonotonicClock
-from server.device.shared_file import SharedFile
-from server.engine.watched import WatchedRunner
-from server.kv_cache.hashing import HashChain
-from server.kv_cache.manager import SequenceBlocks
-from server.link.heartbeat import NUM_BYTES, Heartbeat, StepLimit
-from server.link.journal import Journal, OpenSequence
-from server.link.stream import Stream
-from server.scheduler import sequence
-from server.scheduler.fair_queue import FairQueue
-from server.scheduler.queue import OrderedQueue
-from server.types import Charge, Request, SamplingParams, StepPlan, StepResult, TokenEvent
+from neuronserve.server.api.keys.guard import Guard
+from neuronserve.server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
+from neuronserve.server.api.keys.ring import KeyRing
+from neuronserve.server.api.keys.use import Accounts
+from neuronserve.server.clock import MonotonicClock
+from neuronserve.server.engine.watched import WatchedRunner
+from neuronserve.server.host.shared_file import SharedFile
+from neuronserve.server.kv_cache.hashing import HashChain
+from neuronserve.server.kv_cache.manager import SequenceBlocks
+from neuronserve.server.link.heartbeat import NUM_BYTES, Heartbeat, StepLimit
+from neuronserve.server.link.journal import Journal, OpenSequence
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.scheduler import sequence
+from neuronserve.server.scheduler.fair_queue import FairQueue
+from neuronserve.server.scheduler.queue import OrderedQueue
+from neuronserve.server.types import Charge, Request, SamplingParams, StepPlan, StepResult, TokenEvent
 
 TURNS = 400  # of one measurement
 ROUNDS = 15
@@ -66,7 +66,7 @@ class Part:
 
 
 class _NoRunner:
-    """Implements server.engine.loop.Runner, in no time."""
+    """Implements neuronserve.server.engine.loop.Runner, in no time."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         return StepResult(plan.step_id, {}, 0.0)

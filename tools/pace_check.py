@@ -19,21 +19,21 @@ from typing import Any
 import httpx
 import numpy as np
 
-from loadtests.bench import Measurement, measure
-from loadtests.local_server import neuronserve_command, running
-from loadtests.plan import make_plan
-from loadtests.scenario import load_scenario
-from loadtests.specs import Scenario
-from server.cost.stacks import STACKS
-from server.planner.model_names import resolve_shape
-from server.planner.simulate.options import SimulationOptions
-from server.planner.simulate.report import SimulationReport
-from server.planner.simulate.simulator import run_simulation
-from server.settings.engine import EngineSettings
-from server.settings.model import DEFAULT_MODEL
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.synthetic import SyntheticWorkload
+from neuronserve.loadtests.bench import Measurement, measure
+from neuronserve.loadtests.local_server import neuronserve_command, running
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.scenario import load_scenario
+from neuronserve.loadtests.specs import Scenario
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.report import SimulationReport
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.cost.stacks import STACKS
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.synthetic import SyntheticWorkload
 
 INPUT_LEN, OUTPUT_LEN = 100, 200
 CLIENTS = (1, 4)

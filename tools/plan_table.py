@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.errors import DeviceMemoryError
-from server.planner.plan.check import check_plan
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.search import plan
+from neuronserve.planner.plan.check import check_plan
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.errors import DeviceMemoryError
 
 MODELS = ("llama-1b", "llama-8b", "llama-13b", "llama-70b")
 DEVICES = ("inf2.xlarge", "inf2.8xlarge", "inf2.48xlarge")

@@ -19,21 +19,21 @@ from typing import get_args
 
 import numpy as np
 
-from server.config.formats import Dtype, KVCacheDtype
-from server.device.cpu_quota import host_threads
-from server.device.isa import TARGETS, isas_of
-from server.device.layout import WEIGHT_BYTES
-from server.kernels import executor, rotation
-from server.kernels.attention.rope import head_squares
-from server.kernels.compilation import compile_kernels
-from server.kernels.dispatch import linear_kernels_of, shared_kernels
-from server.kernels.isa.cache import PREBUILT, mark_prebuilt, use_cache
-from server.kernels.isa.jit import Kernel
-from server.kernels.isa.target import compiled_features
-from server.kernels.logits import finish_logits
-from server.kernels.matmul import groups as groups4
-from server.kernels.matmul import packing, quantize
-from server.kernels.sample.sample import sample
+from neuronserve.server.config.formats import Dtype, KVCacheDtype
+from neuronserve.server.device.layout import WEIGHT_BYTES
+from neuronserve.server.host.cpu_quota import host_threads
+from neuronserve.server.host.isa import TARGETS, isas_of
+from neuronserve.server.kernels import executor, rotation
+from neuronserve.server.kernels.attention.rope import head_squares
+from neuronserve.server.kernels.compilation import compile_kernels
+from neuronserve.server.kernels.dispatch import linear_kernels_of, shared_kernels
+from neuronserve.server.kernels.isa.cache import PREBUILT, mark_prebuilt, use_cache
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.isa.target import compiled_features
+from neuronserve.server.kernels.logits import finish_logits
+from neuronserve.server.kernels.matmul import groups as groups4
+from neuronserve.server.kernels.matmul import packing, quantize
+from neuronserve.server.kernels.sample.sample import sample
 
 HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
 

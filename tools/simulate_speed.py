@@ -13,14 +13,14 @@ import sys
 import time
 from dataclasses import replace
 
-from server.config.formats import StackName
-from server.cost.stacks import STACK_NAMES
-from server.models.public import NAMED
-from server.planner.simulate.options import SimulationOptions
-from server.planner.simulate.simulator import run_simulation
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.synthetic import SyntheticWorkload
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.stacks import STACK_NAMES
+from neuronserve.server.models.public import NAMED
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.synthetic import SyntheticWorkload
 
 MILLION = 1_000_000
 LIMIT_MINUTES = 10.0  # of CPU time, for a million requests

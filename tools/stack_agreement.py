@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from server.config.formats import StackName
-from server.cost.stacks import STACK_NAMES
-from server.planner.plan.check import agreement, simulate_candidate
-from server.planner.plan.options import LIMITS, PlanOptions
-from server.planner.plan.report import Candidate, PlanReport
-from server.planner.plan.search import plan
-from server.planner.simulate.report import SimulationReport
+from neuronserve.planner.plan.check import agreement, simulate_candidate
+from neuronserve.planner.plan.options import LIMITS, PlanOptions
+from neuronserve.planner.plan.report import Candidate, PlanReport
+from neuronserve.planner.plan.search import plan
+from neuronserve.planner.simulate.report import SimulationReport
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.stacks import STACK_NAMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A dataset by its name, made into the sessions of a run; what is too long is left out and counted.
 
-Lengths, shared prefixes and recorded arrivals are those of `server.workload`, so a simulation of the same settings has
+Lengths, shared prefixes and recorded arrivals come from `server/workload/`, so a simulation of the same settings has
 the same requests.
 """
 
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from loadtests.datasets.multi_turn import multi_turn_sessions
-from loadtests.datasets.own_jsonl import own_sessions
-from loadtests.datasets.token_prompts import workload_sessions
-from loadtests.errors import DatasetError
-from loadtests.prompts import IdPrompt, Session
-from loadtests.specs import DatasetName, DatasetSpec
-from loadtests.vocabulary import Vocabulary
-from server.errors import SettingsError
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.sharegpt import sharegpt_workload
-from server.workload.synthetic import SyntheticWorkload
-from server.workload.traces import TraceFormat, read_trace
-from server.workload.workload import Workload
+from neuronserve.loadtests.datasets.multi_turn import multi_turn_sessions
+from neuronserve.loadtests.datasets.own_jsonl import own_sessions
+from neuronserve.loadtests.datasets.token_prompts import workload_sessions
+from neuronserve.loadtests.errors import DatasetError
+from neuronserve.loadtests.prompts import IdPrompt, Session
+from neuronserve.loadtests.specs import DatasetName, DatasetSpec
+from neuronserve.loadtests.vocabulary import Vocabulary
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.sharegpt import sharegpt_workload
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.traces import TraceFormat, read_trace
+from neuronserve.server.workload.workload import Workload
 
 FORMATS: dict[DatasetName, TraceFormat] = {
     "azure-trace": "azure",

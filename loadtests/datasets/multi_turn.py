@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadtests.datasets.token_prompts import PrefixTokens
-from loadtests.prompts import IdPrompt, Session, Turn
-from loadtests.specs import DatasetSpec
-from loadtests.vocabulary import Vocabulary
-from server.workload.lengths import LengthRange
-from server.workload.synthetic import random_stream
+from neuronserve.loadtests.datasets.token_prompts import PrefixTokens
+from neuronserve.loadtests.prompts import IdPrompt, Session, Turn
+from neuronserve.loadtests.specs import DatasetSpec
+from neuronserve.loadtests.vocabulary import Vocabulary
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.synthetic import random_stream
 
 
 def multi_turn_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Session]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from loadtests.prompts import IdPrompt, Ids, Session, single
-from loadtests.vocabulary import Vocabulary
-from server.workload.synthetic import random_stream
-from server.workload.workload import Workload
+from neuronserve.loadtests.prompts import IdPrompt, Ids, Session, single
+from neuronserve.loadtests.vocabulary import Vocabulary
+from neuronserve.server.workload.synthetic import random_stream
+from neuronserve.server.workload.workload import Workload
 
 
 def workload_sessions(

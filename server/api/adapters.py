@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from server.errors import EngineDead, InvalidRequest, ModelNotFound
-from server.link.groups import EngineGroups
-from server.link.hub.hub import Hub
-from server.link.hub.remote import RemoteEngines
-from server.link.messages import LoadedAdapter, UnloadAdapter
+from neuronserve.server.errors import EngineDead, InvalidRequest, ModelNotFound
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.hub.hub import Hub
+from neuronserve.server.link.hub.remote import RemoteEngines
+from neuronserve.server.link.messages import LoadedAdapter, UnloadAdapter
 
 ADAPTERS = "adapters"  # what the hub is asked for by the messages below, and workers are told a list of Listed under
 _ENCODER = msgspec.msgpack.Encoder()

@@ -15,18 +15,18 @@ from itertools import chain, repeat
 from math import ceil
 from sys import maxsize
 
-from server.api.config import ApiConfig
-from server.config.formats import Batching
-from server.errors import Overloaded
-from server.link.hub.engines import AnyEngines, seen
-from server.link.journal import OpenSequence
-from server.link.messages import Tokens
-from server.scheduler.batching import POLICIES
-from server.scheduler.comebacks import Comebacks
-from server.scheduler.forecast import EngineLoad, Forecast
-from server.scheduler.lengths import Running
-from server.scheduler.turns import Waiting
-from server.types import Request, StepReport
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.config.formats import Batching
+from neuronserve.server.errors import Overloaded
+from neuronserve.server.link.hub.engines import AnyEngines, seen
+from neuronserve.server.link.journal import OpenSequence
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.scheduler.comebacks import Comebacks
+from neuronserve.server.scheduler.forecast import EngineLoad, Forecast
+from neuronserve.server.scheduler.lengths import Running
+from neuronserve.server.scheduler.turns import Waiting
+from neuronserve.server.types import Request, StepReport
 
 FRESH = Running(0, maxsize, "")  # a sequence that has just been placed
 

@@ -7,16 +7,16 @@ import re
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from server import __version__
-from server.api import errors
-from server.api.dialects import chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
-from server.api.dialects.llama import routes as llama
-from server.api.dialects.messages import batches as message_batches
-from server.api.dialects.messages import routes as messages
-from server.api.dialects.responses import conversations
-from server.api.dialects.responses import routes as responses
-from server.api.dialects.responses.background import Background
-from server.api.endpoints import (
+from neuronserve.server import __version__
+from neuronserve.server.api import errors
+from neuronserve.server.api.dialects import chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
+from neuronserve.server.api.dialects.llama import routes as llama
+from neuronserve.server.api.dialects.messages import batches as message_batches
+from neuronserve.server.api.dialects.messages import routes as messages
+from neuronserve.server.api.dialects.responses import conversations
+from neuronserve.server.api.dialects.responses import routes as responses
+from neuronserve.server.api.dialects.responses.background import Background
+from neuronserve.server.api.endpoints import (
     adapters,
     admin,
     batches,
@@ -29,33 +29,32 @@ from server.api.endpoints import (
     tokenize,
     usage,
 )
-from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
-from server.api.endpoints.admin import AbortRequest
-from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
-from server.api.faults.injector import FaultInjector
-from server.api.http.body_limit import BodyLimit
-from server.api.http.cross_site import CrossSite
-from server.api.http.load_report import LoadReports, load_of
-from server.api.http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
-from server.api.http.openapi import EVERYWHERE, Application, errors_of
-from server.api.keys.guard import Guard, needs_local, refusals
-from server.api.service import Service
-from server.api.telemetry.http_metrics import HttpObserver
-from server.api.wire.batches import BatchRequest
-from server.api.wire.chat import ChatCompletion, ChatRequest
-from server.api.wire.completions import Completion, CompletionRequest
-from server.api.wire.generate import GenerateAnswer, GenerateRequest
-from server.api.wire.llama import (
+from neuronserve.server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
+from neuronserve.server.api.endpoints.admin import AbortRequest
+from neuronserve.server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
+from neuronserve.server.api.http.body_limit import BodyLimit
+from neuronserve.server.api.http.cross_site import CrossSite
+from neuronserve.server.api.http.load_report import LoadReports, load_of
+from neuronserve.server.api.http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
+from neuronserve.server.api.http.openapi import EVERYWHERE, Application, errors_of
+from neuronserve.server.api.keys.guard import Guard, needs_local, refusals
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.telemetry.http_metrics import HttpObserver
+from neuronserve.server.api.wire.batches import BatchRequest
+from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
+from neuronserve.server.api.wire.completions import Completion, CompletionRequest
+from neuronserve.server.api.wire.generate import GenerateAnswer, GenerateRequest
+from neuronserve.server.api.wire.llama import (
     ApplyTemplateRequest,
     InfillRequest,
     LlamaCompletion,
     LlamaCompletionRequest,
     LlamaEmbeddingRequest,
 )
-from server.api.wire.message import MessageAnswer
-from server.api.wire.message_batches import MessageBatchRequest
-from server.api.wire.messages import CountTokensRequest, MessagesRequest
-from server.api.wire.pooling import (
+from neuronserve.server.api.wire.message import MessageAnswer
+from neuronserve.server.api.wire.message_batches import MessageBatchRequest
+from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
+from neuronserve.server.api.wire.pooling import (
     ClassifyList,
     ClassifyRequest,
     CohereEmbedAnswer,
@@ -69,8 +68,8 @@ from server.api.wire.pooling import (
     ScoreRequest,
     TextPoolingRequest,
 )
-from server.api.wire.response import Compaction, Response
-from server.api.wire.responses import (
+from neuronserve.server.api.wire.response import Compaction, Response
+from neuronserve.server.api.wire.responses import (
     CompactRequest,
     ConversationRequest,
     ItemsRequest,
@@ -145,10 +144,8 @@ def build_app(service: Service) -> FastAPI:
     errors.install(app, offered, [route for module in MODULES for route in module.router.routes])
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
-    if config.faults is not None:
-        app.add_middleware(
-            FaultInjector, config=config.faults, count=service.telemetry.count_fault, draw=service.shared.draw
-        )
+    for addition in config.additions:
+        addition.mount(app, service)
     app.add_middleware(HeadAsGet)
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}

@@ -7,12 +7,12 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from server.api.faults.rules import FaultConfig
-from server.api.http.tls import TlsConfig
-from server.api.keys.key import NO_KEYS, KeysConfig
-from server.device.prices import PriceBasis
-from server.link.restarts import NO_HEALING, Healing
-from server.text.parsers.formats import ReasoningParserName, ToolParserName
+from neuronserve.server.api.addition import Addition
+from neuronserve.server.api.http.tls import TlsConfig
+from neuronserve.server.api.keys.key import NO_KEYS, KeysConfig
+from neuronserve.server.device.prices import PriceBasis
+from neuronserve.server.link.restarts import NO_HEALING, Healing
+from neuronserve.server.text.parsers.formats import ReasoningParserName, ToolParserName
 
 OtlpProtocol = Literal["grpc", "http/protobuf"]
 ToolCallParser = Literal["auto", ToolParserName]
@@ -100,7 +100,7 @@ class ApiConfig:
     price_basis: PriceBasis = "on_demand"  # of modelled device time
     usd_per_hour: float | None = None  # of the whole instance, over the catalogue's
     store: StoreConfig = StoreConfig()
-    faults: FaultConfig | None = None  # that are injected on purpose; None = none, and nothing looks for them
+    additions: tuple[Addition, ...] = ()  # from outside of the server, such as faults that are injected on purpose
     ready_file: Path | None = None  # says where the server is while it is ready
     worker: WorkerRole | None = None  # None = this process has the engines, and answers alone
 

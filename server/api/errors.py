@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 
-from server.api.anthropic_error import anthropic_error_bytes
-from server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestError
+from neuronserve.server.api.anthropic_error import anthropic_error_bytes
+from neuronserve.server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestError
 
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1

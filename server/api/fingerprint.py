@@ -6,8 +6,8 @@ import hashlib
 import json
 from dataclasses import asdict
 
-from server import __version__
-from server.link.messages import EngineInfo
+from neuronserve.server import __version__
+from neuronserve.server.link.messages import EngineInfo
 
 HASH_DIGITS = 12
 

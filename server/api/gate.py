@@ -11,17 +11,17 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from server.api.admission import Admission
-from server.api.config import ApiConfig
-from server.api.keys.desk import AccountsDesk
-from server.api.keys.remote import Begin, RemoteKeyUse
-from server.api.keys.ring import AnyUse
-from server.api.keys.use import KeyUse
-from server.link.groups import EngineGroups
-from server.link.hub.hub import Hub
-from server.link.hub.remote import RemoteEngines
-from server.link.stream import Stream
-from server.types import Request
+from neuronserve.server.api.admission import Admission
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.keys.desk import AccountsDesk
+from neuronserve.server.api.keys.remote import Begin, RemoteKeyUse
+from neuronserve.server.api.keys.ring import AnyUse
+from neuronserve.server.api.keys.use import KeyUse
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.hub.hub import Hub
+from neuronserve.server.link.hub.remote import RemoteEngines
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.types import Request
 
 WELCOME = "welcome"  # what the hub is asked, with an Asked, before anything is submitted
 

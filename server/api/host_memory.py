@@ -11,9 +11,9 @@ import logging
 import os
 from collections.abc import Callable
 
-from server.device.host import SPARE_BYTES, available_bytes, taken_bytes
-from server.device.ledger import GIB
-from server.errors import Overloaded
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.errors import Overloaded
+from neuronserve.server.host.memory import SPARE_BYTES, available_bytes, taken_bytes
 
 log = logging.getLogger("neuronserve")
 SHORT_BYTES = SPARE_BYTES // 4  # left when refusals begin

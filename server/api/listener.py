@@ -6,10 +6,10 @@ import logging
 import socket
 from typing import get_args
 
-from server.api.config import ApiConfig
-from server.api.health_process import HealthProcess
-from server.api.phase import Phase
-from server.errors import StartError
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.health_process import HealthProcess
+from neuronserve.server.api.phase import Phase
+from neuronserve.server.errors import StartError
 
 log = logging.getLogger("neuronserve")
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from prometheus_client.registry import Collector
 
-from server.api.telemetry.gathered import Gathered, snapshot
-from server.link.hub.engines import AnyEngines
-from server.link.hub.remote import RemoteEngines
+from neuronserve.server.api.telemetry.gathered import Gathered, snapshot
+from neuronserve.server.link.hub.engines import AnyEngines
+from neuronserve.server.link.hub.remote import RemoteEngines
 
 METRICS, LOAD, ABORT, RESPONSE, CANCEL = "metrics", "load", "abort", "response", "cancel"
 FOLLOW = "follow"

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from server import __version__
-from server.errors import StartError
-from server.private_file import open_private
+from neuronserve.server import __version__
+from neuronserve.server.errors import StartError
+from neuronserve.server.host.private_file import open_private
 
 
 class ReadyFile:

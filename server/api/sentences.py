@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from server.checkpoint.sentence import SentenceModel, read_sentence_model
-from server.errors import InvalidRequest
-from server.link.messages import EngineInfo
-from server.text.encoder_tokenizer import EncoderTokenizer
-from server.text.tokenizer import Tokenizer
+from neuronserve.server.checkpoint.sentence import SentenceModel, read_sentence_model
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.messages import EngineInfo
+from neuronserve.server.text.encoder_tokenizer import EncoderTokenizer
+from neuronserve.server.text.tokenizer import Tokenizer
 
 
 class Sentences:

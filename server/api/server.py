@@ -16,26 +16,26 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 from fastapi import FastAPI
 
-from server.api.app import build_app
-from server.api.batch.runner import BatchRunner
-from server.api.config import ApiConfig
-from server.api.dialects.responses.background import Background
-from server.api.endpoints.inventory import inventory
-from server.api.event_loop import run
-from server.api.http.connections import Connections
-from server.api.http.header_limit import LimitedHttpProtocol
-from server.api.http.tls import Tls
-from server.api.http.watched_files import WatchedFiles
-from server.api.listener import address, health_process
-from server.api.ready_file import ReadyFile
-from server.api.service import Service
-from server.api.start_screen import show_way_in, start_screen
-from server.api.wire.model import build_models
-from server.device.open_files import REFUSED_CONNECTIONS
-from server.errors import EngineLost, RequestError
-from server.link.groups import EngineGroups
-from server.link.handle import EngineHandle
-from server.link.hub.engines import AnyEngines
+from neuronserve.server.api.app import build_app
+from neuronserve.server.api.batch.runner import BatchRunner
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.dialects.responses.background import Background
+from neuronserve.server.api.endpoints.inventory import inventory
+from neuronserve.server.api.event_loop import run
+from neuronserve.server.api.http.connections import Connections
+from neuronserve.server.api.http.header_limit import LimitedHttpProtocol
+from neuronserve.server.api.http.tls import Tls
+from neuronserve.server.api.http.watched_files import WatchedFiles
+from neuronserve.server.api.listener import address, health_process
+from neuronserve.server.api.ready_file import ReadyFile
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.start_screen import show_way_in, start_screen
+from neuronserve.server.api.wire.model import build_models
+from neuronserve.server.errors import EngineLost, RequestError
+from neuronserve.server.host.open_files import REFUSED_CONNECTIONS
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.handle import EngineHandle
+from neuronserve.server.link.hub.engines import AnyEngines
 
 log = logging.getLogger("neuronserve")
 # That a connection may be idle: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s)

@@ -17,36 +17,36 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from server.api.adapters import AnyAdapters
-from server.api.config import ApiConfig
-from server.api.fingerprint import HASH_DIGITS, fingerprint
-from server.api.gate import AnyGate
-from server.api.host_memory import HostMemory
-from server.api.http.body import parsing_thread
-from server.api.keys.ring import AnyAccounts, KeyRing
-from server.api.peers import Peers
-from server.api.phase import Phase, phase_of
-from server.api.sentences import Sentences
-from server.api.shared import shared_of
-from server.api.store.store import Store
-from server.api.telemetry.request_observer import RequestObserver
-from server.api.telemetry.telemetry import Telemetry
-from server.clock import Clock, MonotonicClock
-from server.config import CacheConfig
-from server.cost.charge_rate import ChargeRate
-from server.device.catalog import instance
-from server.device.freed_memory import return_freed_memory
-from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
-from server.link.hub.engines import AnyEngines
-from server.link.messages import EngineInfo
-from server.text.chat_template import load_chat_template
-from server.text.fair_threads import FairThreads, text_threads
-from server.text.generation_config import GenerationDefaults, load_generation_defaults
-from server.text.grammar_process import GrammarProcess
-from server.text.request_template import RequestTemplates
-from server.text.schema_check import SchemaChecks
-from server.text.template_process import TemplateProcess
-from server.text.tokenizer import Tokenizer, load_tokenizer
+from neuronserve.server.api.adapters import AnyAdapters
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.fingerprint import HASH_DIGITS, fingerprint
+from neuronserve.server.api.gate import AnyGate
+from neuronserve.server.api.host_memory import HostMemory
+from neuronserve.server.api.http.body import parsing_thread
+from neuronserve.server.api.keys.ring import AnyAccounts, KeyRing
+from neuronserve.server.api.peers import Peers
+from neuronserve.server.api.phase import Phase, phase_of
+from neuronserve.server.api.sentences import Sentences
+from neuronserve.server.api.shared import shared_of
+from neuronserve.server.api.store.store import Store
+from neuronserve.server.api.telemetry.request_observer import RequestObserver
+from neuronserve.server.api.telemetry.telemetry import Telemetry
+from neuronserve.server.clock import Clock, MonotonicClock
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.cost.charge_rate import ChargeRate
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
+from neuronserve.server.host.freed_memory import return_freed_memory
+from neuronserve.server.link.hub.engines import AnyEngines
+from neuronserve.server.link.messages import EngineInfo
+from neuronserve.server.text.chat_template import load_chat_template
+from neuronserve.server.text.fair_threads import FairThreads, text_threads
+from neuronserve.server.text.generation_config import GenerationDefaults, load_generation_defaults
+from neuronserve.server.text.grammar_process import GrammarProcess
+from neuronserve.server.text.request_template import RequestTemplates
+from neuronserve.server.text.schema_check import SchemaChecks
+from neuronserve.server.text.template_process import TemplateProcess
+from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
 
 RETURN_AFTER_S = 2.0
 

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import time
 
-from server.api.adapters import Adapters, AdaptersDesk, RemoteAdapters
-from server.api.admission import Admission
-from server.api.config import ApiConfig
-from server.api.faults.injector import Draw
-from server.api.faults.shared import draw_for, remote_draw
-from server.api.gate import Gate, GateDesk, RemoteGate
-from server.api.host_memory import HostMemory
-from server.api.keys.desk import AccountsDesk
-from server.api.keys.remote import RemoteAccounts
-from server.api.keys.ring import KeyRing
-from server.api.keys.use import Accounts
-from server.api.telemetry.telemetry import Telemetry
-from server.clock import Clock
-from server.link.groups import EngineGroups
-from server.link.hub.engines import AnyEngines
-from server.link.hub.hub import Hub
-from server.link.hub.remote import RemoteEngines
-from server.link.messages import EngineInfo
+from neuronserve.server.api.adapters import Adapters, AdaptersDesk, RemoteAdapters
+from neuronserve.server.api.admission import Admission
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.gate import Gate, GateDesk, RemoteGate
+from neuronserve.server.api.host_memory import HostMemory
+from neuronserve.server.api.keys.desk import AccountsDesk
+from neuronserve.server.api.keys.remote import RemoteAccounts
+from neuronserve.server.api.keys.ring import KeyRing
+from neuronserve.server.api.keys.use import Accounts
+from neuronserve.server.api.telemetry.telemetry import Telemetry
+from neuronserve.server.clock import Clock
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.hub.engines import AnyEngines
+from neuronserve.server.link.hub.hub import Hub
+from neuronserve.server.link.hub.remote import RemoteEngines
+from neuronserve.server.link.messages import EngineInfo
 
 
 class Shared:
     """Where the engines are."""
-
-    draw: Draw | None = None  # of faults: whoever injects them counts
 
     def __init__(self, config: ApiConfig, engines: EngineGroups, clock: Clock) -> None:
         self._config, self._engines = config, engines
@@ -53,7 +49,6 @@ class RemoteShared:
     def __init__(self, config: ApiConfig, engines: RemoteEngines) -> None:
         self._config, self._engines = config, engines
         self.accounts, self.adapters = RemoteAccounts(engines), RemoteAdapters(engines)
-        self.draw: Draw | None = remote_draw(engines)
 
     async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> RemoteGate:
         """The engines are ready. What is measured of all this is shown by the process that has them."""
@@ -78,8 +73,8 @@ class Desks:
         self._accounts = AccountsDesk(shared.accounts, self.keys, hub)
         self._hub = hub
         AdaptersDesk(shared.adapters, hub)
-        if config.faults is not None:
-            draw_for(hub, config.faults)
+        for addition in config.additions:
+            addition.offer(hub)
 
     def open(self, gate: Gate) -> None:
         """The engines are ready."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 log = logging.getLogger("neuronserve")
 Report = Callable[[str], None]
-BARS = "server.api.start_bars"  # imported where somebody sees them: it has all of rich
+BARS = "neuronserve.server.api.start_bars"  # imported where somebody sees them: it has all of rich
 
 
 @contextmanager

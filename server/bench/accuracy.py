@@ -17,12 +17,12 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from server.bench.options import MeasuredFormat
-from server.bench.windows import Window
-from server.config import EngineConfig
-from server.config.formats import Dtype, Quantization, WeightFormat
-from server.engine.load.loading import load_engine
-from server.engine.load.weights import OnProgress
+from neuronserve.server.bench.options import MeasuredFormat
+from neuronserve.server.bench.windows import Window
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.engine.load.weights import OnProgress
 
 REFERENCE: WeightFormat = "float32"
 _LOGIT_ROWS = 64  # computed in one step

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from server.bench.accuracy import REFERENCE, AccuracyBench, FormatAccuracy
-from server.bench.options import AccuracyOptions
-from server.bench.results import show, write_results
-from server.bench.windows import Window, read_documents, windows
-from server.config import EngineConfig
-from server.text.tokenizer import load_tokenizer
+from neuronserve.server.bench.accuracy import REFERENCE, AccuracyBench, FormatAccuracy
+from neuronserve.server.bench.options import AccuracyOptions
+from neuronserve.server.bench.results import show, write_results
+from neuronserve.server.bench.windows import Window, read_documents, windows
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.text.tokenizer import load_tokenizer
 
 DEFINITIONS = {
     "relative_logits_error": "||l - l32|| / ||l32|| over all positions, every row of logits less its mean",

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config.formats import Isa, WeightFormat
-from server.device.address_map import ADDRESSES
-from server.device.hbm import Hbm
-from server.device.layout import is_grouped, round_up
-from server.kernels.bandwidth_probe import ReadOperands, read_memory
-from server.kernels.dispatch import linear_kernels
-from server.kernels.isa.jit import Kernel
-from server.kernels.matmul import probe as probes
-from server.kernels.program import Program
-from server.kernels.workers import WorkerPool
+from neuronserve.server.config.formats import Isa, WeightFormat
+from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.device.hbm import Hbm
+from neuronserve.server.device.layout import is_grouped, round_up
+from neuronserve.server.kernels.bandwidth_probe import ReadOperands, read_memory
+from neuronserve.server.kernels.dispatch import linear_kernels
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.matmul import probe as probes
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.workers import WorkerPool
 
 PROBE_BYTES = 512 << 20  # larger than any cache that one tenant of a shared host can keep
 K_TILES = 4  # 16 KiB of operands for the largest block: half of the smallest first-level cache

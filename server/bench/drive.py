@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from server.bench.depth import fill_blocks, hold_contexts, require_whole_blocks
-from server.bench.options import BatchShape
-from server.clock import MonotonicClock
-from server.engine.load.loading import LoadedEngine
-from server.engine.loop import EngineLoop
-from server.engine.trace.tracer import Tracer
-from server.errors import SettingsError
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Command, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams
+from neuronserve.server.bench.depth import fill_blocks, hold_contexts, require_whole_blocks
+from neuronserve.server.bench.options import BatchShape
+from neuronserve.server.clock import MonotonicClock
+from neuronserve.server.engine.load.loading import LoadedEngine
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.trace.tracer import Tracer
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, Command, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
-from server.bench.drive import EngineDriver, StepTime
-from server.bench.options import BatchShape
-from server.bench.work import cache_bytes_per_step, prefill_operations, weight_bytes_per_step
-from server.clock import MonotonicClock
-from server.engine.load.loading import LoadedEngine
-from server.engine.trace.files import lanes_of
-from server.engine.trace.tracer import Tracer
-from server.link.messages import TraceReply
-from server.placement.matrices import main_format
+from neuronserve.server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
+from neuronserve.server.bench.drive import EngineDriver, StepTime
+from neuronserve.server.bench.options import BatchShape
+from neuronserve.server.bench.work import cache_bytes_per_step, prefill_operations, weight_bytes_per_step
+from neuronserve.server.clock import MonotonicClock
+from neuronserve.server.engine.load.loading import LoadedEngine
+from neuronserve.server.engine.trace.files import lanes_of
+from neuronserve.server.engine.trace.tracer import Tracer
+from neuronserve.server.link.messages import TraceReply
+from neuronserve.server.placement.matrices import main_format
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from server.bench.latency import LatencyBench, LatencyResult
-from server.bench.options import BatchShape, LatencyOptions
-from server.bench.results import show, table_of, write_engine_results
-from server.config import EngineConfig
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.errors import SettingsError
+from neuronserve.server.bench.latency import LatencyBench, LatencyResult
+from neuronserve.server.bench.options import BatchShape, LatencyOptions
+from neuronserve.server.bench.results import show, table_of, write_engine_results
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.errors import SettingsError
 
 COLUMNS = (
     ("batch", "batch_size", "{:d}"),

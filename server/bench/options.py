@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from server.config.formats import WeightFormat
+from neuronserve.server.config.formats import WeightFormat
 
 MeasuredFormat = WeightFormat | Literal["auto"]  # auto: as the files are
 

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from server import __version__
-from server.engine.load.loading import LoadedEngine
-from server.errors import SettingsError
+from neuronserve.server import __version__
+from neuronserve.server.engine.load.loading import LoadedEngine
+from neuronserve.server.errors import SettingsError
 
 _WIDTH = 130  # columns of a table that goes to a file or a pipe
 

@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from server.bench.drive import EngineDriver, StepTime
-from server.bench.options import BatchShape
-from server.engine.load.loading import LoadedEngine
+from neuronserve.server.bench.drive import EngineDriver, StepTime
+from neuronserve.server.bench.options import BatchShape
+from neuronserve.server.engine.load.loading import LoadedEngine
 
 
 @dataclass(frozen=True, slots=True)

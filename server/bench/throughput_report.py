@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from server.bench.latency_report import config_for
-from server.bench.options import BatchShape, ThroughputOptions
-from server.bench.results import show, table_of, write_engine_results
-from server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
-from server.config import EngineConfig
-from server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.bench.latency_report import config_for
+from neuronserve.server.bench.options import BatchShape, ThroughputOptions
+from neuronserve.server.bench.results import show, table_of, write_engine_results
+from neuronserve.server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 
 COLUMNS = (
     ("sequences", "num_sequences", "{:,d}"),

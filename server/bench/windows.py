@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from server.errors import SettingsError
-from server.text.tokenizer import Tokenizer
-from server.typed_json import JsonError, decode
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.text.tokenizer import Tokenizer
+from neuronserve.server.typed_json import JsonError, decode
 
 Window = tuple[int, ...]  # token ids of one sequence
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from server.engine.load.loading import LoadedEngine
-from server.models.spec import ModelSpec
-from server.placement.matrices import PackedShape, packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.engine.load.loading import LoadedEngine
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.matrices import PackedShape, packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 
 
 def chosen_share(model: ModelSpec, num_tokens: int) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.chat.conversation import Conversation
-from server.chat.endpoint import ChatEndpoint
+from neuronserve.server.chat.conversation import Conversation
+from neuronserve.server.chat.endpoint import ChatEndpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.style import Style
 
-from server.chat.endpoint import Event, Usage
+from neuronserve.server.chat.endpoint import Event, Usage
 
 REASONING = Style(dim=True, italic=True)
 ASIDE = Style(dim=True)

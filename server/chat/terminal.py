@@ -7,13 +7,13 @@ import sys
 
 from rich.console import Console
 
-from server.chat.commands import Chat, run_command
-from server.chat.conversation import ChatSampling, Conversation
-from server.chat.endpoint import ChatEndpoint, ChatError
-from server.chat.screen import ASIDE, Answer, printable
-from server.errors import SettingsError
-from server.monitor.interruption import ends_quietly
-from server.monitor.scrape import Unreachable
+from neuronserve.server.chat.commands import Chat, run_command
+from neuronserve.server.chat.conversation import ChatSampling, Conversation
+from neuronserve.server.chat.endpoint import ChatEndpoint, ChatError
+from neuronserve.server.chat.screen import ASIDE, Answer, printable
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.monitor.interruption import ends_quietly
+from neuronserve.server.monitor.scrape import Unreachable
 
 PROMPT = "> "
 

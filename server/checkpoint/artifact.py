@@ -15,15 +15,22 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from server.checkpoint.json_file import refusals_of
-from server.checkpoint.manifest import MANIFEST
-from server.config.formats import Dtype, GroupSize, Quantization, RequestedFormats, WeightFormats, WeightGroups
-from server.device.buckets import BucketLists
-from server.errors import CheckpointError, SettingsError
-from server.models.spec import ModelSpec
-from server.placement.matrices import Widths
-from server.placement.shard import ShardSpec
-from server.typed_json import JsonError, complaint, convert, read, shown_key
+from neuronserve.server.checkpoint.json_file import refusals_of
+from neuronserve.server.checkpoint.manifest import MANIFEST
+from neuronserve.server.config.formats import (
+    Dtype,
+    GroupSize,
+    Quantization,
+    RequestedFormats,
+    WeightFormats,
+    WeightGroups,
+)
+from neuronserve.server.device.buckets import BucketLists
+from neuronserve.server.errors import CheckpointError, SettingsError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.matrices import Widths
+from neuronserve.server.placement.shard import ShardSpec
+from neuronserve.server.typed_json import JsonError, complaint, convert, read, shown_key
 
 VERSION: Literal[4] = 4  # of the manifest and of the packed layout: anything that moves a byte is a new version
 MAX_MANIFEST_BYTES = 64 << 20

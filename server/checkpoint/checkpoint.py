@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16, float8_e4m3fn
 
-from server.checkpoint.compressed_tensors import Stored
-from server.checkpoint.microscaling import MicroscalingForm, with_microscaled
-from server.checkpoint.packed import with_packed
-from server.checkpoint.packed_form import PackedForm
-from server.checkpoint.safetensors_file import SafetensorsFile
-from server.checkpoint.stored import GroupedCodes, GroupedTensor, StoredTensor
-from server.checkpoint.tensor_files import READABLE, PlainTensor, open_tensors
-from server.config.formats import Quantization
-from server.errors import CheckpointError
-from server.models.spec import ModelSpec
-from server.models.tensors import embedding_weight, scale_name, tensor_shapes, tied_weight
+from neuronserve.server.checkpoint.compressed_tensors import Stored
+from neuronserve.server.checkpoint.microscaling import MicroscalingForm, with_microscaled
+from neuronserve.server.checkpoint.packed import with_packed
+from neuronserve.server.checkpoint.packed_form import PackedForm
+from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
+from neuronserve.server.checkpoint.stored import GroupedCodes, GroupedTensor, StoredTensor
+from neuronserve.server.checkpoint.tensor_files import READABLE, PlainTensor, open_tensors
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import embedding_weight, scale_name, tensor_shapes, tied_weight
 
 CODES = ("I8", "F8_E4M3")  # with a tensor of scales beside
 Float32 = npt.NDArray[np.float32]

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from server.checkpoint.microscaling import MICROSCALING_GROUP, microscaled_codes
-from server.checkpoint.stored import GroupedCodes, StoredTensor
-from server.config.formats import Quantization
-from server.errors import CheckpointError
-from server.models.names import FusedExperts
+from neuronserve.server.checkpoint.microscaling import MICROSCALING_GROUP, microscaled_codes
+from neuronserve.server.checkpoint.stored import GroupedCodes, StoredTensor
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.names import FusedExperts
 
 Array = npt.NDArray[Any]
 

@@ -24,10 +24,10 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import disable_progress_bars
 
-from server.checkpoint.gguf.directory import gguf_directory
-from server.checkpoint.gguf.header import is_gguf
-from server.checkpoint.wanted import UNWANTED, WANTED, refuse_pointers
-from server.errors import SettingsError
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.gguf.header import is_gguf
+from neuronserve.server.checkpoint.wanted import UNWANTED, WANTED, refuse_pointers
+from neuronserve.server.errors import SettingsError
 
 log = logging.getLogger("neuronserve")
 

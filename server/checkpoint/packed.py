@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.packed_form import Layout, PackedForm
-from server.checkpoint.stored import Float32, GroupedCodes, StoredTensor
-from server.config.formats import Quantization
-from server.errors import CheckpointError
+from neuronserve.server.checkpoint.packed_form import Layout, PackedForm
+from neuronserve.server.checkpoint.stored import Float32, GroupedCodes, StoredTensor
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.errors import CheckpointError
 
 WORD_BITS = 32
 KEPT = 4  # matrices whose parts are kept: queries, keys and values are read side by side

@@ -1,6 +1,6 @@
 """The coefficients of the cost model, with their evidence and errors, and the file they are stored in. Fits nothing.
 
-Each coefficient is one physical quantity, not a table of measurements; server/planner/calibrate/ finds them.
+Each coefficient is one physical quantity, not a table of measurements; planner/calibrate/ finds them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from server.config.formats import StackName
-from server.cost.evidence import Evidence, Point, Sample
-from server.cost.stacks import HostWork
-from server.cost.terms import TERMS
-from server.errors import SettingsError
-from server.typed_json import JsonError, convert, decode
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.evidence import Evidence, Point, Sample
+from neuronserve.server.cost.stacks import HostWork
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.typed_json import JsonError, convert, decode
 
 VERSION = 3
 DIGITS = 4  # of a stored error or size: they are good to two
@@ -198,7 +198,9 @@ class _Stored(msgspec.Struct):
 @cache
 def shipped_calibration() -> Calibration:
     """The calibration that comes with the package."""
-    return Calibration.from_json(files("server.cost").joinpath("calibration.json").read_text(), "calibration.json")
+    return Calibration.from_json(
+        files("neuronserve.server.cost").joinpath("calibration.json").read_text(), "calibration.json"
+    )
 
 
 _given: Calibration | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.clock import NS
-from server.device.instances import Instance
-from server.device.prices import PriceBasis
+from neuronserve.server.clock import NS
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.prices import PriceBasis
 
 HOUR_S = 3600
 

@@ -6,16 +6,16 @@ that holds them; batches are powers of two. Every text of a graph is charged the
 
 from __future__ import annotations
 
-from server.clock import NS
-from server.config.formats import StackName
-from server.cost.model import CostModel, StepCost
-from server.cost.pricer import GraphRun, StepCharge, reasons_of
-from server.device.buckets import smallest
-from server.types import StepPlan
+from neuronserve.server.clock import NS
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.model import CostModel, StepCost
+from neuronserve.server.cost.pricer import GraphRun, StepCharge, reasons_of
+from neuronserve.server.device.buckets import smallest
+from neuronserve.server.types import StepPlan
 
 
 class EncodePricer:
-    """Implements server.cost.pricer.Pricer. `max_texts` is the largest compiled batch."""
+    """Implements neuronserve.server.cost.pricer.Pricer. `max_texts` is the largest compiled batch."""
 
     stack: StackName = "ideal"  # no stack's host is known around an encoder
     request_s = 0.0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from server.cost.pricer import StepCharge
-from server.types import Charge, StepPlan, TokenEvent
+from neuronserve.server.cost.pricer import StepCharge
+from neuronserve.server.types import Charge, StepPlan, TokenEvent
 
 
 class Meter:

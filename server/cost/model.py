@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from server.cost.calibration import Calibration, default_calibration
-from server.cost.evidence import Phase, Point
-from server.cost.shape import matrix_billions
-from server.cost.terms import TERMS, Part
-from server.cost.work import Runtime, StepWork, Work
-from server.device.instances import Instance
-from server.models.spec import ModelSpec
+from neuronserve.server.cost.calibration import Calibration, default_calibration
+from neuronserve.server.cost.evidence import Phase, Point
+from neuronserve.server.cost.shape import matrix_billions
+from neuronserve.server.cost.terms import TERMS, Part
+from neuronserve.server.cost.work import Runtime, StepWork, Work
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.models.spec import ModelSpec
 
 PARTS: tuple[Part, ...] = get_args(Part)
 

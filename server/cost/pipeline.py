@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.cost.calibration import Calibration
-from server.cost.evidence import Band, Phase
-from server.cost.model import CostModel, StepCost
-from server.cost.shape import ACTIVATION_BYTES, matrix_billions
-from server.cost.work import Runtime
-from server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
-from server.device.parts import GB, GIB
-from server.errors import DeviceError
-from server.models.spec import ModelSpec
+from neuronserve.server.cost.calibration import Calibration
+from neuronserve.server.cost.evidence import Band, Phase
+from neuronserve.server.cost.model import CostModel, StepCost
+from neuronserve.server.cost.shape import ACTIVATION_BYTES, matrix_billions
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
+from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.models.spec import ModelSpec
 
 PIPELINE_REASON = "no measurement with pipeline stages was published"
 # SDK nccom-test.rst: all-reduces of 32 MB over two ranks reach 40.7 GB/s, a fifth of an Inf2 chip's links.

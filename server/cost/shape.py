@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from server.config.formats import Dtype, Quantization
-from server.models.decoder import decoder_graph
-from server.models.graph import flat_ops
-from server.models.ops import AxisName, Experts, Linear, Network
-from server.models.spec import ModelSpec
-from server.placement.core_share import CoreShare
+from neuronserve.server.config.formats import Dtype, Quantization
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import flat_ops
+from neuronserve.server.models.ops import AxisName, Experts, Linear, Network
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.core_share import CoreShare
 
 # Bytes of one stored weight. Types of eight bits and fewer are storage only on these parts (SDK data-types.rst): the
 # values are widened to bfloat16 before the matmul.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from server.cost.evidence import Band, Phase
-from server.cost.pipeline import PipelineCost, PipelineModel
+from neuronserve.server.cost.evidence import Band, Phase
+from neuronserve.server.cost.pipeline import PipelineCost, PipelineModel
 
 
 class StepTimes(Protocol):

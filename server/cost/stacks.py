@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from server.config.formats import Batching, StackName
+from neuronserve.server.config.formats import Batching, StackName
 
 STACK_NAMES: tuple[StackName, ...] = get_args(StackName)
 Padding = Literal["bucket", "model length"]  # the power-of-two bucket that holds it, or all of the compiled length

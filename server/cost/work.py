@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape
-from server.device.instances import Instance
-from server.device.parts import GB, GIB, Topology
-from server.errors import DeviceError, SettingsError
-from server.models.spec import ModelSpec
-from server.placement.lora import core_lora_weights
+from neuronserve.server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.parts import GB, GIB, Topology
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.lora import core_lora_weights
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16

@@ -10,12 +10,12 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from server.config import CatalogConfig
-from server.device.catalog_file import CatalogFile, PriceEntry, read_catalog_file
-from server.device.instances import INSTANCES, Instance
-from server.device.parts import CHIPS
-from server.device.prices import Prices, built_in_prices, built_in_regions
-from server.errors import DeviceError
+from neuronserve.server.config import CatalogConfig
+from neuronserve.server.device.catalog_file import CatalogFile, PriceEntry, read_catalog_file
+from neuronserve.server.device.instances import INSTANCES, Instance
+from neuronserve.server.device.parts import CHIPS
+from neuronserve.server.device.prices import Prices, built_in_prices, built_in_regions
+from neuronserve.server.errors import DeviceError
 
 __all__ = ["INSTANCES", "Catalog", "Instance", "instance", "instances", "load_catalog", "regions", "use_catalog"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from server.device.catalog_keys import (
+from neuronserve.server.device.catalog_keys import (
     ORIGIN,
     Keys,
     link,
@@ -29,10 +29,10 @@ from server.device.catalog_keys import (
     ultraserver,
     whole,
 )
-from server.device.instances import Instance
-from server.device.parts import Chip
-from server.device.prices import PRICE_BASES, Price, PriceBasis
-from server.errors import SettingsError
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.parts import Chip
+from neuronserve.server.device.prices import PRICE_BASES, Price, PriceBasis
+from neuronserve.server.errors import SettingsError
 
 CHIP = Keys(
     core_name=text,

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
-from server.device.instances import UltraServer
-from server.device.parts import Link
-from server.errors import SettingsError
+from neuronserve.server.device.instances import UltraServer
+from neuronserve.server.device.parts import Link
+from neuronserve.server.errors import SettingsError
 
 Check = Callable[[str, Any], Any]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from server.device.instances import Instance
-from server.device.parts import GB, GIB
-from server.device.prices import PriceBasis
-from server.errors import DeviceError
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.device.prices import PriceBasis
+from neuronserve.server.errors import DeviceError
 
 GROUP_REASON = "a model over several instances was never measured"
 

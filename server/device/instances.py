@@ -12,9 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.device.parts import GB, GIB, INFERENTIA1, INFERENTIA2, TRAINIUM1, TRAINIUM2, TRAINIUM3, Chip, Link
-from server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
-from server.errors import DeviceError
+from neuronserve.server.device.parts import (
+    GB,
+    GIB,
+    INFERENTIA1,
+    INFERENTIA2,
+    TRAINIUM1,
+    TRAINIUM2,
+    TRAINIUM3,
+    Chip,
+    Link,
+)
+from neuronserve.server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
+from neuronserve.server.errors import DeviceError
 
 NO_PRICES = Prices(DEFAULT_REGION)
 MAX_REGIONS = 8  # that a message names

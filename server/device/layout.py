@@ -8,8 +8,8 @@ server/kernels/matmul/packing.py packs.
 
 from __future__ import annotations
 
-from server.config.formats import WeightFormat, WeightGroups
-from server.device.hbm import ALIGNMENT
+from neuronserve.server.config.formats import WeightFormat, WeightGroups
+from neuronserve.server.device.hbm import ALIGNMENT
 
 FLOAT32_BYTES, BFLOAT16_BYTES, INT16_BYTES = 4, 2, 2
 N_TILE = 16  # columns of one tile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from server.errors import DeviceMemoryError
+from neuronserve.server.errors import DeviceMemoryError
 
 Use = Literal["weights", "kv", "scratchpad", "collectives", "runtime"]
 USES: tuple[Use, ...] = get_args(Use)

@@ -11,11 +11,20 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from server.config import NeuronConfig
-from server.device.buckets import powers_of_two
-from server.device.neuron_keys import DIALECTS, FORMATS, FORMS, NXD_INFERENCE, SAMPLING_KEYS, SEGMENTS, Dialect, Key
-from server.errors import SettingsError
-from server.typed_json import JsonError, parse, shown, shown_key
+from neuronserve.server.config import NeuronConfig
+from neuronserve.server.device.buckets import powers_of_two
+from neuronserve.server.device.neuron_keys import (
+    DIALECTS,
+    FORMATS,
+    FORMS,
+    NXD_INFERENCE,
+    SAMPLING_KEYS,
+    SEGMENTS,
+    Dialect,
+    Key,
+)
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.typed_json import JsonError, parse, shown, shown_key
 
 TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing.md)
 LANGUAGE_ONLY = "mm_language_model_only"  # beside the configurations: build no part for images

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from server.errors import DeviceError
+from neuronserve.server.errors import DeviceError
 
 Topology = Literal["ring", "torus", "switch"]
 

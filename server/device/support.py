@@ -14,9 +14,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from server.device.instances import Instance
-from server.errors import DeviceError
-from server.typed_json import decode
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.typed_json import decode
 
 FactKind = Literal["runs", "fails", "limit", "status"]
 Outcome = Literal["known to run", "known not to run", "not known"]
@@ -198,7 +198,7 @@ class _Table:
 
 @cache
 def _table() -> _Table:
-    return decode(files("server.device").joinpath("support.json").read_text(encoding="utf-8"), _Table)
+    return decode(files("neuronserve.server.device").joinpath("support.json").read_text(encoding="utf-8"), _Table)
 
 
 def _of(facts: Iterable[Fact], kind: FactKind) -> tuple[Fact, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from server.device.catalog import instances
-from server.device.support import part_status, verdict
+from neuronserve.server.device.catalog import instances
+from neuronserve.server.device.support import part_status, verdict
 
 log = logging.getLogger("neuronserve.support")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from server.config import RuntimeCores
-from server.device.instances import Instance
-from server.errors import DeviceError
+from neuronserve.server.config import RuntimeCores
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.errors import DeviceError
 
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _COUNT = re.compile(r"[0-9]{1,6}")

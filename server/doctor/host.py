@@ -11,17 +11,18 @@ import socket
 from pathlib import Path
 from typing import get_args
 
-from server import __version__
-from server.config.formats import Dtype, Quantization, WeightFormat
-from server.device import host, open_files
-from server.device.affinity import allowed_cpus
-from server.device.cpu_quota import cpu_quota, host_threads
-from server.device.isa import TARGETS
-from server.doctor.findings import Host, KernelCache
-from server.errors import StartError
-from server.kernels.dispatch import host_isas, linear_kernels
-from server.kernels.isa import target
-from server.kernels.isa.cache import PREBUILT, source_hash
+from neuronserve.server import __version__
+from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
+from neuronserve.server.doctor.findings import Host, KernelCache
+from neuronserve.server.errors import StartError
+from neuronserve.server.host import memory as host
+from neuronserve.server.host import open_files
+from neuronserve.server.host.affinity import allowed_cpus
+from neuronserve.server.host.cpu_quota import cpu_quota, host_threads
+from neuronserve.server.host.isa import TARGETS
+from neuronserve.server.kernels.dispatch import host_isas, linear_kernels
+from neuronserve.server.kernels.isa import target
+from neuronserve.server.kernels.isa.cache import PREBUILT, source_hash
 
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

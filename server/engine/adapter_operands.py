@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from server.engine.buffers import ActivationBuffers
-from server.engine.load.adapter_slots import AdapterSlots
-from server.errors import DeviceError
-from server.kernels.activate import ActivateOperands, activate_rows, gate_panels, gate_rows
-from server.kernels.dispatch import LinearKernels
-from server.kernels.lora import (
+from neuronserve.server.engine.buffers import ActivationBuffers
+from neuronserve.server.engine.load.adapter_slots import AdapterSlots
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.kernels.activate import ActivateOperands, activate_rows, gate_panels, gate_rows
+from neuronserve.server.kernels.dispatch import LinearKernels
+from neuronserve.server.kernels.lora import (
     FORMS,
     ExpandOperands,
     Form,
@@ -19,9 +19,9 @@ from server.kernels.lora import (
     lora_shrink_bf16,
     lora_shrink_f32,
 )
-from server.kernels.matmul.epilogue import ACTIVATIONS
-from server.kernels.program import Program
-from server.models.ops import Activate, Gated, Linear
+from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.models.ops import Activate, Gated, Linear
 
 Inputs = Sequence[tuple[int, int]]  # rows or panels, and row scales, for each core
 Place = tuple[Sequence[int], int]  # of float32 rows: addresses on each core, and columns

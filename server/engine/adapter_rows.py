@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.types import ScheduledSeq
+from neuronserve.server.types import ScheduledSeq
 
 Int32 = npt.NDArray[np.int32]
 

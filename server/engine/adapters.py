@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from server.checkpoint.lora_adapter import LoraAdapter
-from server.config import LoraConfig
-from server.engine.load.adapter_slots import AdapterSlots
-from server.errors import AdapterSlotsFull, NeuronserveError
-from server.link.messages import (
+from neuronserve.server.checkpoint.lora_adapter import LoraAdapter
+from neuronserve.server.config import LoraConfig
+from neuronserve.server.engine.load.adapter_slots import AdapterSlots
+from neuronserve.server.errors import AdapterSlotsFull, NeuronserveError
+from neuronserve.server.link.messages import (
     Abort,
     AdapterCommand,
     AdapterReply,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from server.device.attention_layout import PARTITION
-from server.types import ScheduledSeq
+from neuronserve.server.device.attention_layout import PARTITION
+from neuronserve.server.types import ScheduledSeq
 
 _SHARES = 4  # of each worker: one piece of work is at most such a part of what it has to do
 

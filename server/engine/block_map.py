@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from server.kv_cache.blocks import NULL_BLOCK, BlockPool
-from server.link.messages import BlockMap
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
+from neuronserve.server.link.messages import BlockMap
 
 
 def block_map(pool: BlockPool, tables: Mapping[str, Sequence[int]]) -> BlockMap:

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from server.config import EngineConfig
-from server.device.address_map import ADDRESSES
-from server.device.core import HostUse, NeuronCore
-from server.device.hbm import Buffer, give_back
-from server.device.layout import FLOAT32_BYTES
-from server.engine.expert_buffers import ExpertBuffers
-from server.engine.rope_tables import fill_rope_tables
-from server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
-from server.placement.footprint import ServingShape
-from server.placement.host_footprint import ActivationSizes
-from server.placement.kv_groups import KVPlace
-from server.placement.matrices import Widths
-from server.placement.shard import ShardSpec
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.device.core import HostUse, NeuronCore
+from neuronserve.server.device.hbm import Buffer, give_back
+from neuronserve.server.device.layout import FLOAT32_BYTES
+from neuronserve.server.engine.expert_buffers import ExpertBuffers
+from neuronserve.server.engine.rope_tables import fill_rope_tables
+from neuronserve.server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
+from neuronserve.server.placement.footprint import ServingShape
+from neuronserve.server.placement.host_footprint import ActivationSizes
+from neuronserve.server.placement.kv_groups import KVPlace
+from neuronserve.server.placement.matrices import Widths
+from neuronserve.server.placement.shard import ShardSpec
 
 # A byte is copied in half a nanosecond. Where a token is computed by fewer operations for each byte that it leaves in
 # the cache, copies would cost a percent of what they may save.
@@ -96,7 +96,7 @@ def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
 
 
 class PoolBlocks:
-    """The contents of a pool's blocks. Implements server.engine.kept_blocks.BlockBytes."""
+    """The contents of a pool's blocks. Implements neuronserve.server.engine.kept_blocks.BlockBytes."""
 
     def __init__(self, pool: KVPool, num_blocks: int) -> None:
         size = pool.tensor_bytes // num_blocks

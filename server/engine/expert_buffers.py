@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from server.device.core import NeuronCore
-from server.device.hbm import Buffer
-from server.placement.expert_sizes import INDEX_BYTES, ExpertSizes
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.placement.expert_sizes import INDEX_BYTES, ExpertSizes
 
 
 class ExpertBuffers:

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.engine.load.weights import PackedMatrix
-from server.engine.operands import Inputs, Operands, Placement, addresses_of
-from server.errors import DeviceError
-from server.kernels.dispatch import ExpertKernels, LinearKernels, linear_kernels
-from server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
-from server.kernels.experts.route import ROUTINGS
-from server.kernels.matmul.epilogue import ACTIVATIONS
-from server.kernels.program import Program
-from server.kernels.records import MatmulOperands
-from server.models.ops import Experts, Gated, Linear
+from neuronserve.server.engine.load.weights import PackedMatrix
+from neuronserve.server.engine.operands import Inputs, Operands, Placement, addresses_of
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.kernels.dispatch import ExpertKernels, LinearKernels, linear_kernels
+from neuronserve.server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
+from neuronserve.server.kernels.experts.route import ROUTINGS
+from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.records import MatmulOperands
+from neuronserve.server.models.ops import Experts, Gated, Linear
 
 KERNELS = ExpertKernels()
 

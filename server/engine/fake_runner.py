@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.config import AttentionSpan, CacheConfig
-from server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from neuronserve.server.config import AttentionSpan, CacheConfig
+from neuronserve.server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _MASK = (1 << 64) - 1
 _LOG_HALF = -0.6931471805599453
@@ -85,7 +85,7 @@ class FakeRunner:
 
     @property
     def num_bytes(self) -> int:
-        """Of a block; with `read` and `write`, server.engine.kept_blocks.BlockBytes."""
+        """Of a block; with `read` and `write`, neuronserve.server.engine.kept_blocks.BlockBytes."""
         return 8 * self._block_size
 
     def read(self, block: int) -> npt.NDArray[np.uint8]:

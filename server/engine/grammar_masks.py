@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from server.device.address_map import ADDRESSES
-from server.engine.grammar_store import GrammarStore
-from server.engine.logits import num_generated
-from server.text.grammar import GrammarError, reason
-from server.types import ScheduledSeq
+from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.engine.grammar_store import GrammarStore
+from neuronserve.server.engine.logits import num_generated
+from neuronserve.server.text.grammar import GrammarError, reason
+from neuronserve.server.types import ScheduledSeq
 
 Words = npt.NDArray[np.uint32]
 

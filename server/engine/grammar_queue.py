@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from server.types import Request
+from neuronserve.server.types import Request
 
 POLL_S = 0.002  # between two looks, when there is nothing else to do
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from server.device.ledger import GIB
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Housekeeping, Input, Order
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Housekeeping, Input, Order
 
 log = logging.getLogger("neuronserve.engine")
 

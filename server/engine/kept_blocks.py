@@ -18,13 +18,13 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from server.config import EngineConfig
-from server.device.shared_file import SharedFile
-from server.engine.buffers import most_kept
-from server.kv_cache.blocks import BlockPool
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, EngineInfo, Instruction
-from server.types import Request
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.buffers import most_kept
+from neuronserve.server.host.shared_file import SharedFile
+from neuronserve.server.kv_cache.blocks import BlockPool
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, EngineInfo, Instruction
+from neuronserve.server.types import Request
 
 _SEAL: Final = struct.Struct("=16s40pQ")  # model and configuration; name; checksum
 log = logging.getLogger("neuronserve.engine")

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from server.clock import Clock
-from server.engine.grammar_queue import GrammarQueue
-from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
-from server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
+from neuronserve.server.clock import Clock
+from neuronserve.server.engine.grammar_queue import GrammarQueue
+from neuronserve.server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from neuronserve.server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
 
 IDLE_WAIT_S = 1.0  # longest wait for a command; short enough that a signal handler is heard
 
 
 class Scheduler(Protocol):
-    """Decides what is computed: server.scheduler's of sequences, of texts, or of both."""
+    """Decides what is computed: neuronserve.server.scheduler's of sequences, of texts, or of both."""
 
     @property
     def has_work(self) -> bool:

@@ -22,25 +22,33 @@ from dataclasses import dataclass
 
 import ml_dtypes
 
-from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES, group_shift
-from server.engine.adapter_operands import AdapterInstructions, Place, panel_form
-from server.engine.expert_lowering import ExpertLowering
-from server.engine.load.adapter_slots import AdapterSlots
-from server.engine.load.weights import PackedMatrix
-from server.engine.operands import HeadOps, Inputs, Operands, Placement, address_of, addresses_of, float_bits
-from server.engine.stream import Stream
-from server.errors import DeviceError
-from server.kernels.attention.rope import head_squares
-from server.kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
-from server.kernels.logits import finish_logits
-from server.kernels.lora import Form
-from server.kernels.matmul.epilogue import ACTIVATIONS
-from server.kernels.program import Program
-from server.kernels.records import STEP, EmbedOperands
-from server.models.decoder import decoder_graph
-from server.models.graph import Graph, flat_ops, last_op
-from server.models.ops import (
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.device.layout import FLOAT32_BYTES, group_shift
+from neuronserve.server.engine.adapter_operands import AdapterInstructions, Place, panel_form
+from neuronserve.server.engine.expert_lowering import ExpertLowering
+from neuronserve.server.engine.load.adapter_slots import AdapterSlots
+from neuronserve.server.engine.load.weights import PackedMatrix
+from neuronserve.server.engine.operands import (
+    HeadOps,
+    Inputs,
+    Operands,
+    Placement,
+    address_of,
+    addresses_of,
+    float_bits,
+)
+from neuronserve.server.engine.stream import Stream
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.kernels.attention.rope import head_squares
+from neuronserve.server.kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
+from neuronserve.server.kernels.logits import finish_logits
+from neuronserve.server.kernels.lora import Form
+from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.records import STEP, EmbedOperands
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import Graph, flat_ops, last_op
+from neuronserve.server.models.ops import (
     Activate,
     Add,
     AddRows,

@@ -8,13 +8,13 @@ without work counts as idle: modelled time and the host's are two accounts.
 
 from __future__ import annotations
 
-from server.clock import NS, Clock, Waiter
-from server.cost.meter import Meter
-from server.cost.pricer import Pricer, StepCharge
-from server.cost.timeline import Timeline
-from server.engine.loop import Inbox, Outbox, Runner
-from server.link.messages import Abort, Add, Command, Shutdown, Tokens
-from server.types import DeviceStep, StepPlan, StepResult
+from neuronserve.server.clock import NS, Clock, Waiter
+from neuronserve.server.cost.meter import Meter
+from neuronserve.server.cost.pricer import Pricer, StepCharge
+from neuronserve.server.cost.timeline import Timeline
+from neuronserve.server.engine.loop import Inbox, Outbox, Runner
+from neuronserve.server.link.messages import Abort, Add, Command, Shutdown, Tokens
+from neuronserve.server.types import DeviceStep, StepPlan, StepResult
 
 PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not late
 
@@ -23,7 +23,7 @@ MAX_HOST_NS = 5_000_000
 
 
 class MeteredRunner:
-    """Implements server.engine.loop.Runner."""
+    """Implements neuronserve.server.engine.loop.Runner."""
 
     def __init__(self, runner: Runner, pricer: Pricer, meter: Meter, clock: Waiter, is_paced: bool) -> None:
         self._runner, self._pricer, self._meter, self._clock, self._is_paced = runner, pricer, meter, clock, is_paced

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import CacheConfig
-from server.config.formats import Dtype, Isa, KVCacheDtype
-from server.device.core import NeuronCore
-from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
-from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from server.engine.load.weights import ModelWeights, PackedMatrix
-from server.kernels.records import (
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.config.formats import Dtype, Isa, KVCacheDtype
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
+from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from neuronserve.server.engine.load.weights import ModelWeights, PackedMatrix
+from neuronserve.server.kernels.records import (
     STEP,
     AddRowsOperands,
     AttentionOperands,
@@ -25,10 +25,20 @@ from server.kernels.records import (
     PackOperands,
     RopeOperands,
 )
-from server.models.ops import AddRows, Attention, FinishLogits, HeadNorm, LayerNorm, Norm, PlainHeadNorm, Rope, Vector
-from server.models.spec import ModelSpec
-from server.placement.cache_layout import kv_head_bytes
-from server.placement.shard import ShardSpec
+from neuronserve.server.models.ops import (
+    AddRows,
+    Attention,
+    FinishLogits,
+    HeadNorm,
+    LayerNorm,
+    Norm,
+    PlainHeadNorm,
+    Rope,
+    Vector,
+)
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.cache_layout import kv_head_bytes
+from neuronserve.server.placement.shard import ShardSpec
 
 Inputs = Sequence[tuple[int, int]]  # panels and row scales, for each core
 

@@ -10,26 +10,26 @@ from typing import Protocol
 
 import msgspec
 
-from server.clock import MonotonicClock
-from server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
-from server.cost.meter import Meter
-from server.cost.pricer import Pricer
-from server.engine.adapters import AdapterInputs, Adapters
-from server.engine.block_map import block_map
-from server.engine.grammar_queue import GrammarQueue, Grammars
-from server.engine.housekeeping import HousekeepingInputs, release_memory
-from server.engine.kept_blocks import BlockBytes, KeptBlocks, RestoringInputs, kept_blocks, model_files
-from server.engine.loop import EngineLoop, Runner
-from server.engine.loop import Scheduler as AnyScheduler
-from server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
-from server.engine.trace.files import require_directory, traced
-from server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
-from server.errors import StartError
-from server.kv_cache.manager import KVCacheManager
-from server.link.frames import Frames
-from server.link.handle import EngineEnd
-from server.link.heartbeat import Heartbeat, StepLimit
-from server.link.messages import (
+from neuronserve.server.clock import MonotonicClock
+from neuronserve.server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
+from neuronserve.server.cost.meter import Meter
+from neuronserve.server.cost.pricer import Pricer
+from neuronserve.server.engine.adapters import AdapterInputs, Adapters
+from neuronserve.server.engine.block_map import block_map
+from neuronserve.server.engine.grammar_queue import GrammarQueue, Grammars
+from neuronserve.server.engine.housekeeping import HousekeepingInputs, release_memory
+from neuronserve.server.engine.kept_blocks import BlockBytes, KeptBlocks, RestoringInputs, kept_blocks, model_files
+from neuronserve.server.engine.loop import EngineLoop, Runner
+from neuronserve.server.engine.loop import Scheduler as AnyScheduler
+from neuronserve.server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
+from neuronserve.server.engine.trace.files import require_directory, traced
+from neuronserve.server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
+from neuronserve.server.errors import StartError
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.frames import Frames
+from neuronserve.server.link.handle import EngineEnd
+from neuronserve.server.link.heartbeat import Heartbeat, StepLimit
+from neuronserve.server.link.messages import (
     BlockMap,
     EngineInfo,
     Failed,
@@ -43,9 +43,9 @@ from server.link.messages import (
     Shutdown,
     Tokens,
 )
-from server.scheduler.pooling import PoolingScheduler
-from server.scheduler.scheduler import Scheduler
-from server.scheduler.shared import SharedScheduler
+from neuronserve.server.scheduler.pooling import PoolingScheduler
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.scheduler.shared import SharedScheduler
 
 log = logging.getLogger("neuronserve.engine")
 LINGER_S = 2.0  # for what the parent has not read at the end

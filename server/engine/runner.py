@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from server.config import CacheConfig
-from server.device.row_shares import NEAR_WEIGHT_BYTES, row_shares
-from server.engine.logits import prompt_logprobs, prompt_rows
-from server.engine.sampler import Sampler
-from server.engine.step_inputs import StepInputs
-from server.kernels.isa.jit import Kernel
-from server.kernels.program import Program
-from server.kernels.workers import WorkerPool
-from server.kv_cache.blocks import NULL_BLOCK
-from server.kv_cache.manager import KVCacheManager
-from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.engine.logits import prompt_logprobs, prompt_rows
+from neuronserve.server.engine.sampler import Sampler
+from neuronserve.server.engine.step_inputs import StepInputs
+from neuronserve.server.host.row_shares import NEAR_WEIGHT_BYTES, row_shares
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _FIT_RUNS = 15
 _LEAST_GAIN = 1.25  # what a second CPU must give before it is taken from the API process and others (docs/deploy.md)

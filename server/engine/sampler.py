@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.device.address_map import ADDRESSES
-from server.engine.grammar_masks import GrammarMasks
-from server.engine.grammar_store import GrammarStore
-from server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
-from server.kernels.program import Program
-from server.kernels.records import SampleOperands
-from server.kernels.sample.sample import sample, scratch_floats
-from server.kernels.workers import WorkerPool
-from server.types import SampledToken, SamplingParams, ScheduledSeq
+from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.engine.grammar_masks import GrammarMasks
+from neuronserve.server.engine.grammar_store import GrammarStore
+from neuronserve.server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.records import SampleOperands
+from neuronserve.server.kernels.sample.sample import sample, scratch_floats
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.types import SampledToken, SamplingParams, ScheduledSeq
 
 NOT_A_NUMBER = "the model's logits are not finite numbers"
 

@@ -7,41 +7,41 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from server.checkpoint.manifest import is_artifact
-from server.checkpoint.model_config import read_model_spec
-from server.checkpoint.sentence import MODULES
-from server.config import CacheConfig, EncodeConfig, EngineConfig, PoolingLimits, SchedulerConfig
-from server.cost.calibration import use_calibration
-from server.cost.encode_pricer import EncodePricer
-from server.cost.model import CostModel
-from server.cost.pricer import Pricer
-from server.cost.shape import stored_dtype
-from server.cost.work import Runtime
-from server.device.buckets import CompiledShapes, powers_of_two
-from server.device.catalog import instance, use_catalog
-from server.device.ledger import MemoryLedger
-from server.engine.adapters import Adapters
-from server.engine.buffers import PoolBlocks
-from server.engine.encode.loading import LoadedEncoder, load_encoder
-from server.engine.encode.runner import PoolingRunner, SharedRunner
-from server.engine.grammar_queue import Grammars
-from server.engine.load.cores import group_cores
-from server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
-from server.engine.load.loading import load_engine
-from server.engine.load.weights import OnProgress
-from server.engine.loop import Runner
-from server.errors import SettingsError
-from server.link.messages import EngineInfo, PoolingFacts
-from server.models.decoder import decoder_graph
-from server.models.heads import CLASSIFIES
-from server.models.tensors import num_params
-from server.placement.fit import require_type
-from server.placement.matrices import main_format
+from neuronserve.server.checkpoint.manifest import is_artifact
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.checkpoint.sentence import MODULES
+from neuronserve.server.config import CacheConfig, EncodeConfig, EngineConfig, PoolingLimits, SchedulerConfig
+from neuronserve.server.cost.calibration import use_calibration
+from neuronserve.server.cost.encode_pricer import EncodePricer
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import Pricer
+from neuronserve.server.cost.shape import stored_dtype
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
+from neuronserve.server.device.catalog import instance, use_catalog
+from neuronserve.server.device.ledger import MemoryLedger
+from neuronserve.server.engine.adapters import Adapters
+from neuronserve.server.engine.buffers import PoolBlocks
+from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
+from neuronserve.server.engine.encode.runner import PoolingRunner, SharedRunner
+from neuronserve.server.engine.grammar_queue import Grammars
+from neuronserve.server.engine.load.cores import group_cores
+from neuronserve.server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.engine.load.weights import OnProgress
+from neuronserve.server.engine.loop import Runner
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.link.messages import EngineInfo, PoolingFacts
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.heads import CLASSIFIES
+from neuronserve.server.models.tensors import num_params
+from neuronserve.server.placement.fit import require_type
+from neuronserve.server.placement.matrices import main_format
 
 
 @dataclass(frozen=True, slots=True)
 class ServedEngine:
-    """Implements server.engine.process.LoadedEngine."""
+    """Implements neuronserve.server.engine.process.LoadedEngine."""
 
     runner: Runner
     scheduler: SchedulerConfig

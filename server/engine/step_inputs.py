@@ -8,16 +8,16 @@ from itertools import accumulate, chain
 import numpy as np
 import numpy.typing as npt
 
-from server.config import AttentionSpan, CacheConfig
-from server.device.address_map import ADDRESSES
-from server.device.attention_layout import PARTITION
-from server.device.row_shares import MOST_ROW_SHARES
-from server.engine.adapter_rows import AdapterRows
-from server.engine.attention_work import AttentionEntry, AttentionWork
-from server.errors import StepTooLarge
-from server.kernels.attention.items import COUNTER_BYTES
-from server.kernels.records import STEP, WORD, StepRecord
-from server.types import ScheduledSeq
+from neuronserve.server.config import AttentionSpan, CacheConfig
+from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.device.attention_layout import PARTITION
+from neuronserve.server.engine.adapter_rows import AdapterRows
+from neuronserve.server.engine.attention_work import AttentionEntry, AttentionWork
+from neuronserve.server.errors import StepTooLarge
+from neuronserve.server.host.row_shares import MOST_ROW_SHARES
+from neuronserve.server.kernels.attention.items import COUNTER_BYTES
+from neuronserve.server.kernels.records import STEP, WORD, StepRecord
+from neuronserve.server.types import ScheduledSeq
 
 Int32 = npt.NDArray[np.int32]
 

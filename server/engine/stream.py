@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.engine.operands import Branch, Inputs, Operands, Placement
-from server.kernels.isa.jit import Kernel
-from server.kernels.program import Program
-from server.kernels.records import STEP
-from server.models.ops import Add, LayerNorm, Norm
+from neuronserve.server.engine.operands import Branch, Inputs, Operands, Placement
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.records import STEP
+from neuronserve.server.models.ops import Add, LayerNorm, Norm
 
 AnyNorm = Norm | LayerNorm
 

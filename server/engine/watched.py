@@ -5,11 +5,11 @@ The parent kills an engine that is not heard of in time (server/link/heartbeat.p
 
 from __future__ import annotations
 
-from server.clock import Clock
-from server.engine.loop import Inbox, Runner
-from server.link.heartbeat import Heartbeat, StepLimit
-from server.link.messages import Command
-from server.types import StepPlan, StepResult
+from neuronserve.server.clock import Clock
+from neuronserve.server.engine.loop import Inbox, Runner
+from neuronserve.server.link.heartbeat import Heartbeat, StepLimit
+from neuronserve.server.link.messages import Command
+from neuronserve.server.types import StepPlan, StepResult
 
 # What a token of a model is thought to take on a slow host before any was computed: two operations for each parameter.
 SLOW_HOST_FLOPS = 2e9
@@ -21,7 +21,7 @@ def first_token_s(num_params: int) -> float:
 
 
 class WatchedRunner:
-    """Implements server.engine.loop.Runner."""
+    """Implements neuronserve.server.engine.loop.Runner."""
 
     def __init__(self, runner: Runner, heartbeat: Heartbeat, limit: StepLimit, clock: Clock) -> None:
         self._runner, self._heartbeat, self._limit, self._clock = runner, heartbeat, limit, clock
@@ -38,7 +38,7 @@ class WatchedRunner:
 
 
 class WatchedInbox:
-    """Implements server.engine.loop.Inbox."""
+    """Implements neuronserve.server.engine.loop.Inbox."""
 
     def __init__(self, inbox: Inbox, heartbeat: Heartbeat, limit: StepLimit, clock: Clock) -> None:
         self._inbox, self._heartbeat, self._limit, self._clock = inbox, heartbeat, limit, clock

@@ -1,5 +1,5 @@
 """Kernels. Importing the package settles what they are compiled for, before any of its modules declares one."""
 
-from server.kernels.isa.target import use_target
+from neuronserve.server.kernels.isa.target import use_target
 
 use_target()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.kernels.isa import simd
-from server.kernels.isa.jit import inline, kernel, share_begin
-from server.kernels.isa.memory import load_i64
-from server.kernels.matmul.epilogue import OUTPUTS, Output
-from server.kernels.records import STEP, offsets, size_of
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_i64
+from neuronserve.server.kernels.matmul.epilogue import OUTPUTS, Output
+from neuronserve.server.kernels.records import STEP, offsets, size_of
 
 
 class ActivateOperands(NamedTuple):

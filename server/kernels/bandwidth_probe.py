@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from server.kernels.isa import simd
-from server.kernels.isa.jit import kernel, share_begin
-from server.kernels.isa.memory import load_i64, prefetch, store_f32
-from server.kernels.records import offsets
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_i64, prefetch, store_f32
+from neuronserve.server.kernels.records import offsets
 
 
 class ReadOperands(NamedTuple):

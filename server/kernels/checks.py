@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from server.device.address_map import ADDRESSES, AddressRange
-from server.errors import KernelAccessError
-from server.kernels.isa import access
-from server.kernels.isa.jit import check_kernels, inline
-from server.kernels.isa.memory import fetch_add, load_i64, store_i64
-from server.kernels.program import Program
-from server.kernels.records import WORD, StepRecord, offsets, size_of
+from neuronserve.server.device.address_map import ADDRESSES, AddressRange
+from neuronserve.server.errors import KernelAccessError
+from neuronserve.server.kernels.isa import access
+from neuronserve.server.kernels.isa.jit import check_kernels, inline
+from neuronserve.server.kernels.isa.memory import fetch_add, load_i64, store_i64
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.records import WORD, StepRecord, offsets, size_of
 
 _VERBS = {access.READ: "reads", access.WRITE: "writes", access.UPDATE: "updates"}
 _NULL_BYTES = 1 << 20  # an address below is an operand that is 0, and an offset

@@ -25,10 +25,10 @@ from functools import partial
 
 import numba
 
-from server.device.confinement import end_with_parent
-from server.device.stopped import cpu_seconds
-from server.kernels.checks import use_checks
-from server.kernels.isa.jit import KERNELS_OF, HostFunction, Kernel, declare, is_checked
+from neuronserve.server.host.confinement import end_with_parent
+from neuronserve.server.host.stopped import cpu_seconds
+from neuronserve.server.kernels.checks import use_checks
+from neuronserve.server.kernels.isa.jit import KERNELS_OF, HostFunction, Kernel, declare, is_checked
 
 IDLE_S = 20.0  # without an answer or any processor time, after which a helper is given up
 log = logging.getLogger("neuronserve.engine")
@@ -43,7 +43,7 @@ told = json.loads(jobs.readline())
 sys.path[:] = told["path"]
 import numba
 numba.config.CPU_NAME, numba.config.CPU_FEATURES, numba.config.CACHE_DIR = told["cpu"], told["features"], told["cache"]
-from server.kernels.compile_helper import help_compile, prepare
+from neuronserve.server.kernels.compile_helper import help_compile, prepare
 prepare(told["checks"])
 help_compile(jobs, end)
 """
@@ -53,7 +53,9 @@ def prepare(checks: bool) -> None:
     """Make a new interpreter what a forked process is: kernels are known, and compiled in the same mode."""
     if checks:
         use_checks()
-    importlib.import_module("server.kernels.dispatch")  # makes those of tables, whose modules are not their makers'
+    importlib.import_module(
+        "neuronserve.server.kernels.dispatch"
+    )  # makes those of tables, whose modules are not their makers'
 
 
 def help_compile(jobs: Iterable[str], end: socket.socket) -> None:

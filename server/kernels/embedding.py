@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from server.kernels.isa import memory, simd
-from server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
-from server.kernels.isa.jit import inline, kernel, share_begin
-from server.kernels.isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
-from server.kernels.records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
-from server.kernels.rotation import rotate_back
+from neuronserve.server.kernels.isa import memory, simd
+from neuronserve.server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
+from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
+from neuronserve.server.kernels.records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
+from neuronserve.server.kernels.rotation import rotate_back
 
 
 def _embed(copy_row: Any) -> Any:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from server.kernels.isa import simd
-from server.kernels.isa.jit import inline, kernel, share_begin
-from server.kernels.isa.memory import load_f32, load_i32, load_i64
-from server.kernels.panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks, pack_i8_rotated
-from server.kernels.records import NORM
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64
+from neuronserve.server.kernels.panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks, pack_i8_rotated
+from neuronserve.server.kernels.records import NORM
 
 
 @inline

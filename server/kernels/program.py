@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.kernels.executor import Instruction
-from server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.executor import Instruction
+from neuronserve.server.kernels.isa.jit import Kernel
 
 # Kernels whose work is rows, each worker's share of them by `share_begin`.
 _BY_ROWS = frozenset(
-    f"server.kernels.{name}"
+    f"neuronserve.server.kernels.{name}"
     for name in (
         *("embedding", "norm", "pack", "activate", "attention.rope", "attention.lanes", "attention.integer_lanes"),
         *("matmul.lanes", "matmul.group_lanes", "matmul.groups", "matmul.group_bytes"),

@@ -13,9 +13,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from server.kernels.isa import simd
-from server.kernels.isa.jit import HostFunction, inline
-from server.kernels.isa.memory import emitted
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import HostFunction, inline
+from neuronserve.server.kernels.isa.memory import emitted
 
 BLOCK = 64  # neighbours that are mixed with each other
 

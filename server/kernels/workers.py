@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from server.errors import DeviceError
-from server.kernels import apart, executor
-from server.kernels.checks import AccessChecks
-from server.kernels.program import Program
-from server.kernels.sleep import HOST_SLEEP, KINDS, Sleep
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.kernels import apart, executor
+from neuronserve.server.kernels.checks import AccessChecks
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.sleep import HOST_SLEEP, KINDS, Sleep
 
 
 class WorkerPool:
@@ -50,7 +50,7 @@ class WorkerPool:
     def bind(self, cpus: Sequence[int]) -> None:
         """Let each worker stay on its CPU, the caller's thread on the first, before it runs programs. No CPUs: none is.
 
-        Raises DeviceError when the host does not allow one of these; no system but Linux is asked (device/affinity.py).
+        Raises DeviceError when the host does not allow one of these; no system but Linux is asked (host/affinity.py).
         """
         if not hasattr(os, "sched_setaffinity"):
             return

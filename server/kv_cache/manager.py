@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from server.config import CacheConfig
-from server.kv_cache.blocks import NULL_BLOCK, BlockPool
-from server.kv_cache.hashing import HashChain
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
+from neuronserve.server.kv_cache.hashing import HashChain
 
 
 class SequenceBlocks:

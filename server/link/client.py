@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 
-from server.errors import EngineDead, PoisonRequest, RequestError
-from server.link.connection import Connection
-from server.link.handle import Death, EngineHandle
-from server.link.journal import Journal, OpenSequence
-from server.link.messages import (
+from neuronserve.server.errors import EngineDead, PoisonRequest, RequestError
+from neuronserve.server.link.connection import Connection
+from neuronserve.server.link.handle import Death, EngineHandle
+from neuronserve.server.link.journal import Journal, OpenSequence
+from neuronserve.server.link.messages import (
     Abort,
     AdapterCommand,
     AdapterReply,
@@ -33,12 +33,12 @@ from server.link.messages import (
     TraceReply,
     UnloadAdapter,
 )
-from server.link.replies import Replies, Reply
-from server.link.restarts import NO_HEALING, Healing, RestartBreaker
-from server.link.stream import Stream
-from server.link.succession import Succession
-from server.link.watchdog import EngineState, Watchdog, watch
-from server.types import Request, StepReport
+from neuronserve.server.link.replies import Replies, Reply
+from neuronserve.server.link.restarts import NO_HEALING, Healing, RestartBreaker
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.succession import Succession
+from neuronserve.server.link.watchdog import EngineState, Watchdog, watch
+from neuronserve.server.types import Request, StepReport
 
 Observer = Callable[[Tokens], None]
 log = logging.getLogger("neuronserve.engine")

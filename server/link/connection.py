@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from server.link.handle import EngineHandle
-from server.link.messages import Input, Output
+from neuronserve.server.link.handle import EngineHandle
+from neuronserve.server.link.messages import Input, Output
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Output)

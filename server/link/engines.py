@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from server.errors import InvalidRequest
-from server.link.watchdog import EngineState
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.watchdog import EngineState
 
 RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a router chose itself
 

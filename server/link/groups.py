@@ -13,12 +13,12 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 
-from server.device.visible_cores import core_ranges
-from server.errors import EngineDead, RequestError
-from server.link.client import EngineClient
-from server.link.engines import Engines
-from server.link.handle import EngineHandle
-from server.link.messages import (
+from neuronserve.server.device.visible_cores import core_ranges
+from neuronserve.server.errors import EngineDead, RequestError
+from neuronserve.server.link.client import EngineClient
+from neuronserve.server.link.engines import Engines
+from neuronserve.server.link.handle import EngineHandle
+from neuronserve.server.link.messages import (
     AdapterCommand,
     AdapterReply,
     EngineInfo,
@@ -30,10 +30,10 @@ from server.link.messages import (
     TraceReply,
     UnloadAdapter,
 )
-from server.link.restarts import NO_HEALING, Healing
-from server.link.stream import Stream
-from server.scheduler.router import Router
-from server.types import Request
+from neuronserve.server.link.restarts import NO_HEALING, Healing
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.scheduler.router import Router
+from neuronserve.server.types import Request
 
 log = logging.getLogger("neuronserve.engine")
 

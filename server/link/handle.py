@@ -17,16 +17,21 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Literal
 
-from server.config import EngineConfig
-from server.device.confinement import end_with_parent, follow_parent, give_up_network, go_first_when_memory_runs_out
-from server.device.fork_server import engine_context, start_process
-from server.device.host import num_oom_kills
-from server.device.open_files import raise_open_files
-from server.device.shared_file import SharedFile
-from server.errors import StartError
-from server.link.frames import Frames
-from server.link.heartbeat import NUM_BYTES, Heartbeat
-from server.link.messages import EngineInfo
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.errors import StartError
+from neuronserve.server.host.confinement import (
+    end_with_parent,
+    follow_parent,
+    give_up_network,
+    go_first_when_memory_runs_out,
+)
+from neuronserve.server.host.fork_server import engine_context, start_process
+from neuronserve.server.host.memory import num_oom_kills
+from neuronserve.server.host.open_files import raise_open_files
+from neuronserve.server.host.shared_file import SharedFile
+from neuronserve.server.link.frames import Frames
+from neuronserve.server.link.heartbeat import NUM_BYTES, Heartbeat
+from neuronserve.server.link.messages import EngineInfo
 
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from server.link.messages import Tokens
-from server.link.stream import Stream
-from server.types import Charge, Request, TokenEvent
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.types import Charge, Request, TokenEvent
 
 TRIAL_TOKENS = 2  # by then a step has recomputed what was there, and another one has decoded
 TRIAL_SIZE = 16  # suspects to be computed again at a time: some steps of long ones, two of short ones

@@ -16,10 +16,10 @@ from typing import Literal
 
 import msgspec
 
-from server.config import CacheConfig
-from server.config.formats import Pace, PoolingMode, Quantization, StackName, WeightGroups
-from server.device.buckets import CompiledShapes
-from server.types import Charge, Request, StepReport, TokenEvent
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.config.formats import Pace, PoolingMode, Quantization, StackName, WeightGroups
+from neuronserve.server.device.buckets import CompiledShapes
+from neuronserve.server.types import Charge, Request, StepReport, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)

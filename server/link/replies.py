@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict, deque
 from typing import Any, TypeVar
 
-from server.errors import EngineDead
+from neuronserve.server.errors import EngineDead
 
 Reply = TypeVar("Reply")
 

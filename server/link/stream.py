@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from server.errors import EngineDead, RequestError, Unavailable
-from server.types import Charge, TokenEvent
+from neuronserve.server.errors import EngineDead, RequestError, Unavailable
+from neuronserve.server.types import Charge, TokenEvent
 
 # What may wait for a reader that has stopped: thousands of tokens of one sequence, or a few hundred of each of many.
 MAX_UNREAD_BYTES = 4 * 2**20

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from server.link.handle import EngineHandle
-from server.link.messages import EngineInfo, Failed, Output
-from server.link.watchdog import EngineState
+from neuronserve.server.link.handle import EngineHandle
+from neuronserve.server.link.messages import EngineInfo, Failed, Output
+from neuronserve.server.link.watchdog import EngineState
 
 PAUSE_S = 1.0  # in which the streams of a dead engine go on, before the next spare one takes time from them
 POLL_S = 0.1

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from server.models.graph import Graph, LayerGroup
-from server.models.ops import (
+from neuronserve.server.models.graph import Graph, LayerGroup
+from neuronserve.server.models.ops import (
     Activate,
     Add,
     AddRows,
@@ -41,7 +41,7 @@ from server.models.ops import (
     StreamNorm,
     Vector,
 )
-from server.models.spec import ModelSpec
+from neuronserve.server.models.spec import ModelSpec
 
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from server.errors import DeviceError
-from server.models.ops import AttentionGate, Embed, Experts, Linear, Op, Parallel
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.models.ops import AttentionGate, Embed, Experts, Linear, Op, Parallel
 
 _Op = TypeVar("_Op")
 

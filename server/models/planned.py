@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from server.models.config_values import (
+from neuronserve.server.models.config_values import (
     MAX_POSITIONS,
     ConfigError,
     Epsilon,
@@ -25,11 +25,11 @@ from server.models.config_values import (
     read_record,
     refuse,
 )
-from server.models.families import FAMILIES, model_spec_of
-from server.models.families.text_part import TEXT_PARTS
-from server.models.spec import ModelSpec
-from server.models.traits import ALIBI, DEFAULT_KEYS, FIRST_IS_GLOBAL, LEARNED_POSITIONS, TRAITS, WINDOWED
-from server.typed_json import shown
+from neuronserve.server.models.families import FAMILIES, model_spec_of
+from neuronserve.server.models.families.text_part import TEXT_PARTS
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.traits import ALIBI, DEFAULT_KEYS, FIRST_IS_GLOBAL, LEARNED_POSITIONS, TRAITS, WINDOWED
+from neuronserve.server.typed_json import shown
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 

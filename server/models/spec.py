@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from server.config import AttentionSpan
-from server.models.names import LLAMA, Names
+from neuronserve.server.config import AttentionSpan
+from neuronserve.server.models.names import LLAMA, Names
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]

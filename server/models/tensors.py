@@ -5,10 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from server.models.decoder import decoder_graph
-from server.models.graph import Graph, linears
-from server.models.ops import Add, AddRows, Attention, Embed, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm, Vector
-from server.models.spec import ModelSpec
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import Graph, linears
+from neuronserve.server.models.ops import (
+    Add,
+    AddRows,
+    Attention,
+    Embed,
+    HeadNorm,
+    LayerNorm,
+    Linear,
+    Norm,
+    Op,
+    StreamNorm,
+    Vector,
+)
+from neuronserve.server.models.spec import ModelSpec
 
 Shape = tuple[int, ...]
 

@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from server.device.catalog import instance
-from server.device.instances import Instance
-from server.device.parts import GIB
-from server.device.topology import neighbours
-from server.monitor.scrape import Endpoint
-from server.monitor.server_state import ServerState, command_of, local_process
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.parts import GIB
+from neuronserve.server.device.topology import neighbours
+from neuronserve.server.monitor.scrape import Endpoint
+from neuronserve.server.monitor.server_state import ServerState, command_of, local_process
 
 
 def run_ls(endpoint: Endpoint, device: str | None, as_json: bool) -> None:

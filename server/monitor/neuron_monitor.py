@@ -10,10 +10,10 @@ import json
 import time
 from typing import Any
 
-from server.monitor.host_usage import HostUsage
-from server.monitor.interruption import ends_quietly
-from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window, histogram_percentiles
-from server.monitor.server_state import CoreState, ServerState
+from neuronserve.server.monitor.host_usage import HostUsage
+from neuronserve.server.monitor.interruption import ends_quietly
+from neuronserve.server.monitor.scrape import Endpoint, Scrape, Unreachable, Window, histogram_percentiles
+from neuronserve.server.monitor.server_state import CoreState, ServerState
 
 STEP_SECONDS = "neuronserve:engine_step_seconds"
 GROUP = {"constants": ("weights",), "model_code": (), "model_shared_scratchpad": ("scratchpad",)}

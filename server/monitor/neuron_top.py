@@ -15,12 +15,12 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from server.device.ledger import USES
-from server.device.parts import GIB
-from server.monitor.interruption import ends_quietly
-from server.monitor.keys import key_presses
-from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
-from server.monitor.server_state import CoreState, ServerState
+from neuronserve.server.device.ledger import USES
+from neuronserve.server.device.parts import GIB
+from neuronserve.server.monitor.interruption import ends_quietly
+from neuronserve.server.monitor.keys import key_presses
+from neuronserve.server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
+from neuronserve.server.monitor.server_state import CoreState, ServerState
 
 WIDTH, HEIGHT = 120, 1000  # of a frame that goes to a file or a pipe
 AROUND = 14  # lines of a frame beside one for each core

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import psutil
 
-from server.device.catalog import instance
-from server.device.instances import Instance
-from server.device.ledger import core_name
-from server.monitor.scrape import Scrape
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.ledger import core_name
+from neuronserve.server.monitor.scrape import Scrape
 
 SECRET_FLAGS = frozenset({"--api-key", "--admin-api-key"})
 

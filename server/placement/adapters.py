@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.config import LoraConfig
-from server.device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
-from server.models.decoder import decoder_graph
-from server.models.graph import Graph, flat_ops
-from server.models.ops import Linear, Part
-from server.models.spec import ModelSpec
-from server.placement.matrices import PackedShape, Widths
-from server.placement.shard import ShardSpec
+from neuronserve.server.config import LoraConfig
+from neuronserve.server.device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import Graph, flat_ops
+from neuronserve.server.models.ops import Linear, Part
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.matrices import PackedShape, Widths
+from neuronserve.server.placement.shard import ShardSpec
 
 
 def adaptable(graph: Graph) -> Iterator[Linear]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from server.config.formats import Dtype, WeightFormats
-from server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
-from server.models.decoder import decoder_graph
-from server.models.graph import is_output
-from server.models.ops import (
+from neuronserve.server.config.formats import Dtype, WeightFormats
+from neuronserve.server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import is_output
+from neuronserve.server.models.ops import (
     Add,
     AddRows,
     Attention,
@@ -27,8 +27,8 @@ from server.models.ops import (
     Op,
     StreamNorm,
 )
-from server.models.spec import ModelSpec
-from server.placement.shard import require_degree
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.shard import require_degree
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
 

@@ -5,15 +5,15 @@ Plans and the encoder that is loaded ask the same function.
 
 from __future__ import annotations
 
-from server.config.formats import WeightFormats
-from server.device.instances import Instance
-from server.device.layout import round_up
-from server.device.ledger import GIB
-from server.errors import DeviceMemoryError
-from server.models.spec import ModelSpec
-from server.placement.core_share import CoreShare, activation_bytes, score_bytes, weight_bytes
-from server.placement.fit import budget_bytes
-from server.placement.footprint import (
+from neuronserve.server.config.formats import WeightFormats
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.layout import round_up
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.errors import DeviceMemoryError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.core_share import CoreShare, activation_bytes, score_bytes, weight_bytes
+from neuronserve.server.placement.fit import budget_bytes
+from neuronserve.server.placement.footprint import (
     COLLECTIVES_BYTES,
     DMA_RING_BYTES,
     MICROCODE_BYTES,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from server.config.formats import Quantization, RequestedFormats
-from server.device.catalog import Instance, instances
-from server.device.ledger import GIB, account_table, core_name
-from server.errors import DeviceError, DeviceMemoryError
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
-from server.placement.footprint import Footprint, ServingShape
+from neuronserve.server.config.formats import Quantization, RequestedFormats
+from neuronserve.server.device.catalog import Instance, instances
+from neuronserve.server.device.ledger import GIB, account_table, core_name
+from neuronserve.server.errors import DeviceError, DeviceMemoryError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+from neuronserve.server.placement.footprint import Footprint, ServingShape
 
 MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer parts have; others are storage
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log

@@ -9,16 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.config import LoraConfig
-from server.config.formats import DEFAULT_GROUPS, Dtype, KVCacheDtype, Quantization, WeightFormats, WeightGroups
-from server.device.layout import round_up
-from server.device.ledger import MIB, MemoryLedger, Use
-from server.device.row_shares import MOST_ROW_SHARES
-from server.models.spec import ModelSpec
-from server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
-from server.placement.core_share import DTYPE_BYTES, CoreShare, activation_bytes, score_bytes, weight_bytes
-from server.placement.kv_groups import KVGroups
-from server.placement.lora import lora_bytes
+from neuronserve.server.config import LoraConfig
+from neuronserve.server.config.formats import (
+    DEFAULT_GROUPS,
+    Dtype,
+    KVCacheDtype,
+    Quantization,
+    WeightFormats,
+    WeightGroups,
+)
+from neuronserve.server.device.layout import round_up
+from neuronserve.server.device.ledger import MIB, MemoryLedger, Use
+from neuronserve.server.host.row_shares import MOST_ROW_SHARES
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
+from neuronserve.server.placement.core_share import DTYPE_BYTES, CoreShare, activation_bytes, score_bytes, weight_bytes
+from neuronserve.server.placement.kv_groups import KVGroups
+from neuronserve.server.placement.lora import lora_bytes
 
 # What the runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
 # Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows), taken for every core and part. The compiled program

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.config.formats import WeightFormats
-from server.device.core import HostUse
-from server.device.hbm import ALIGNMENT
-from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
-from server.models.decoder import decoder_graph
-from server.models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm, Vector
-from server.models.spec import ModelSpec, RopeSpec
-from server.placement.adapters import adapter_bytes
-from server.placement.cache_layout import AttentionSizes, kv_layer_bytes
-from server.placement.core_share import DTYPE_BYTES
-from server.placement.expert_sizes import ExpertSizes
-from server.placement.footprint import ServingShape
-from server.placement.matrices import PackedShape, Widths
-from server.placement.shard import ShardSpec
+from neuronserve.server.config.formats import WeightFormats
+from neuronserve.server.device.core import HostUse
+from neuronserve.server.device.hbm import ALIGNMENT
+from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.ops import (
+    Add,
+    AddRows,
+    Attention,
+    HeadNorm,
+    LayerNorm,
+    Linear,
+    Norm,
+    Op,
+    StreamNorm,
+    Vector,
+)
+from neuronserve.server.models.spec import ModelSpec, RopeSpec
+from neuronserve.server.placement.adapters import adapter_bytes
+from neuronserve.server.placement.cache_layout import AttentionSizes, kv_layer_bytes
+from neuronserve.server.placement.core_share import DTYPE_BYTES
+from neuronserve.server.placement.expert_sizes import ExpertSizes
+from neuronserve.server.placement.footprint import ServingShape
+from neuronserve.server.placement.matrices import PackedShape, Widths
+from neuronserve.server.placement.shard import ShardSpec
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.config import AttentionSpan, CacheConfig
-from server.models.spec import ModelSpec
+from neuronserve.server.config import AttentionSpan, CacheConfig
+from neuronserve.server.models.spec import ModelSpec
 
 MAX_GROUPS = 8  # a step lays out a table for each, of every sequence
 LEAST_SAVING = 0.05  # of what the longest sequence holds; for less there is one group

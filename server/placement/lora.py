@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from server.models.decoder import decoder_graph
-from server.models.graph import flat_ops
-from server.models.ops import Linear
-from server.models.spec import ModelSpec
-from server.placement.core_share import DTYPE_BYTES, CoreShare
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import flat_ops
+from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.core_share import DTYPE_BYTES, CoreShare
 
 CELL_BYTES = DTYPE_BYTES["bfloat16"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.config.formats import WeightFormat, WeightFormats
-from server.device.hbm import ALIGNMENT
-from server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
-from server.models.decoder import decoder_graph
-from server.models.graph import is_output, linears
-from server.models.ops import Axis, Linear
-from server.models.spec import ModelSpec
-from server.placement.shard import ShardSpec, intermediate_per_core
+from neuronserve.server.config.formats import WeightFormat, WeightFormats
+from neuronserve.server.device.hbm import ALIGNMENT
+from neuronserve.server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import is_output, linears
+from neuronserve.server.models.ops import Axis, Linear
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.shard import ShardSpec, intermediate_per_core
 
 
 @dataclass(frozen=True, slots=True)

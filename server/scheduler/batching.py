@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from server.config.formats import Batching
+from neuronserve.server.config.formats import Batching
 
 # While sequences of an engine that has died are computed again, so many steps hold no decodes, and then one does: their
 # clients have waited since, and a decode that shares each of those steps would make the last wait half as long again.

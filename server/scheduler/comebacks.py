@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
-from server.types import Request
+from neuronserve.server.types import Request
 
 MOST_S = 60.0  # what clients' libraries obey at most
 GAP = 0.9  # of what the engine takes: it must not wait for those who are late

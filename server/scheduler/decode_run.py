@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from server.kv_cache.manager import KVCacheManager
-from server.scheduler.finish import LENGTH
-from server.scheduler.sequence import Sequence
-from server.types import SampledToken, TokenEvent
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.finish import LENGTH
+from neuronserve.server.scheduler.sequence import Sequence
+from neuronserve.server.types import SampledToken, TokenEvent
 
 
 def count_repeats(

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from server.scheduler.queue import OrderedQueue
-from server.scheduler.sequence import Sequence
-from server.types import ServedTokens
+from neuronserve.server.scheduler.queue import OrderedQueue
+from neuronserve.server.scheduler.sequence import Sequence
+from neuronserve.server.types import ServedTokens
 
 MAX_REMEMBERED = 4096  # counters, of those that do not wait too
 

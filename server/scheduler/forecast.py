@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from server.scheduler.batching import POLICIES, BatchingPolicy
-from server.scheduler.inflow import Inflow
-from server.scheduler.lengths import FIRST_LENGTH, Ends, Lengths, Running
-from server.scheduler.margins import Margins
-from server.scheduler.turns import Turns
-from server.types import Request, StepReport
+from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
+from neuronserve.server.scheduler.inflow import Inflow
+from neuronserve.server.scheduler.lengths import FIRST_LENGTH, Ends, Lengths, Running
+from neuronserve.server.scheduler.margins import Margins
+from neuronserve.server.scheduler.turns import Turns
+from neuronserve.server.types import Request, StepReport
 
 NUM_STEPS_KEPT = 32  # of each kind: what came before weighs less and less
 NUM_ENDS_KEPT = 64

@@ -12,17 +12,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from server.config import SchedulerConfig
-from server.kv_cache.manager import NO_PREFIX, KVCacheManager
-from server.scheduler import decode_run
-from server.scheduler.audit import audit
-from server.scheduler.batching import POLICIES, PromptGate
-from server.scheduler.fair_queue import FairQueue
-from server.scheduler.finish import check_finish
-from server.scheduler.queue import OrderedQueue
-from server.scheduler.sequence import Sequence, is_underway
-from server.scheduler.step import StepDraft, report_of
-from server.types import FinishReason, Request, SampledToken, ScheduledSeq, StepPlan, StepReport, StepResult, TokenEvent
+from neuronserve.server.config import SchedulerConfig
+from neuronserve.server.kv_cache.manager import NO_PREFIX, KVCacheManager
+from neuronserve.server.scheduler import decode_run
+from neuronserve.server.scheduler.audit import audit
+from neuronserve.server.scheduler.batching import POLICIES, PromptGate
+from neuronserve.server.scheduler.fair_queue import FairQueue
+from neuronserve.server.scheduler.finish import check_finish
+from neuronserve.server.scheduler.queue import OrderedQueue
+from neuronserve.server.scheduler.sequence import Sequence, is_underway
+from neuronserve.server.scheduler.step import StepDraft, report_of
+from neuronserve.server.types import (
+    FinishReason,
+    Request,
+    SampledToken,
+    ScheduledSeq,
+    StepPlan,
+    StepReport,
+    StepResult,
+    TokenEvent,
+)
 
 
 class Scheduler:

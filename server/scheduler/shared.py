@@ -5,9 +5,9 @@ A text waits for one step of those that generate, and they for one step of texts
 
 from __future__ import annotations
 
-from server.scheduler.pooling import PoolingScheduler
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
+from neuronserve.server.scheduler.pooling import PoolingScheduler
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
 
 
 class SharedScheduler:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag, NoDecode
 
-from server.api.config import MAX_ADAPTER_NAME
-from server.config import LoraConfig, LoraModule
-from server.settings.base import Settings, split_commas
+from neuronserve.server.api.config import MAX_ADAPTER_NAME
+from neuronserve.server.config import LoraConfig, LoraModule
+from neuronserve.server.settings.base import Settings, split_commas
 
 MAX_RANK = 256
 DEFAULT_LORAS = 4

@@ -6,10 +6,17 @@ from typing import Annotated, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from server.bench.options import AccuracyOptions, BatchShape, Drawing, LatencyOptions, MeasuredFormat, ThroughputOptions
-from server.config.formats import Dtype, Quantization, WeightFormat
-from server.settings.base import File, Lengths, Numbers, ReportSettings, slice_of, split_commas
-from server.settings.engine import EngineSettings
+from neuronserve.server.bench.options import (
+    AccuracyOptions,
+    BatchShape,
+    Drawing,
+    LatencyOptions,
+    MeasuredFormat,
+    ThroughputOptions,
+)
+from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
+from neuronserve.server.settings.base import File, Lengths, Numbers, ReportSettings, slice_of, split_commas
+from neuronserve.server.settings.engine import EngineSettings
 
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 Sizes = Annotated[Numbers, Field(min_length=1)]

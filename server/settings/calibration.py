@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from server.cost.calibration import use_calibration
-from server.settings.base import File
-from server.settings.catalog import CatalogSettings
+from neuronserve.server.cost.calibration import use_calibration
+from neuronserve.server.settings.base import File
+from neuronserve.server.settings.catalog import CatalogSettings
 
 
 class TimeSettings(CatalogSettings):

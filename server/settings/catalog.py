@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from server.config import CatalogConfig
-from server.device.catalog import use_catalog
-from server.device.prices import DEFAULT_REGION
-from server.settings.base import Settings, slice_of
+from neuronserve.server.config import CatalogConfig
+from neuronserve.server.device.catalog import use_catalog
+from neuronserve.server.device.prices import DEFAULT_REGION
+from neuronserve.server.settings.base import Settings, slice_of
 
 
 class CatalogSettings(Settings):

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from server.chat.conversation import ChatSampling
-from server.settings.base import Settings, slice_of
+from neuronserve.server.chat.conversation import ChatSampling
+from neuronserve.server.settings.base import Settings, slice_of
 
 
 class ChatSettings(Settings):

@@ -6,10 +6,10 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
-from server.config import CompileConfig
-from server.device.cpu_quota import host_threads
-from server.settings.base import ReportSettings, slice_of
-from server.settings.model import ModelSettings
+from neuronserve.server.config import CompileConfig
+from neuronserve.server.host.cpu_quota import host_threads
+from neuronserve.server.settings.base import ReportSettings, slice_of
+from neuronserve.server.settings.model import ModelSettings
 
 
 class CompileSettings(ModelSettings, ReportSettings):

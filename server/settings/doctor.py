@@ -3,8 +3,8 @@
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 
-from server.settings.base import Settings
-from server.settings.sources import default_kernel_cache
+from neuronserve.server.settings.base import Settings
+from neuronserve.server.settings.sources import default_kernel_cache
 
 
 class DoctorSettings(Settings):

@@ -5,18 +5,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from server.checkpoint.manifest import is_artifact
-from server.config import EngineConfig, TraceConfig
-from server.config.formats import Batching, LevelIsa, Pace, StackName
-from server.cost.stacks import STACKS, Stack, default_stack
-from server.device.affinity import NONE, choose_cpus
-from server.device.catalog import instance
-from server.device.cpu_quota import host_threads
-from server.settings.adapters import AdapterSettings
-from server.settings.base import slice_of
-from server.settings.model import ModelSettings
-from server.settings.neuron import ARTIFACTS
-from server.settings.sources import neuron_variables, runtime_cores
+from neuronserve.server.checkpoint.manifest import is_artifact
+from neuronserve.server.config import EngineConfig, TraceConfig
+from neuronserve.server.config.formats import Batching, LevelIsa, Pace, StackName
+from neuronserve.server.cost.stacks import STACKS, Stack, default_stack
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.host.affinity import NONE, choose_cpus
+from neuronserve.server.host.cpu_quota import host_threads
+from neuronserve.server.settings.adapters import AdapterSettings
+from neuronserve.server.settings.base import slice_of
+from neuronserve.server.settings.model import ModelSettings
+from neuronserve.server.settings.neuron import ARTIFACTS
+from neuronserve.server.settings.sources import neuron_variables, runtime_cores
 
 CpuThreads = Annotated[int, Field(ge=1, le=1024)] | Literal["auto"]
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from server.settings.serve import ServeSettings
+from neuronserve.server.settings.serve import ServeSettings
 
 OF_HTTP = frozenset(  # without effect where nothing listens
     {"host", "port", "health_port", "api_workers"}
     | {"api_key", "api_key_file", "admin_api_key", "api_keys_file", "public_paths"}
     | {"ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"}
     | {"allowed_origins", "allowed_hosts", "shutdown_timeout", "disable_access_log"}
-    | {"data_dir", "max_file_bytes", "max_data_bytes", "ready_file", "inject_faults", "allow_fault_header"}
+    | {"data_dir", "max_file_bytes", "max_data_bytes", "ready_file"}
 )
 
 

@@ -9,32 +9,39 @@ from typing import Self, cast
 from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
-from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, StoreConfig, ToolCallParser
-from server.api.http.host_names import names_of
-from server.config import DataParallel, EngineConfig, TraceConfig
-from server.config.formats import RunnerKind
-from server.device.catalog import instance
-from server.device.host import available_bytes
-from server.device.ledger import GIB
-from server.device.open_files import max_connections, raise_open_files
-from server.device.prices import DEFAULT_REGION, PriceBasis
-from server.link.handle import EngineMode
-from server.link.restarts import Healing
-from server.settings.base import File, Texts, slice_of
-from server.settings.engine import EngineSettings
-from server.settings.faults import FaultSettings
-from server.settings.keys import KeySettings
-from server.settings.logs import LogFormat, log_to_stderr
-from server.settings.model import DEFAULT_MODEL
-from server.settings.pooling import PoolingSettings
-from server.settings.sources import data_home, traces_protocol
-from server.settings.tls import TlsSettings
+from neuronserve.server.api.addition import Addition
+from neuronserve.server.api.config import (
+    ApiConfig,
+    ContextOverflow,
+    OtlpProtocol,
+    ReasoningParser,
+    StoreConfig,
+    ToolCallParser,
+)
+from neuronserve.server.api.http.host_names import names_of
+from neuronserve.server.config import DataParallel, EngineConfig, TraceConfig
+from neuronserve.server.config.formats import RunnerKind
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.device.prices import DEFAULT_REGION, PriceBasis
+from neuronserve.server.host.memory import available_bytes
+from neuronserve.server.host.open_files import max_connections, raise_open_files
+from neuronserve.server.link.handle import EngineMode
+from neuronserve.server.link.restarts import Healing
+from neuronserve.server.settings.base import File, Texts, slice_of
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.keys import KeySettings
+from neuronserve.server.settings.logs import LogFormat, log_to_stderr
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.pooling import PoolingSettings
+from neuronserve.server.settings.sources import data_home, traces_protocol
+from neuronserve.server.settings.tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
-class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, FaultSettings):
+class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings):
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
@@ -276,6 +283,11 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
         is_wanted = "data_dir" not in self.model_fields_set and self.port
         return data_home() / "neuronserve" / str(self.port) if is_wanted else None
 
+    @property
+    def additions(self) -> tuple[Addition, ...]:
+        """Packages beside the server that the command adds to the API."""
+        return ()
+
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""
         return slice_of(
@@ -291,7 +303,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
-            faults=self.fault_config,
+            additions=self.additions,
             healing=self._healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,

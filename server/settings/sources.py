@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import CliSettingsSource, EnvSettingsSource
 
-from server.config import RuntimeCores
-from server.errors import SettingsError
-from server.settings.base import ENV_PREFIX, Settings
+from neuronserve.server.config import RuntimeCores
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.base import ENV_PREFIX, Settings
 
 Kind = TypeVar("Kind", bound=Settings)
 NEURON_PREFIXES = ("NEURON_", "VLLM_NEURON_")

@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 import tokenizers
 
-from server.errors import CheckpointError, TokenizerFailed
-from server.text.tokenizer import Tokenizer, is_panic, read_json
-from server.types import TokenizedText
+from neuronserve.server.errors import CheckpointError, TokenizerFailed
+from neuronserve.server.text.tokenizer import Tokenizer, is_panic, read_json
+from neuronserve.server.types import TokenizedText
 
 TextOrPair = str | tuple[str, str]
 Side = Literal["left", "right"]

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
-from server.errors import CheckpointError
-from server.text.generation_config import load_generation_defaults
-from server.text.tokenizer import load_tokenizer
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.text.generation_config import load_generation_defaults
+from neuronserve.server.text.tokenizer import load_tokenizer
 
 Kind = Literal["json", "regex", "choice", "grammar", "lark"]
 MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the largest take the library about half a second

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from server.errors import QueueFull
-from server.text.fair_threads import FairThreads, text_threads
-from server.text.grammar import (
+from neuronserve.server.errors import QueueFull
+from neuronserve.server.text.fair_threads import FairThreads, text_threads
+from neuronserve.server.text.grammar import (
     MAX_GRAMMAR_CHARS,
     GrammarError,
     Kind,
@@ -26,9 +26,9 @@ from server.text.grammar import (
     grammar_text,
     load_grammar_tokenizer,
 )
-from server.text.limited_process import Handler, LimitedPool, Refusal, Work
-from server.text.schema_check import import_validator
-from server.text.schema_fit import fit_schema
+from neuronserve.server.text.limited_process import Handler, LimitedPool, Refusal, Work
+from neuronserve.server.text.schema_check import import_validator
+from neuronserve.server.text.schema_fit import fit_schema
 
 TIMEOUT_S = 3.0  # of one grammar; real ones take milliseconds, the largest allowed about half a second
 PREPARE_TIMEOUT_S = 60.0  # for reading the tokenizer

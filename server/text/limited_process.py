@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 import psutil
 
-from server.device.confinement import follow_parent, give_up_network, go_first_when_memory_runs_out
-from server.device.fork_server import light_context, start_process
-from server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
+from neuronserve.server.host.confinement import follow_parent, give_up_network, go_first_when_memory_runs_out
+from neuronserve.server.host.fork_server import light_context, start_process
+from neuronserve.server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
 _FIRST_SHARE = 0.1  # of a call's time, in which nearly all are done; who is not is watched from then on

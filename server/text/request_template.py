@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from server.errors import InvalidRequest
-from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
-from server.text.limited_process import Handler, LimitedPool, Refusal, Work
-from server.text.template_process import MAX_CHARS, MEMORY_BYTES
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
+from neuronserve.server.text.limited_process import Handler, LimitedPool, Refusal, Work
+from neuronserve.server.text.template_process import MAX_CHARS, MEMORY_BYTES
 
 TIMEOUT_S = 1.0  # of one rendering, compilation included
 MAX_COMPILED = 16  # templates that the process keeps

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from server.text.grammar import OPTIONS, GrammarError, bounded, parsed
-from server.text.schema_check import require_schema
-from server.text.schema_tree import Schema, followed, modern, rewritten
+from neuronserve.server.text.grammar import OPTIONS, GrammarError, bounded, parsed
+from neuronserve.server.text.schema_check import require_schema
+from neuronserve.server.text.schema_tree import Schema, followed, modern, rewritten
 
 # Formats that the grammar library can force; any other is an annotation, as JSON Schema has it.
 FORCED_FORMATS = frozenset(

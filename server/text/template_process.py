@@ -9,9 +9,9 @@ import functools
 
 import msgspec
 
-from server.errors import CheckpointError, InvalidRequest
-from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
-from server.text.limited_process import Handler, LimitedPool, Refusal, Work
+from neuronserve.server.errors import CheckpointError, InvalidRequest
+from neuronserve.server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
+from neuronserve.server.text.limited_process import Handler, LimitedPool, Refusal, Work
 
 TIMEOUT_S = 2.0  # of one rendering; real templates take about a millisecond
 MEMORY_BYTES = 1024 * 2**20  # address space of the process beyond what it starts with; Jinja takes little of it

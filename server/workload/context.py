@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from server.errors import SettingsError
-from server.workload.workload import BoolArray, Workload
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.workload import BoolArray, Workload
 
 TooLong = Literal["cut", "drop", "refuse"]
 TOO_LONG: tuple[TooLong, ...] = get_args(TooLong)

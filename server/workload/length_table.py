@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from server.workload.trace_file import TraceFile, require_tokens
-from server.workload.workload import IntArray
+from neuronserve.server.workload.trace_file import TraceFile, require_tokens
+from neuronserve.server.workload.workload import IntArray
 
 COLUMNS = ("num_prefill_tokens", "num_decode_tokens")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.errors import SettingsError
-from server.workload.workload import MAX_TOKENS, IntArray
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.workload import MAX_TOKENS, IntArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from server.errors import SettingsError
-from server.workload.workload import BoolArray
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.workload import BoolArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from server.errors import SettingsError
-from server.workload.arrivals import Arrivals
-from server.workload.length_table import LengthTable
-from server.workload.lengths import LengthRange
-from server.workload.workload import MAX_REQUESTS, IntArray, Workload
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.length_table import LengthTable
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.workload import MAX_REQUESTS, IntArray, Workload
 
 # What is drawn. Numbers follow from the places in this list: add at its end.
 Drawn = Literal["arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time", "lengths"]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from server.clock import NS
-from server.errors import SettingsError
-from server.workload.workload import MAX_TOKENS
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.workload import MAX_TOKENS
 
 
 class TraceFile:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from server.clock import NS
+from neuronserve.server.clock import NS
 
 MAX_REQUESTS = 100_000_000
 MAX_TOKENS = 2**31 - 1

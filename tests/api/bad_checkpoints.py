@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import ROOT, environment
 
 LIMIT_S = 120.0  # that only a hang reaches
@@ -225,7 +225,7 @@ def model_of(case: Case, directory: Path) -> list[str]:
 
 def start(case: Case, directory: Path, kernel_cache: str) -> Ending:
     """Start the server and wait for its end, or until it is ready."""
-    argv = [sys.executable, "-m", "server", "serve", *model_of(case, directory), "--port", "0"]
+    argv = [sys.executable, "-m", "neuronserve", "serve", *model_of(case, directory), "--port", "0"]
     begin, said, lines = time.monotonic(), 0.0, []
     process = subprocess.Popen(
         [*argv, "--kernel-cache-dir", kernel_cache],

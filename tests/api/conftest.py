@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.openai_schema import validated_answers
 from tests.api.serving import Server, running_server, write_checkpoint
 
@@ -49,7 +49,7 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="session")
 def real_server(kernel_cache: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     options = ("--kernel-cache-dir", kernel_cache, "--data-dir", str(tmp_path_factory.mktemp("real-data")))
-    with running_server(DEFAULT_MODEL, "--disable-access-log", *options, program="server") as running:
+    with running_server(DEFAULT_MODEL, "--disable-access-log", *options, program="neuronserve") as running:
         yield running
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import pre_tokenizers
 
-from server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from neuronserve.server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())  # of the fake checkpoint: one id each, and then
 SPECIAL = {256: "<|start|>", 257: "<|end|>", 258: "<|eos|>"}

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.bad_endpoints import BAD_PATHS, BAD_REQUESTS
 from tests.api.bad_requests import HELLO, MESSAGES, NAMED
 from tests.api.serving import PATIENCE_S, running_server, write_checkpoint
@@ -50,7 +50,7 @@ def main() -> None:
     table = list(rows())
     with tempfile.TemporaryDirectory() as directory:
         model = DEFAULT_MODEL if asked.shipped else write_checkpoint(Path(directory) / "model")
-        program = "server" if asked.shipped else "tests.api.serve_fake"
+        program = "neuronserve" if asked.shipped else "tests.api.serve_fake"
         options = ("--disable-access-log", "--data-dir", str(Path(directory) / "data"))
         with (
             running_server(model, *options, program=program) as server,

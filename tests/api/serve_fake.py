@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from server.cli import run_process
+from neuronserve.cli import run_process
 from tests.api.serving import run_fake
 
 if __name__ == "__main__":

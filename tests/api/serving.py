@@ -18,16 +18,16 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from server.config import CacheConfig, EngineConfig, SchedulerConfig
-from server.cost.pricer import StepPricer
-from server.device.buckets import CompiledShapes, powers_of_two
-from server.device.instances import INSTANCES
-from server.engine.fake_runner import FakeRunner
-from server.engine.loop import Runner
-from server.errors import StartError
-from server.link.handle import EngineEnd
-from server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
-from server.types import StepPlan, StepResult
+from neuronserve.server.config import CacheConfig, EngineConfig, SchedulerConfig
+from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
+from neuronserve.server.device.instances import INSTANCES
+from neuronserve.server.engine.fake_runner import FakeRunner
+from neuronserve.server.engine.loop import Runner
+from neuronserve.server.errors import StartError
+from neuronserve.server.link.handle import EngineEnd
+from neuronserve.server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
+from neuronserve.server.types import StepPlan, StepResult
 from tests.api.echo import EchoRunner
 from tests.cost.pricing import small_pricer
 
@@ -165,7 +165,7 @@ def paced_runner(device: str, runner: Runner) -> Runner:
 
 def run_fake(config: EngineConfig, end: EngineEnd) -> int:
     """What the engine's process runs in the tests; the API's process needs no compiler for it."""
-    from server.engine.process import run_engine
+    from neuronserve.server.engine.process import run_engine
 
     return run_engine(load_fake, config, end)
 
@@ -243,7 +243,7 @@ def running_server(
 
     `under` is a command that runs the rest of its arguments, such as prlimit.
 
-    The program `server` has the real engine, which may have to compile its kernels first.
+    The program `neuronserve` has the real engine, which may have to compile its kernels first.
     """
     argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
     # Most tests ask for more tokens than they need; what the default does with that is in `test_parameters.py`.

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from server.config.formats import Batching
+from neuronserve.server.config.formats import Batching
 from tests.api.virtual_server import MAX_MODEL_LEN, TTFT_LIMIT_S, Asked, Fate, VirtualServer
 from tests.depth import thorough
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.errors import RateLimited
-from server.api.http.body_limit import BODIES_EACH, BodyMemory
-from server.api.http.json_meter import BYTES_PER_BYTE, MAX_CONTAINERS, MAX_VALUES, JsonMeter, require_small
-from server.api.wire.model import MAX_ITEMS
-from server.errors import InvalidRequest, Overloaded
+from neuronserve.server.api.errors import RateLimited
+from neuronserve.server.api.http.body_limit import BODIES_EACH, BodyMemory
+from neuronserve.server.api.http.json_meter import BYTES_PER_BYTE, MAX_CONTAINERS, MAX_VALUES, JsonMeter, require_small
+from neuronserve.server.api.wire.model import MAX_ITEMS
+from neuronserve.server.errors import InvalidRequest, Overloaded
 from tests.api.serving import PATIENCE_S, TEMPLATE, Server, running_server, write_checkpoint
 
 CHAT, FIRST, SECOND = (

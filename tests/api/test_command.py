@@ -51,7 +51,7 @@ def test_a_file_that_git_lfs_has_not_fetched_is_refused_at_start(tmp_path: Path)
 
 
 def test_ctrl_c_is_one_line_and_no_traceback() -> None:
-    argv = command("simulate", "--num-prompts", "10000000", program="server")
+    argv = command("simulate", "--num-prompts", "10000000", program="neuronserve")
     with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
         until(lambda: "_umath_linalg" in Path(f"/proc/{process.pid}/maps").read_text())  # it is at work
         process.send_signal(signal.SIGINT)

@@ -15,7 +15,7 @@ from tests.api.serving import Server, children, environment
 
 CONFINED = """
 import errno, os, socket, subprocess, sys, threading
-from server.device.confinement import give_up_network, go_first_when_memory_runs_out
+from neuronserve.server.host.confinement import give_up_network, go_first_when_memory_runs_out
 
 def family(number):
     try:

@@ -13,7 +13,12 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from server.api.http.connection_end import EndableProtocol, direct_writer, end_connection, without_direct_writer
+from neuronserve.server.api.http.connection_end import (
+    EndableProtocol,
+    direct_writer,
+    end_connection,
+    without_direct_writer,
+)
 
 COUNT = 20
 REQUEST = b"POST /%s HTTP/1.1\r\nhost: here\r\ncontent-length: 2\r\n\r\n{}"

@@ -11,13 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.api.app import MODULES
-from server.api.http.cross_site import SAFE
-from server.api.http.host_names import names_of
-from server.console.pages import pages_router
-from server.console.plan_routes import PlanPage, plan_router
-from server.console.question import Defaults, InForce
-from server.device.catalog import CatalogConfig
+from neuronserve.console.pages import pages_router
+from neuronserve.console.plan_routes import PlanPage, plan_router
+from neuronserve.console.question import Defaults, InForce
+from neuronserve.server.api.app import MODULES
+from neuronserve.server.api.http.cross_site import SAFE
+from neuronserve.server.api.http.host_names import names_of
+from neuronserve.server.device.catalog import CatalogConfig
 from tests.api.serving import Server, running_server
 
 EVIL = "https://evil.example"

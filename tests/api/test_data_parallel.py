@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, is_running, run_command, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.test_life import LONG, SLOW, TEXT, events, status, until
@@ -233,7 +233,7 @@ def test_one_that_cannot_start_ends_the_start_with_its_words(checkpoint: Path) -
 
 
 def test_more_cores_than_the_instance_has_are_refused_with_the_numbers() -> None:
-    ended = run_command("serve", "--port", "0", "--data-parallel-size", "3", program="server")
+    ended = run_command("serve", "--port", "0", "--data-parallel-size", "3", program="neuronserve")
     assert ended.returncode == 2
     assert "tensor_parallel_size 1 x data_parallel_size 3 needs 3 NeuronCores: inf2.xlarge has 2" in ended.stderr
 
@@ -252,7 +252,7 @@ def test_the_default_model_gives_the_tokens_of_one_engine(real_server: Server, k
         for temperature in (0.0, 0.8)
     ]
     expected = answers(real_server.url, bodies, chat)
-    with running_server(DEFAULT_MODEL, *kernels, *TWO, program="server") as two:
+    with running_server(DEFAULT_MODEL, *kernels, *TWO, program="neuronserve") as two:
         assert answers(two.url, bodies, chat) == expected
         seen = scrape(two.url)
     assert min(by_engine(seen, "vllm:generation_tokens_total")) > 0

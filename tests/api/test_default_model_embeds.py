@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server
 from tests.api.test_batches import create, ended, line_of, results
 from tests.encoders import loaded

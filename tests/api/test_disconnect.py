@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from server.api.config import ApiConfig
-from server.api.keys.file import NO_KEY
-from server.api.keys.use import KeyUse
-from server.api.listener import bind
-from server.api.server import ApiServer
-from server.link.client import EngineClient
-from server.link.groups import EngineGroups
-from server.link.handle import EngineHandle
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.keys.file import NO_KEY
+from neuronserve.server.api.keys.use import KeyUse
+from neuronserve.server.api.listener import bind
+from neuronserve.server.api.server import ApiServer
+from neuronserve.server.link.client import EngineClient
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.handle import EngineHandle
 from tests.api.serving import PATIENCE_S, run_fake
 from tests.link.test_client import config, until
 

@@ -46,7 +46,7 @@ def encoder_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def encoder(encoder_directory: Path, kernel_cache: str) -> Iterator[Server]:
     options = ("--kernel-cache-dir", kernel_cache, "--dtype", "float32", "--max-num-batched-tokens", "256")
-    with running_server(encoder_directory, *options, "--max-num-seqs", "8", program="server") as running:
+    with running_server(encoder_directory, *options, "--max-num-seqs", "8", program="neuronserve") as running:
         yield running
 
 

@@ -10,9 +10,9 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from server.api.http import event_stream as sse
-from server.api.http.connection_end import WRITE
-from server.errors import InvalidRequest
+from neuronserve.server.api.http import event_stream as sse
+from neuronserve.server.api.http.connection_end import WRITE
+from neuronserve.server.errors import InvalidRequest
 
 COMMENT = b": keep-alive\n\n"
 

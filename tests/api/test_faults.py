@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.faults.rule_file import header_rule, read_rules
-from server.api.faults.rules import KINDS, FaultConfig, Injections, Latency, Rule, ServerError
-from server.api.faults.sse import EventSplitter, has_output
-from server.errors import InvalidRequest, SettingsError
+from neuronserve.server.errors import InvalidRequest, SettingsError
+from neuronserve.testkit.faults.rule_file import header_rule, read_rules
+from neuronserve.testkit.faults.rules import KINDS, FaultConfig, Injections, Latency, Rule, ServerError
+from neuronserve.testkit.faults.sse import EventSplitter, has_output
 from tests.api.serving import ROOT, Server, run_command, running_server
 from tests.api.telemetry.scraping import scrape
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.api.health_process import LIVE_S, MAX_HEAD_BYTES, READY_S, answer
+from neuronserve.server.api.health_process import LIVE_S, MAX_HEAD_BYTES, READY_S, answer
 from tests.api.serving import PATIENCE_S, Server, running_server, until, write_checkpoint
 
 

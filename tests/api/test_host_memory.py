@@ -8,9 +8,9 @@ import os
 import psutil
 import pytest
 
-from server.api.host_memory import ENOUGH_BYTES, RELEASE_LOOKS, SHORT_BYTES, HostMemory
-from server.device.host import taken_bytes
-from server.errors import Overloaded
+from neuronserve.server.api.host_memory import ENOUGH_BYTES, RELEASE_LOOKS, SHORT_BYTES, HostMemory
+from neuronserve.server.errors import Overloaded
+from neuronserve.server.host.memory import taken_bytes
 
 MIB = 2**20
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-from server.errors import TokenizerFailed
-from server.text.encoder_tokenizer import EncoderTokenizer
-from server.text.tokenizer import load_tokenizer
+from neuronserve.server.errors import TokenizerFailed
+from neuronserve.server.text.encoder_tokenizer import EncoderTokenizer
+from neuronserve.server.text.tokenizer import load_tokenizer
 from tests.api.serving import PATIENCE_S, Server, running_server, write_checkpoint
 
 HOSTILE = "a" * 40 + "b"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 
-from server import __version__
-from server.cost.calibration import default_calibration
+from neuronserve.server import __version__
+from neuronserve.server.cost.calibration import default_calibration
 from tests.api.serving import running_server
 from tests.api.telemetry.scraping import scrape
 

@@ -91,8 +91,8 @@ def test_a_terminal_gets_a_bar_of_what_is_done_and_few_lines(kernel_cache: str) 
 
 START = """
 import logging
-from server.api.start_screen import start_screen
-from server.settings.logs import log_to_stderr
+from neuronserve.server.api.start_screen import start_screen
+from neuronserve.server.settings.logs import log_to_stderr
 log_to_stderr("info")
 with start_screen() as report:
     for line in LINES:

@@ -37,7 +37,7 @@ def server(folder: Path, kernel_cache: str) -> Iterator[Server]:
     limits = ("--max-loras", "4", "--max-lora-rank", "8", "--max-num-seqs", "8", "--max-model-len", "256")
     rest = ("--data-parallel-size", "2", "--api-key", KEY, "--allow-runtime-lora-updating")
     cache = ("--kernel-cache-dir", kernel_cache)
-    with running_server(folder / "model", *args, *limits, *rest, *cache, program="server") as running:
+    with running_server(folder / "model", *args, *limits, *rest, *cache, program="neuronserve") as running:
         yield running
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from server.kernels.isa.cache import source_hash
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.kernels.isa.cache import source_hash
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, running_server
 from tests.api.test_life import TEXT
 
@@ -32,7 +32,7 @@ def test_engines_that_lack_the_same_functions_compile_each_once(
     def start() -> list[str]:
         """Functions that are compiled until all engines answer."""
         engines = ("--data-parallel-size", str(len(RANKS)), "--kernel-cache-dir", str(tmp_path))
-        with running_server(DEFAULT_MODEL, *engines, program="server") as server:
+        with running_server(DEFAULT_MODEL, *engines, program="neuronserve") as server:
             for rank in RANKS:
                 body, headers = {"prompt": "a", "max_tokens": 2}, {"X-data-parallel-rank": rank}
                 answer = httpx.post(server.url + TEXT, json=body, headers=headers, timeout=60)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from server.engine.fake_runner import expected_tokens
+from neuronserve.server.engine.fake_runner import expected_tokens
 from tests.api.serving import VOCAB_SIZE, Server
 
 HELLO = [{"role": "user", "content": "hi"}]

@@ -47,7 +47,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Ite
     """A cross-encoder, whose one label is a score."""
     directory = classifier(tmp_path_factory.mktemp("labelled") / "bert", num_labels=1)
     options = ("--kernel-cache-dir", kernel_cache, "--dtype", "float32", "--disable-access-log")
-    with running_server(directory, *options, program="server") as server:
+    with running_server(directory, *options, program="neuronserve") as server:
         yield server
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, models
 
-from server.text.generation_config import load_generation_defaults
-from server.text.tokenizer import load_tokenizer, num_token_ids
+from neuronserve.server.text.generation_config import load_generation_defaults
+from neuronserve.server.text.tokenizer import load_tokenizer, num_token_ids
 from tests.api.serving import Server, running_server, write_checkpoint
 from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
 from tools.random_checkpoint.tokenizer import MIN_VOCAB, generation_config, tokenizer_json
@@ -40,7 +40,7 @@ def served(directory: Path, kernel_cache: str) -> Iterator[Server]:
     write_adapter(directory.parent / "adapter", adapter_tensors(directory, 4))
     options = ("--max-model-len", "256", "--kernel-cache-dir", kernel_cache, "--max-logprobs", "20")
     adapter = ("--lora-modules", f"adapter={directory.parent / 'adapter'}")
-    with running_server(directory, *options, *adapter, program="server") as running:
+    with running_server(directory, *options, *adapter, program="neuronserve") as running:
         yield running
 
 

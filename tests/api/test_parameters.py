@@ -10,8 +10,8 @@ import httpx
 import openai
 import pytest
 
-from server.api.config import ApiConfig
-from server.settings.serve import ServeSettings
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.settings.serve import ServeSettings
 from tests.api.bad_requests import CHAT, HELLO, TEXT
 from tests.api.serving import MAX_MODEL_LEN, Server, running_server
 

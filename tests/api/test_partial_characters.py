@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.pipeline.logprobs import TokenNames, completion_logprobs
-from server.types import TokenLogprobs
+from neuronserve.server.api.pipeline.logprobs import TokenNames, completion_logprobs
+from neuronserve.server.types import TokenLogprobs
 from tests.api.bad_requests import CHAT, TEXT
 from tests.api.echo import BYTES, PAD
 from tests.api.serving import running_server

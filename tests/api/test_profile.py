@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.cli import main
+from neuronserve.cli import main
 from tests.api.serving import PATIENCE_S, ROOT, Server, environment, read_until, run_command, running_server
 from tests.engine.trace.trace_file import DEVICE, HOST, PART, PARTS, TraceFile
 
@@ -97,7 +97,7 @@ def test_the_default_model_on_two_cores(tmp_path: Path) -> None:
     argv = ["serve", "--tensor-parallel-size", "2", "--device", "inf2.48xlarge", "--port", "0"]
     argv += ["--trace-dir", str(tmp_path), "--max-model-len", "128"]
     env = environment(NEURON_RT_VISIBLE_CORES="4-5")
-    process = subprocess.Popen([sys.executable, "-m", "server", *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env)
+    process = subprocess.Popen([sys.executable, "-m", "neuronserve", *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env)
     try:
         url = read_until(process, rb"ready: (http://\S+)", 300).split("ready: ")[1].split()[0]
         text = complete(url)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, running_server
 from tests.api.test_tools import TOOLS
 
@@ -37,7 +37,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Iter
     (model / "chat_template.jinja").write_text(TEMPLATE + OPENED)
     options = ("--kernel-cache-dir", kernel_cache, "--num-gpu-blocks-override", "24", "--block-size", "16")
     with running_server(
-        model, *options, "--trust-request-chat-template", "--max-model-len", "256", program="server"
+        model, *options, "--trust-request-chat-template", "--max-model-len", "256", program="neuronserve"
     ) as running:
         yield running
 

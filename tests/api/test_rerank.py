@@ -37,14 +37,14 @@ def labels_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pairs_server(pairs_directory: Path, kernel_cache: str) -> Iterator[Server]:
     options = ("--kernel-cache-dir", kernel_cache, "--dtype", "float32", "--api-key", "secret")
-    with running_server(pairs_directory, *options, program="server") as running:
+    with running_server(pairs_directory, *options, program="neuronserve") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def labels_server(labels_directory: Path, kernel_cache: str) -> Iterator[Server]:
     options = ("--kernel-cache-dir", kernel_cache, "--dtype", "float32")
-    with running_server(labels_directory, *options, program="server") as running:
+    with running_server(labels_directory, *options, program="neuronserve") as running:
         yield running
 
 

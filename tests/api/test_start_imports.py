@@ -8,26 +8,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-from server.api.wire.model import WireModel, build_models
+from neuronserve.server.api.wire.model import WireModel, build_models
 
 UNUSED = {  # by a server whose clients have asked for nothing yet
     "jinja2": "the process that renders templates has it",
     "numba": "engines have it",
     "numpy": "engines have it",
     "rich": "for a terminal",
-    "server.console.planning": "in a process of its own",
-    "server.models.decoder": "engines have it",
-    "server.planner.plan.search": "in a process of its own",
+    "neuronserve.console.planning": "in a process of its own",
+    "neuronserve.server.models.decoder": "engines have it",
+    "neuronserve.planner.plan.search": "in a process of its own",
     "yaml": "for files that nobody has named",
 }
 AS_SERVE_DOES = """
 import json, sys
-import server.settings.serve, server.link.handle, server.device.support_log
-from server.api.http.deferred import import_fastapi
+import neuronserve.server.settings.serve, neuronserve.server.link.handle, neuronserve.server.device.support_log
+from neuronserve.server.api.http.deferred import import_fastapi
 import_fastapi()
-import server.api.server, server.console.mount
+import neuronserve.server.api.server, neuronserve.console.mount
 from fastapi.openapi.models import OpenAPI, Operation, Schema
-from server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import WireModel
 kinds = [OpenAPI, Operation, Schema, WireModel]
 for kind in kinds:
     kinds += kind.__subclasses__()
@@ -45,7 +45,7 @@ def test_a_start_imports_nothing_that_nobody_has_asked_for() -> None:
 
 AS_ENGINES_DO = """
 import json, sys
-import neuronserve.preload
+import neuronserve.server.engine.preload
 print(json.dumps([name for name in ("scipy", "yaml") if name in sys.modules]))
 import scipy, yaml
 """

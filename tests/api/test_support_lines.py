@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import run_command, write_checkpoint
 
 CRASH = "the compiler crashes inlining the attention kernel (https://github.com/helixml/helix/pull/2724, 2026-06-25)"

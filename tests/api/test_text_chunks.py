@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from server.api.pipeline.text_chunks import TextChunks
-from server.api.wire.chat import ChatChunk, ChatChunkChoice, ChatDelta
+from neuronserve.server.api.pipeline.text_chunks import TextChunks
+from neuronserve.server.api.wire.chat import ChatChunk, ChatChunkChoice, ChatDelta
 
 AWKWARD = (
     '"',

@@ -13,8 +13,8 @@ import httpx
 import openai
 import pytest
 
-from server.api.http.tls import TlsConfig
-from server.errors import SettingsError
+from neuronserve.server.api.http.tls import TlsConfig
+from neuronserve.server.errors import SettingsError
 from tests.api.serving import Server, environment, run_command, running_server, until, write_checkpoint
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
@@ -74,7 +74,7 @@ def test_clients_and_commands_speak_https(secure: Server, folder: Path) -> None:
         ended = run_command(name, "--url", secure.url, *flags, env=env)
         assert (ended.returncode, ended.stderr) == (0, "")
     load = ["bench", "serve", "--base-url", secure.url, "--num-prompts", "4", "--random-input-len", "8"]
-    ended = run_command(*load, "--random-output-len", "4", "--result-dir", str(folder), env=env, program="server")
+    ended = run_command(*load, "--random-output-len", "4", "--result-dir", str(folder), env=env, program="neuronserve")
     assert ended.returncode in {0, 3}, ended.stderr  # 3: this machine was too busy for the figures to count
     refused = run_command("ls", "--url", secure.url)
     assert refused.returncode != 0

@@ -15,12 +15,12 @@ import openai
 import pydantic
 import pytest
 
-from server.api.config import ApiConfig
-from server.api.service import load_text_files
-from server.api.tools.plan import ToolPlan, tool_plan
-from server.api.tools.reasoning import OutputPlan, keep_tags, output_plan
-from server.api.wire.chat import ChatRequest
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.service import load_text_files
+from neuronserve.server.api.tools.plan import ToolPlan, tool_plan
+from neuronserve.server.api.tools.reasoning import OutputPlan, keep_tags, output_plan
+from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, running_server
 
 CHAT = "/v1/chat/completions"

@@ -16,9 +16,9 @@ import openai
 import psutil
 import pytest
 
-from server.errors import SettingsError
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.api.serving import Server, children, is_running, run_command, running_server, until
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.test_batches import create, line_of, results

@@ -203,7 +203,7 @@ def test_an_adapter_that_is_loaded_at_one_worker_is_served_by_each(folder: Path,
     limits = ("--max-loras", "2", "--max-lora-rank", "8", "--max-num-seqs", "8", "--max-model-len", "256")
     argv = (*limits, "--lora-modules", f"sql={folder / 'sql'}", "--allow-runtime-lora-updating")
     where = ("--kernel-cache-dir", kernel_cache, "--data-dir", str(folder / "data"))
-    with running_server(folder / "model", *WORKERS, *argv, *where, program="server") as server:
+    with running_server(folder / "model", *WORKERS, *argv, *where, program="neuronserve") as server:
         with clients(server) as by_pid:
             (victim, one), (_, other) = by_pid.items()
             assert load(one, "chat", folder / "chat").status_code == 200

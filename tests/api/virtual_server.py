@@ -12,23 +12,23 @@ from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
-from server.api.admission import Admission
-from server.api.config import ApiConfig
-from server.clock import NS
-from server.config import CacheConfig, SchedulerConfig
-from server.config.formats import Batching
-from server.cost.model import CostModel
-from server.cost.pricer import StepPricer
-from server.device.buckets import powers_of_two
-from server.device.catalog import instance
-from server.errors import Overloaded
-from server.kv_cache.manager import KVCacheManager
-from server.link.journal import Journal, OpenSequence
-from server.link.messages import Tokens
-from server.link.stream import Stream
-from server.planner.model_names import resolve_shape
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.server.api.admission import Admission
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.clock import NS
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.config.formats import Batching
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.device.buckets import powers_of_two
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import Overloaded
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.journal import Journal, OpenSequence
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult
 
 MODEL, PART, TP = "llama-8b", "inf2.8xlarge", 2
 MAX_MODEL_LEN, BLOCK_SIZE, EOS = 2048, 32, 1
@@ -74,7 +74,7 @@ class Fate:
 
 
 class VirtualEngine:
-    """Implements server.link.hub.engines.SeenEngine; `clients` is itself, as of a server's engines."""
+    """Implements neuronserve.server.link.hub.engines.SeenEngine; `clients` is itself, as of a server's engines."""
 
     is_up = True
 

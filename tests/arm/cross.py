@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import llvmlite.binding
 
-from server.device.isa import BY_ISA, TARGETS
+from neuronserve.server.host.isa import BY_ISA, TARGETS
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 # Parts of kernels' names: of x86-64 itself, and of what is around its tile unit (rope_kv_pairs, gate_panels).
@@ -45,9 +45,9 @@ def main(directory: str, level: str) -> None:
     """Every kernel that ARM can have at the best level, or that the tests of another run; and what Python calls."""
     os.environ.update(environment(level))  # read when Numba is imported
     compile_for_arm()
-    from server.kernels.compilation import compile_kernels
-    from server.kernels.isa.cache import use_cache
-    from server.kernels.isa.jit import KERNELS_OF, Kernel
+    from neuronserve.server.kernels.compilation import compile_kernels
+    from neuronserve.server.kernels.isa.cache import use_cache
+    from neuronserve.server.kernels.isa.jit import KERNELS_OF, Kernel
     from tools.precompile import compile_host_functions
 
     foreign = X86 | (_names_beyond(level) | UNUSED if level != BEST else frozenset())
@@ -72,8 +72,8 @@ def _names_beyond(level: str) -> frozenset[str]:
 
 def _import_makers() -> None:
     """Kernels are known once the modules that make them are imported."""
-    package = importlib.import_module("server.kernels")
-    names = (each.name for each in pkgutil.walk_packages(package.__path__, "server.kernels."))
+    package = importlib.import_module("neuronserve.server.kernels")
+    names = (each.name for each in pkgutil.walk_packages(package.__path__, "neuronserve.server.kernels."))
     for name in (*names, *MAKERS):
         importlib.import_module(name)
 

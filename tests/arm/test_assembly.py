@@ -10,15 +10,15 @@ from functools import cache
 
 import pytest
 
-from server.config.formats import LevelIsa
+from neuronserve.server.config.formats import LevelIsa
 from tests.arm.cross import environment
 
 INNER_LOOPS = """
 from tests.arm.cross import compile_for_arm
 compile_for_arm()
 from numba import njit, types
-from server.kernels.matmul.lane_products import one_row, unchanged
-from server.kernels.matmul.lanes import PRODUCTS
+from neuronserve.server.kernels.matmul.lane_products import one_row, unchanged
+from neuronserve.server.kernels.matmul.lanes import PRODUCTS
 product = PRODUCTS[{cell!r}][{isa!r}]
 one, four = one_row(product.step), unchanged(product.step, product.four_rows)
 @njit(types.void(*[types.int64] * 5))
@@ -34,7 +34,7 @@ CODES = """
 from tests.arm.cross import compile_for_arm
 compile_for_arm()
 from numba import njit, types
-from server.kernels.isa import neon, nibbles, simd
+from neuronserve.server.kernels.isa import neon, nibbles, simd
 @njit(types.void(types.int64, types.int64, types.int64))
 def step(sums, word, line):
     simd.store(sums, neon.dot_codes(simd.load(sums), word, nibbles.low_e2m1_neon(line)))
@@ -45,7 +45,7 @@ WORKER = """
 from tests.arm.cross import compile_for_arm
 compile_for_arm()
 from numba import njit, types
-from server.kernels.executor import serve_steps
+from neuronserve.server.kernels.executor import serve_steps
 function = njit(types.void(types.int64, types.int64), error_model="numpy")(serve_steps.function)
 print(next(iter(function.inspect_asm().values())))
 """

@@ -7,9 +7,9 @@ import platform
 import llvmlite.binding
 import pytest
 
-from server.device.isa import BY_ISA
-from server.kernels.dispatch import host_isas
-from server.kernels.isa.target import use_target
+from neuronserve.server.host.isa import BY_ISA
+from neuronserve.server.kernels.dispatch import host_isas
+from neuronserve.server.kernels.isa.target import use_target
 from tests.arm.cross import TRIPLE
 
 pytestmark = pytest.mark.skipif(platform.machine() != "aarch64", reason="this host is no ARM")

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.bench.accuracy import _Sums, nats
-from server.bench.windows import read_documents, windows
-from server.cli import main
-from server.errors import SettingsError
-from server.settings.model import DEFAULT_MODEL
-from server.text.tokenizer import load_tokenizer
+from neuronserve.cli import main
+from neuronserve.server.bench.accuracy import _Sums, nats
+from neuronserve.server.bench.windows import read_documents, windows
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.text.tokenizer import load_tokenizer
 from tools.default_model.held_out import write_held_out
 
 NUM_TOKENS = 1500

@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.bench.ceilings import ProductProbe, product_unit
-from server.config.formats import Isa, WeightFormat
-from server.device.isa import ISAS
-from server.kernels import dispatch
-from server.kernels.dispatch import host_isas
-from server.kernels.isa import cache
-from server.kernels.matmul.probe import Block
-from server.kernels.workers import WorkerPool
+from neuronserve.server.bench.ceilings import ProductProbe, product_unit
+from neuronserve.server.config.formats import Isa, WeightFormat
+from neuronserve.server.host.isa import ISAS
+from neuronserve.server.kernels import dispatch
+from neuronserve.server.kernels.dispatch import host_isas
+from neuronserve.server.kernels.isa import cache
+from neuronserve.server.kernels.matmul.probe import Block
+from neuronserve.server.kernels.workers import WorkerPool
 
 K_TILES, ROUNDS = 3, 2
 UNITS: list[tuple[WeightFormat, Isa | None]] = [

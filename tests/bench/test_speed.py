@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from server.bench.ceilings import product_unit
-from server.bench.drive import EngineDriver, StepTime
-from server.bench.options import BatchShape
-from server.bench.throughput import result_of, tokens_of
-from server.cli import main
-from server.engine.load.loading import load_engine
-from server.settings.engine import EngineSettings
+from neuronserve.cli import main
+from neuronserve.server.bench.ceilings import product_unit
+from neuronserve.server.bench.drive import EngineDriver, StepTime
+from neuronserve.server.bench.options import BatchShape
+from neuronserve.server.bench.throughput import result_of, tokens_of
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.settings.engine import EngineSettings
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 

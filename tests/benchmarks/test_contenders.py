@@ -21,8 +21,8 @@ from benchmarks.llama_cpp import LlamaBench, LlamaContext, parse, parse_context
 from benchmarks.process import Process, wait_for_url
 from benchmarks.records import BenchmarkError, Case
 from benchmarks.worker import WorkerContender
-from server.bench.drive import StepTime
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.bench.drive import StepTime
+from neuronserve.server.settings.model import DEFAULT_MODEL
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -246,7 +246,7 @@ def test_a_load_counts_only_when_every_request_was_answered() -> None:
 
 def test_a_server_is_loaded_by_the_projects_generator() -> None:
     """The scripted server stands in for a peer; it serves whatever model it is asked for."""
-    arguments = (sys.executable, "-m", "loadtests.mock_server", "--port", "{port}")
+    arguments = (sys.executable, "-m", "neuronserve.loadtests.mock_server", "--port", "{port}")
     contender = servers.ServerContender("mock", servers.ServerCommand(arguments), DEFAULT_MODEL)
     contender.start()
     try:

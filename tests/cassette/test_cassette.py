@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.testing import replaying, running
-from server.cassette.cassette import Cassette, CassetteError, asked, difference, masked, read, recording
+from neuronserve.testkit.cassette.cassette import Cassette, CassetteError, asked, difference, masked, read, recording
 from tests.api.serving import Server as Upstream
 from tests.api.serving import environment, run_command, running_server, until, write_checkpoint
 
@@ -44,7 +44,7 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def recorder(upstream: str, cassette: Path, *flags: str) -> Iterator[str]:
     """The address of a proxy that records."""
-    argv = [sys.executable, "-m", "server", "record", "--upstream", upstream, str(cassette), "--port", "0", *flags]
+    argv = [sys.executable, "-m", "neuronserve", "record", "--upstream", upstream, str(cassette), "--port", "0", *flags]
     with running(argv) as ready:
         yield ready["url"]
 

@@ -9,11 +9,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from server.cost.calibration import shipped_calibration
-from server.cost.model import CostModel
-from server.device.catalog import instance
-from server.planner.model_names import resolve_shape
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.server.cost.calibration import shipped_calibration
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.settings.model import DEFAULT_MODEL
 
 LARGE, PART, CORES = "llama-8b", "inf2.8xlarge", 2
 SLOTS, POSITIONS = 16, 2048

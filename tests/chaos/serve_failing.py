@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from server.cli import run_process
-from server.config import EngineConfig
-from server.engine.loop import Runner
-from server.link.handle import EngineEnd
-from server.types import StepPlan, StepResult
+from neuronserve.cli import run_process
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.loop import Runner
+from neuronserve.server.link.handle import EngineEnd
+from neuronserve.server.types import StepPlan, StepResult
 
 
 class FailingRunner:
@@ -32,7 +32,7 @@ class FailingRunner:
 
 
 def load_failing(config: EngineConfig, on_progress: Any) -> Any:
-    from server.engine.serving import load_served
+    from neuronserve.server.engine.serving import load_served
 
     loaded = load_served(config, on_progress)
     return replace(loaded, runner=FailingRunner(loaded.runner))
@@ -40,7 +40,7 @@ def load_failing(config: EngineConfig, on_progress: Any) -> Any:
 
 def run_failing(config: EngineConfig, end: EngineEnd) -> int:
     """What the engine's process runs."""
-    from server.engine.process import run_engine
+    from neuronserve.server.engine.process import run_engine
 
     return run_engine(load_failing, config, end)
 

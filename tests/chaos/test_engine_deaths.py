@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, is_running, running_server, until
 from tests.api.test_responses import client_of
 from tests.api.test_workers import NUM_WORKERS, WORKERS, worker_pids
@@ -118,16 +118,16 @@ def by_memory() -> Iterator[tuple[Strike, tuple[str, ...]]]:
 @pytest.mark.parametrize(
     ("striking", "count", "more", "program"),
     [
-        pytest.param(by_signal(signal.SIGKILL), 3, KEPT, "server", id="short"),
-        pytest.param(by_signal(signal.SIGSEGV), 20, KEPT, "server", id="kept", marks=CHAOS),
-        pytest.param(by_signal(signal.SIGKILL), 20, (), "server", id="SIGKILL", marks=CHAOS),
-        pytest.param(by_signal(signal.SIGKILL), 20, ("--spare-engine",), "server", id="spare", marks=CHAOS),
-        pytest.param(by_signal(signal.SIGKILL), 20, WORKERS, "server", id="workers", marks=CHAOS),
-        pytest.param(by_signal(signal.SIGSEGV), 20, (), "server", id="SIGSEGV", marks=CHAOS),
-        pytest.param(by_signal(signal.SIGBUS), 20, (), "server", id="SIGBUS", marks=CHAOS),
-        pytest.param(by_signal(signal.SIGSTOP), 20, (), "server", id="SIGSTOP", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGKILL), 3, KEPT, "neuronserve", id="short"),
+        pytest.param(by_signal(signal.SIGSEGV), 20, KEPT, "neuronserve", id="kept", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGKILL), 20, (), "neuronserve", id="SIGKILL", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGKILL), 20, ("--spare-engine",), "neuronserve", id="spare", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGKILL), 20, WORKERS, "neuronserve", id="workers", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGSEGV), 20, (), "neuronserve", id="SIGSEGV", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGBUS), 20, (), "neuronserve", id="SIGBUS", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGSTOP), 20, (), "neuronserve", id="SIGSTOP", marks=CHAOS),
         pytest.param(by_signal(signal.SIGUSR1), 20, (), "tests.chaos.serve_failing", id="exception", marks=CHAOS),
-        pytest.param(by_memory, 20, (), "server", id="OOM", marks=CHAOS),
+        pytest.param(by_memory, 20, (), "neuronserve", id="OOM", marks=CHAOS),
     ],
 )
 def test_streams_are_those_of_an_undisturbed_run(
@@ -171,10 +171,10 @@ def test_a_larger_model_pauses_for_its_start(kernel_cache: str, tmp_path: Path, 
     write_checkpoint("qwen-0.5b", tmp_path / "model")
     options = (*FLAGS, "--quantization", "int8", "--max-model-len", "1024", "--kernel-cache-dir", kernel_cache)
     bodies = [body_of(8 * i + i % 2, 200) for i in range(num_streams)]  # greedy and seeded
-    with running_server(tmp_path / "model", *options, program="server"):
+    with running_server(tmp_path / "model", *options, program="neuronserve"):
         pass  # so that the next start has its kernels
     begin = time.monotonic()
-    with running_server(tmp_path / "model", *options, program="server") as server:
+    with running_server(tmp_path / "model", *options, program="neuronserve") as server:
         start_s = time.monotonic() - begin
         calm = asyncio.run(serve_all(server, bodies))
         strikes, rounds = Strikes(server, lambda pid: os.kill(pid, signal.SIGKILL), 5, the_engine), list[list[Answer]]()

@@ -18,7 +18,7 @@ from random import Random
 import httpx
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import running_server
 from tests.chaos.overload_load import LATE_S, Load, Planned, connected, p99
 from tests.chaos.priced_as import CORES, PART, SLOTS, write_calibration
@@ -174,7 +174,7 @@ def test_three_times_its_capacity_is_refused_or_served(
     if shape.has_keys:
         (tmp_path / "keys.yaml").write_text(KEYS)
         options += ("--api-keys-file", str(tmp_path / "keys.yaml"), "--public-paths", "/metrics")
-    with running_server(DEFAULT_MODEL, *options, program="server") as server:
+    with running_server(DEFAULT_MODEL, *options, program="neuronserve") as server:
         calm, flooded = asyncio.run(both(server.url, shape))
         lag_s = pace_lag_s(server.url)
     rows = rows_of(name, calm, flooded, lag_s)

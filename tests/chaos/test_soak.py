@@ -22,8 +22,8 @@ import httpx
 import psutil
 import pytest
 
-from server.device.host import written_bytes
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.host.memory import written_bytes
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.bad_requests import CHAT, GENERATION, HELLO
 from tests.api.serving import PATIENCE_S, Server, running_server, until
 from tests.chaos.streams import Answer, body_of
@@ -136,7 +136,7 @@ def test_a_server_under_load_keeps_its_memory_its_blocks_and_its_answers(
     kernel_cache: str, seconds: float, kill_every_s: float
 ) -> None:
     options = ("--max-num-seqs", str(MAX_NUM_SEQS), "--disable-access-log", "--kernel-cache-dir", kernel_cache)
-    with running_server(DEFAULT_MODEL, *options, program="server") as server:
+    with running_server(DEFAULT_MODEL, *options, program="neuronserve") as server:
         soak = Soak(server, seconds, kill_every_s)
         asyncio.run(soak.run())
         until(lambda: num_used_blocks(server) == 0)

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, is_running, running_server
 from tests.api.test_health_process import health_url
 from tests.chaos.quiet_key import Noticed, QuietKey, at
@@ -66,7 +66,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Ite
     (folder / "keys.yaml").write_text(KEYS)
     options = ("--disable-access-log", "--api-keys-file", str(folder / "keys.yaml"), "--trust-request-chat-template")
     more = ("--health-port", "0", "--data-dir", str(folder / "data"), "--kernel-cache-dir", kernel_cache)
-    with running_server(DEFAULT_MODEL, *options, *more, program="server") as server:
+    with running_server(DEFAULT_MODEL, *options, *more, program="neuronserve") as server:
         yield Besieged(server, server.engine_pids)
 
 

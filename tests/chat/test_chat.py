@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.local_server import mock_command, running
 from neuronserve import COMMAND
+from neuronserve.loadtests.local_server import mock_command, running
 from tests.api.serving import PATIENCE_S, ROOT, Server, environment, running_server, write_checkpoint
 from tests.depth import thorough
 from tests.terminal import Terminal, terminal

@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from server.models.families import model_spec_of
-from server.models.tensors import linear_modules
+from neuronserve.server.models.families import model_spec_of
+from neuronserve.server.models.tensors import linear_modules
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 Kind = Literal["int", "float"]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from server.checkpoint import checkpoint as checkpoint_module
-from server.checkpoint.checkpoint import Checkpoint
-from server.errors import CheckpointError
-from server.models.names import Names
-from server.models.spec import ModelSpec
-from server.models.tensors import tensor_shapes
+from neuronserve.server.checkpoint import checkpoint as checkpoint_module
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import tensor_shapes
 
 SPEC = ModelSpec("Qwen3ForCausalLM", 2, 12, 20, 4, 2, 6, 30, 64, has_qkv_bias=True, has_o_bias=True, has_qk_norm=True)
 TIED = ModelSpec("LlamaForCausalLM", 1, 12, 20, 4, 2, 6, 30, 64, is_tied=True)

@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.compressed_tensors import read_stored_quantization
-from server.config import CompileConfig
-from server.config.formats import RequestedFormats
-from server.engine.load.artifact_writer import compile_model
-from server.engine.load.model_source import open_model
-from server.engine.load.shard_reader import ShardReader
-from server.errors import CheckpointError, SettingsError
-from server.kernels.matmul.quantize import dequantize_rows, stored_rows
-from server.models.names import LLAMA
-from server.models.spec import ModelSpec
-from server.placement.matrices import packed_shapes
-from server.placement.shard import ShardSpec
-from server.typed_json import JsonError
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.compressed_tensors import read_stored_quantization
+from neuronserve.server.config import CompileConfig
+from neuronserve.server.config.formats import RequestedFormats
+from neuronserve.server.engine.load.artifact_writer import compile_model
+from neuronserve.server.engine.load.model_source import open_model
+from neuronserve.server.engine.load.shard_reader import ShardReader
+from neuronserve.server.errors import CheckpointError, SettingsError
+from neuronserve.server.kernels.matmul.quantize import dequantize_rows, stored_rows
+from neuronserve.server.models.names import LLAMA
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.matrices import packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
+from neuronserve.server.typed_json import JsonError
 from tests.checkpoint.compressed import Kind, quantization_config, write_both
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.checkpoint import data_file
-from server.checkpoint.data_file import MOST_BYTES, DataFile
+from neuronserve.server.checkpoint import data_file
+from neuronserve.server.checkpoint.data_file import MOST_BYTES, DataFile
 
 
 def test_no_call_asks_for_more_than_every_system_reads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

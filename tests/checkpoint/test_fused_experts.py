@@ -12,10 +12,10 @@ from ml_dtypes import bfloat16
 from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.microscaling import microscaled_codes
-from server.checkpoint.model_config import read_model_spec
-from server.errors import CheckpointError
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.microscaling import microscaled_codes
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.errors import CheckpointError
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 Tensors = dict[str, np.ndarray]

@@ -17,8 +17,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from server.checkpoint.hub import resolve_model as resolve
-from server.errors import CheckpointError, SettingsError
+from neuronserve.server.checkpoint.hub import resolve_model as resolve
+from neuronserve.server.errors import CheckpointError, SettingsError
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.checkpoint.lora_adapter import LoraAdapter
-from server.checkpoint.model_config import read_model_spec
-from server.errors import CheckpointError
-from server.models.decoder import decoder_graph
-from server.placement.adapters import adaptable
+from neuronserve.server.checkpoint.lora_adapter import LoraAdapter
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.placement.adapters import adaptable
 from tools.random_checkpoint.adapter import PREFIX, adapter_tensors, write_adapter
 from tools.random_checkpoint.writer import write_checkpoint
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
-from server.checkpoint.model_config import MAX_CONFIG_BYTES, read_model_spec
-from server.config import AttentionSpan
-from server.errors import CheckpointError
-from server.models.families import FAMILIES, own_keys
-from server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
-from server.models.tensors import tensor_shapes
+from neuronserve.server.checkpoint.model_config import MAX_CONFIG_BYTES, read_model_spec
+from neuronserve.server.config import AttentionSpan
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.families import FAMILIES, own_keys
+from neuronserve.server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
+from neuronserve.server.models.tensors import tensor_shapes
 from tools.random_checkpoint.shapes import MODEL_TYPES
 
 SMALL: dict[str, Any] = {

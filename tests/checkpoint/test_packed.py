@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.packed_form import packed_form
-from server.config.formats import RequestedFormats
-from server.engine.load.model_source import describe_checkpoint, open_model
-from server.engine.load.shard_reader import ShardReader
-from server.errors import CheckpointError
-from server.models.tensors import linear_modules
-from server.placement.matrices import packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.packed_form import packed_form
+from neuronserve.server.config.formats import RequestedFormats
+from neuronserve.server.engine.load.model_source import describe_checkpoint, open_model
+from neuronserve.server.engine.load.shard_reader import ShardReader
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.tensors import linear_modules
+from neuronserve.server.placement.matrices import packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 ASKED = RequestedFormats("bfloat16")

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from server.checkpoint.safetensors_file import MAX_HEADER_BYTES, VIEWS, SafetensorsFile
-from server.errors import CheckpointError
+from neuronserve.server.checkpoint.safetensors_file import MAX_HEADER_BYTES, VIEWS, SafetensorsFile
+from neuronserve.server.errors import CheckpointError
 
 
 def write(path: Path, header: bytes | dict[str, Any], data: bytes = b"", length: int | None = None) -> Path:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server.checkpoint.sentence import SentenceModel, read_sentence_model
-from server.errors import CheckpointError
-from server.models.heads import Dense, Head, Normalize
+from neuronserve.server.checkpoint.sentence import SentenceModel, read_sentence_model
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.heads import Dense, Head, Normalize
 from tests.encoders import write_json
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, running_server
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.clients
 def server(kernel_cache: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     options = ("--kernel-cache-dir", kernel_cache, "--data-dir", str(tmp_path_factory.mktemp("data")))
     options += ("--enable-tokenizer-info-endpoint",)  # lm-eval's
-    with running_server(DEFAULT_MODEL, "--disable-access-log", *options, program="server") as running:
+    with running_server(DEFAULT_MODEL, "--disable-access-log", *options, program="neuronserve") as running:
         yield running
 
 

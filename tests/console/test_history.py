@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.console.history import NUM_BINS, StepHistory, Totals, TotalsHistory
-from server.cost.charge_rate import ChargeRate
-from server.device.catalog import instance
-from server.engine.block_map import block_map
-from server.kv_cache.blocks import BlockPool
-from server.link.messages import BlockMap
-from server.types import DeviceStep, StepReport
+from neuronserve.console.history import NUM_BINS, StepHistory, Totals, TotalsHistory
+from neuronserve.server.cost.charge_rate import ChargeRate
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.engine.block_map import block_map
+from neuronserve.server.kv_cache.blocks import BlockPool
+from neuronserve.server.link.messages import BlockMap
+from neuronserve.server.types import DeviceStep, StepReport
 
 REPORT = StepReport(1, 0.0, 0.0, 1, 0, 5, 3, (), (), 1, 2, 0, 0, 0.0, DeviceStep(40, 30, 0, None, 0, 7, 2))
 

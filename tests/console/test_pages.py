@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.console.pages import FOLDER
+from neuronserve.console.pages import FOLDER
 from tests.api.serving import Server, running_server
 
 MAX_BYTES = 250_000

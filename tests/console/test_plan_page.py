@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.planner.emit.folder import Emission, emit
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.search import plan
+from neuronserve.planner.emit.folder import Emission, emit
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.search import plan
 from tests.api.serving import Server, command, environment, read_until
 
 MODEL = "llama-3.1-8b"
@@ -26,7 +26,7 @@ BODY = {"model": MODEL, "device": ["inf2.24xlarge"], "ttft_ms": 500, "request_ra
 @pytest.fixture(scope="module")
 def alone() -> Iterator[str]:
     """`neuronserve plan --serve`."""
-    argv = command("plan", MODEL, "--serve", "--port", "0", program="server")
+    argv = command("plan", MODEL, "--serve", "--port", "0", program="neuronserve")
     process = subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment())
     try:
         yield read_until(process, rb"planner: (http://\S+)").rpartition(" ")[2].strip()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from server.cost.model import CostModel
-from server.cost.pricer import StepPricer
-from server.device.buckets import powers_of_two
-from server.device.catalog import instance
-from server.models.spec import ModelSpec
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.device.buckets import powers_of_two
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.models.spec import ModelSpec
 
 SMALL = ModelSpec(
     architecture="LlamaForCausalLM",

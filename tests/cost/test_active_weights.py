@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.cost.shape import CoreShape, matrix_params
-from server.models.public import candidates
-from server.models.tensors import num_params
+from neuronserve.server.cost.shape import CoreShape, matrix_params
+from neuronserve.server.models.public import candidates
+from neuronserve.server.models.tensors import num_params
 
 
 @pytest.mark.parametrize(

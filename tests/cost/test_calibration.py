@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from server.cost.calibration import VERSION, Calibration, ErrorStats, GroupError, default_calibration
-from server.cost.evidence import Evidence, Point, Sample
-from server.cost.stacks import STACKS, HostWork
-from server.cost.terms import TERMS
-from server.errors import SettingsError
+from neuronserve.server.cost.calibration import VERSION, Calibration, ErrorStats, GroupError, default_calibration
+from neuronserve.server.cost.evidence import Evidence, Point, Sample
+from neuronserve.server.cost.stacks import STACKS, HostWork
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.errors import SettingsError
 
 STATS = ErrorStats(0.1, 0.2, 0.3, -0.05)
 POINT = Point("decode", "Inferentia2", 8.03, 8, 4, 4096, 2, False)

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from server.cost.compile_time import ROWS, compile_time, rule
+from neuronserve.server.cost.compile_time import ROWS, compile_time, rule
 from tests.cost.pricing import SMALL
 
 DENSE = [row for row in ROWS if not row.is_mixture]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.clock import NS
-from server.cost.encode_pricer import EncodePricer
-from server.cost.model import CostModel
-from server.cost.work import Runtime
-from server.device.catalog import instance
-from server.planner.model_names import resolve_shape
-from server.types import PoolingParams, SamplingParams, ScheduledSeq, StepPlan
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.encode_pricer import EncodePricer
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.types import PoolingParams, SamplingParams, ScheduledSeq, StepPlan
 
 MODEL = resolve_shape("bge-base-en-v1.5")
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 1, Runtime("bf16"))

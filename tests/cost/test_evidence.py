@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.calibration import default_calibration
-from server.cost.evidence import UNKNOWN, Band, Evidence, Phase, Point, Provenance, Sample, weighted_quantile
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.cost.evidence import (
+    UNKNOWN,
+    Band,
+    Evidence,
+    Phase,
+    Point,
+    Provenance,
+    Sample,
+    weighted_quantile,
+)
 
 POINT = Point("decode", "Inferentia2", 8.0, 8, 4, 4096, 2, False)
 BIG = replace(POINT, billions=70.0, tp=24)

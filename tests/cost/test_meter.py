@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.meter import Meter
-from server.types import Charge, FinishReason, SamplingParams, ScheduledSeq, StepPlan, TokenEvent
+from neuronserve.server.cost.meter import Meter
+from neuronserve.server.types import Charge, FinishReason, SamplingParams, ScheduledSeq, StepPlan, TokenEvent
 from tests.cost.pricing import small_pricer
 
 SLOTS, LONGEST = 8, 1024

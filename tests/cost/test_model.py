@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.calibration import Calibration, default_calibration
-from server.cost.model import CostModel, StepCost
-from server.cost.terms import TERMS
-from server.cost.work import Runtime
-from server.device.catalog import instance
-from server.models.spec import ModelSpec
+from neuronserve.server.cost.calibration import Calibration, default_calibration
+from neuronserve.server.cost.model import CostModel, StepCost
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B, MIXTRAL, shapes
 
 INF2 = instance("inf2.48xlarge")

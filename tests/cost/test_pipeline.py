@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from server.cost.model import CostModel
-from server.cost.pipeline import PIPELINE_REASON, PipelineModel, stage_layers
-from server.device.catalog import instance
-from server.errors import DeviceError
-from server.models.spec import ModelSpec
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pipeline import PIPELINE_REASON, PipelineModel, stage_layers
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.models.spec import ModelSpec
 
 SHAPE = ModelSpec("", 80, 8192, 28_672, 64, 8, 128, 128_256, 0)
 BIG = instance("inf2.48xlarge")

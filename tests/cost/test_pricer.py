@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.clock import NS
-from server.cost.model import CostModel
-from server.cost.pricer import HostOfSteps, StepPricer
-from server.cost.shape import matrix_params
-from server.cost.stacks import STACK_NAMES, STACKS, HostWork, StackName
-from server.device.buckets import powers_of_two, smallest
-from server.device.catalog import instance
-from server.planner.model_names import NAMED
-from server.types import SamplingParams, ScheduledSeq, StepPlan
+from neuronserve.planner.model_names import NAMED
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
+from neuronserve.server.cost.shape import matrix_params
+from neuronserve.server.cost.stacks import STACK_NAMES, STACKS, HostWork, StackName
+from neuronserve.server.device.buckets import powers_of_two, smallest
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan
 from tests.cost.pricing import SMALL, small_pricer
 
 SLOTS, LONGEST = 8, 1024

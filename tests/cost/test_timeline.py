@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.timeline import MAX_CARRY_NS, Timeline
+from neuronserve.server.cost.timeline import MAX_CARRY_NS, Timeline
 
 MS = 1_000_000
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.shape import WEIGHT_BYTES, CoreShape
-from server.cost.terms import TERMS
-from server.cost.work import CURRENT_SDK, OLD_GATHER_SDK, OLD_LAUNCH_SDK, Runtime, StepWork, mean_hops
-from server.device.catalog import instance
-from server.device.parts import Topology
-from server.errors import DeviceError, SettingsError
-from server.models.spec import ModelSpec
+from neuronserve.server.cost.shape import WEIGHT_BYTES, CoreShape
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.cost.work import CURRENT_SDK, OLD_GATHER_SDK, OLD_LAUNCH_SDK, Runtime, StepWork, mean_hops
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.parts import Topology
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B, MIXTRAL, shapes
 
 STATIC = Runtime(is_continuous=False)

@@ -6,9 +6,9 @@ import dataclasses
 import os
 import sys
 
-from server.cli import run_process
-from server.config import EngineConfig
-from server.link.handle import EngineEnd
+from neuronserve.cli import run_process
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.link.handle import EngineEnd
 from tests.api.serving import run_fake
 
 

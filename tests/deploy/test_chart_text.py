@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import yaml
 
-from server.api.telemetry import families
-from server.device.catalog import INSTANCES, instance
-from server.errors import DeviceError
-from server.settings.serve import ServeSettings
+from neuronserve.server.api.telemetry import families
+from neuronserve.server.device.catalog import INSTANCES, instance
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.settings.serve import ServeSettings
 from tests.deploy.chart import CHART, asked_series, expressions, golden, of_kind, only
 from tools import helm_chart, kubernetes_rules
 

@@ -16,8 +16,8 @@ import jsonschema
 import pytest
 import yaml
 
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.api.serving import PATIENCE_S, ROOT, environment, is_running, until
 
 DEPLOY = ROOT / "deploy"

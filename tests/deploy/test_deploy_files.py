@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from server.api.endpoints.status import router
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.server.api.endpoints.status import router
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.deploy.chart import ROOT, golden, of_kind, tool
 from tests.deploy.test_manifests import FLUSH_AND_STOP_S
 

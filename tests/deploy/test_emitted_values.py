@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from server.planner.emit.neuronserve import serve_arguments
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.planner.emit.neuronserve import serve_arguments
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.deploy.chart import manifests, server_container, template, workload
 from tests.deploy.test_manifests import settings_of
 from tests.planner.emit_cases import CASES, GOLDEN

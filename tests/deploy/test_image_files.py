@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from server.api.endpoints.status import router
+from neuronserve.server.api.endpoints.status import router
 from tests.deploy.chart import ROOT
 from tools.lock import LOCKS, requirements
 

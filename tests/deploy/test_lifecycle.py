@@ -177,7 +177,7 @@ def test_a_model_that_does_not_fit_says_so_in_the_termination_message(tmp_path: 
     """The server itself, on a part whose memory is nearly all withheld: the account and the advice are what is kept."""
     write_random_checkpoint("tiny-llama", tmp_path / "model")
     tight = with_settings(DOCUMENTS, device="inf2.48xlarge", tensor_parallel_size=24, device_memory_utilization=0.01)
-    image = Image((sys.executable, "-m", "server"), {"NEURONSERVE_MODEL": str(tmp_path / "model")})
+    image = Image((sys.executable, "-m", "neuronserve"), {"NEURONSERVE_MODEL": str(tmp_path / "model")})
     pod = Pod(tight, image, tmp_path / "pod")
     try:
         ended = pod.wait_terminated()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.deploy.chart import (
     CASES,
     SETTINGS,

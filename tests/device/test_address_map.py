@@ -6,8 +6,8 @@ import gc
 
 import numpy as np
 
-from server.device.address_map import ADDRESSES, AddressMap
-from server.device.core import NeuronCore
+from neuronserve.server.device.address_map import ADDRESSES, AddressMap
+from neuronserve.server.device.core import NeuronCore
 
 
 def name_at(addresses: AddressMap, address: int) -> str | None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from server.device import affinity
-from server.device.affinity import allowed_cpus, choose_cpus
-from server.errors import DeviceError, SettingsError
-from server.kernels.workers import WorkerPool
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.host import affinity
+from neuronserve.server.host.affinity import allowed_cpus, choose_cpus
+from neuronserve.server.kernels.workers import WorkerPool
 
 
 @pytest.fixture

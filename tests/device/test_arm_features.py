@@ -6,10 +6,10 @@ import platform
 
 import pytest
 
-from server.config.formats import Isa
-from server.device.arm_features import HWCAPS, SYSCTLS, arm_features, of_hwcaps, of_sysctl
-from server.device.isa import isas_of
-from server.device.sysctl import sysctl
+from neuronserve.server.config.formats import Isa
+from neuronserve.server.host.arm_features import HWCAPS, SYSCTLS, arm_features, of_hwcaps, of_sysctl
+from neuronserve.server.host.isa import isas_of
+from neuronserve.server.host.sysctl import sysctl
 
 # Words of the auxiliary vector: baseline with AES and CRC, then those of the extensions' bits (kernel: elf_hwcaps).
 CORTEX_A72 = {16: 0xFF & ~0x100, 26: 0}

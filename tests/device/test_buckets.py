@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.device.buckets import BucketLists, CompiledShapes, compiled_shapes, powers_of_two
-from server.errors import SettingsError
+from neuronserve.server.device.buckets import BucketLists, CompiledShapes, compiled_shapes, powers_of_two
+from neuronserve.server.errors import SettingsError
 
 AHEAD = BucketLists((128, 512), (256, 1024))
 NOTHING = BucketLists()

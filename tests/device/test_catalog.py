@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from server.device import parts
-from server.device.catalog import INSTANCES, Instance, instance
-from server.device.parts import CHIPS, GB, GIB, Chip
-from server.errors import DeviceError
+from neuronserve.server.device import parts
+from neuronserve.server.device.catalog import INSTANCES, Instance, instance
+from neuronserve.server.device.parts import CHIPS, GB, GIB, Chip
+from neuronserve.server.errors import DeviceError
 
 # Totals of the instance tables in the SDK's *-arch.rst: cores, device memory GiB, bandwidth, bfloat16 TFLOPS.
 PUBLISHED_TOTALS = {

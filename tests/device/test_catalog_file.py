@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from server.config import CatalogConfig
-from server.cost.model import CostModel
-from server.device.catalog import INSTANCES, Catalog, instance, instances, load_catalog, regions, use_catalog
-from server.device.groups import GroupLink, instance_group
-from server.device.instances import Instance
-from server.device.prices import PriceBasis
-from server.errors import DeviceError, SettingsError
-from server.models.public import known_model
+from neuronserve.server.config import CatalogConfig
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.device.catalog import (
+    INSTANCES,
+    Catalog,
+    instance,
+    instances,
+    load_catalog,
+    regions,
+    use_catalog,
+)
+from neuronserve.server.device.groups import GroupLink, instance_group
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.prices import PriceBasis
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.models.public import known_model
 
 ORIGIN = 'source = "our measurements"\ndate = 2026-09-01\n'
 NEW_CHIP = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.device import cpu_quota
-from server.device.cpu_quota import host_threads
+from neuronserve.server.host import cpu_quota
+from neuronserve.server.host.cpu_quota import host_threads
 
 
 @pytest.fixture(autouse=True)

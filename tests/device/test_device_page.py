@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from server.device.catalog import INSTANCES, instance, instances, regions
-from server.device.groups import instance_group
-from server.device.parts import GIB
-from server.device.prices import PRICE_BASES
+from neuronserve.server.device.catalog import INSTANCES, instance, instances, regions
+from neuronserve.server.device.groups import instance_group
+from neuronserve.server.device.parts import GIB
+from neuronserve.server.device.prices import PRICE_BASES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "device.md").read_text()
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.catalog import INSTANCES, instance
-from server.device.ledger import GIB, MIB
-from server.errors import DeviceError, DeviceMemoryError
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
-from server.placement.fit import alternatives, budget_bytes, require_fit
-from server.placement.footprint import Footprint, ServingShape, StepLimits
+from neuronserve.server.device.catalog import INSTANCES, instance
+from neuronserve.server.device.ledger import GIB, MIB
+from neuronserve.server.errors import DeviceError, DeviceMemoryError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+from neuronserve.server.placement.fit import alternatives, budget_bytes, require_fit
+from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from tests.depth import representative
 
 LLAMA_1B = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 32_000, 131_072, is_tied=True)

@@ -10,27 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.model_config import read_model_spec
-from server.config import LoraConfig
-from server.config.formats import Dtype, KVCacheDtype, Quantization
-from server.device.catalog import instance
-from server.device.core import HostUse, NeuronCore
-from server.device.ledger import GIB, MIB, MemoryLedger
-from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from server.engine.encode.beside import LayerPool
-from server.engine.load.adapter_slots import AdapterSlots
-from server.engine.load.checkpoint_weights import CheckpointWeights
-from server.engine.load.weights import WeightLoader
-from server.errors import DeviceMemoryError
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
-from server.placement.cache_layout import kv_layer_bytes
-from server.placement.fit import require_fit
-from server.placement.footprint import Footprint, ServingShape, StepLimits
-from server.placement.host_footprint import HostFootprint, packed_weight_bytes
-from server.placement.lora import lora_bytes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.config import LoraConfig
+from neuronserve.server.config.formats import Dtype, KVCacheDtype, Quantization
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.core import HostUse, NeuronCore
+from neuronserve.server.device.ledger import GIB, MIB, MemoryLedger
+from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from neuronserve.server.engine.encode.beside import LayerPool
+from neuronserve.server.engine.load.adapter_slots import AdapterSlots
+from neuronserve.server.engine.load.checkpoint_weights import CheckpointWeights
+from neuronserve.server.engine.load.weights import WeightLoader
+from neuronserve.server.errors import DeviceMemoryError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+from neuronserve.server.placement.cache_layout import kv_layer_bytes
+from neuronserve.server.placement.fit import require_fit
+from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
+from neuronserve.server.placement.host_footprint import HostFootprint, packed_weight_bytes
+from neuronserve.server.placement.lora import lora_bytes
+from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.writer import write_checkpoint
 

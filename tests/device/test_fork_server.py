@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from server.device.fork_server import MAX_NAME_BYTES, SOCKET_NAME_BYTES
+from neuronserve.server.host.fork_server import MAX_NAME_BYTES, SOCKET_NAME_BYTES
 from tests.api.serving import ROOT, environment
 
 PROGRAM = """
 import tempfile
-from server.device.fork_server import engine_context
+from neuronserve.server.host.fork_server import engine_context
 process = engine_context().Process(target=int)
 process.start()
 process.join()

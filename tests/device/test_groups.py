@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from server.device.catalog import INSTANCES, Instance, instance, instances
-from server.device.groups import GROUP_REASON, GroupLink, instance_group
-from server.device.parts import GIB
-from server.errors import DeviceError
+from neuronserve.server.device.catalog import INSTANCES, Instance, instance, instances
+from neuronserve.server.device.groups import GROUP_REASON, GroupLink, instance_group
+from neuronserve.server.device.parts import GIB
+from neuronserve.server.errors import DeviceError
 
 
 @pytest.mark.parametrize(

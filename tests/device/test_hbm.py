@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.core import HOST_USES, MAPPING_BYTES, HostUse, NeuronCore
-from server.device.hbm import ALIGNMENT, Hbm, give_back
-from server.device.host import taken_bytes
+from neuronserve.server.device.core import HOST_USES, MAPPING_BYTES, HostUse, NeuronCore
+from neuronserve.server.device.hbm import ALIGNMENT, Hbm, give_back
+from neuronserve.server.host.memory import taken_bytes
 
 MIB = 1 << 20
 

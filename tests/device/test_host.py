@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.host import (
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.errors import DeviceError, HostMemoryError, StartError
+from neuronserve.server.host.memory import (
     SPARE_BYTES,
     available_bytes,
     host_kv_blocks,
@@ -20,9 +22,7 @@ from server.device.host import (
     require_host_memory,
     taken_bytes,
 )
-from server.device.ledger import GIB
-from server.device.shared_file import SharedFile
-from server.errors import DeviceError, HostMemoryError, StartError
+from neuronserve.server.host.shared_file import SharedFile
 
 
 def test_the_refusal_blames_the_host_and_names_what_is_needed_and_what_there_is() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.catalog import instance
-from server.device.ledger import GIB, MIB, USES, MemoryLedger, Use, account_table
-from server.errors import DeviceMemoryError
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.ledger import GIB, MIB, USES, MemoryLedger, Use, account_table
+from neuronserve.server.errors import DeviceMemoryError
 
 CAPACITY = 1000
 CORES = 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from server.config import RuntimeCores
-from server.device.catalog import INSTANCES, Instance, instance
-from server.device.parts import GB, GIB
-from server.device.visible_cores import take_cores, visible_cores
-from server.errors import DeviceError
+from neuronserve.server.config import RuntimeCores
+from neuronserve.server.device.catalog import INSTANCES, Instance, instance
+from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.device.visible_cores import take_cores, visible_cores
+from neuronserve.server.errors import DeviceError
 
 all_instances = pytest.mark.parametrize("part", INSTANCES, ids=lambda i: i.name)
 

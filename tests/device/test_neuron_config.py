@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from server.config import NeuronConfig
-from server.device.neuron_config import ReadConfig, read_additional_config, read_override_config
-from server.device.neuron_keys import DIALECTS, FORMS
-from server.errors import SettingsError
+from neuronserve.server.config import NeuronConfig
+from neuronserve.server.device.neuron_config import ReadConfig, read_additional_config, read_override_config
+from neuronserve.server.device.neuron_keys import DIALECTS, FORMS
+from neuronserve.server.errors import SettingsError
 
 
 def nxd(**keys: Any) -> ReadConfig:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.device.open_files import raise_open_files
+from neuronserve.server.host.open_files import raise_open_files
 
 
 @pytest.fixture(autouse=True)

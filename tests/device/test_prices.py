@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from server.device import prices
-from server.device.catalog import INSTANCES, instances, regions
-from server.device.prices import PRICE_BASES, Price, Prices, built_in_prices
+from neuronserve.server.device import prices
+from neuronserve.server.device.catalog import INSTANCES, instances, regions
+from neuronserve.server.device.prices import PRICE_BASES, Price, Prices, built_in_prices
 
 ROWS = json.loads(Path(prices.__file__).with_name("prices.json").read_text())["prices"]
 KNOWN = [(region, part) for region in regions() for part in instances(region)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.device.row_shares import MOST_ROW_SHARES, row_shares
+from neuronserve.server.host.row_shares import MOST_ROW_SHARES, row_shares
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.errors import DeviceError
-from server.models.spec import ModelSpec
-from server.placement.shard import INTERMEDIATE_MULTIPLE, PAD, VOCAB_MULTIPLE, ShardSpec
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.shard import INTERMEDIATE_MULTIPLE, PAD, VOCAB_MULTIPLE, ShardSpec
 
 DEGREES = (1, 2, 4, 8, 12, 24)
 ODD_HEADS = ((14, 2), (40, 8), (9, 3), (28, 4), (71, 1))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.device.shared_file import SharedFile
+from neuronserve.server.host.shared_file import SharedFile
 
 
 def append(file: SharedFile) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.device.stopped import cpu_when_stopped
+from neuronserve.server.host.stopped import cpu_when_stopped
 from tests.api.serving import until
 
 

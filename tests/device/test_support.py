@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from server.device.catalog import instance, instances
-from server.device.support import (
+from neuronserve.server.device.catalog import instance, instances
+from neuronserve.server.device.support import (
     Fact,
     Release,
     Verdict,
@@ -25,7 +25,7 @@ from server.device.support import (
     releases,
     verdict,
 )
-from server.errors import DeviceError
+from neuronserve.server.errors import DeviceError
 
 ROWS = [pytest.param(fact, id=f"{number}-{fact.kind}-{fact.models}") for number, fact in enumerate(facts())]
 MEASURED_ALONE = {
@@ -101,7 +101,7 @@ MODELS = [
 
 
 def test_each_key_of_the_file_is_a_field() -> None:
-    raw = json.loads(files("server.device").joinpath("support.json").read_text(encoding="utf-8"))
+    raw = json.loads(files("neuronserve.server.device").joinpath("support.json").read_text(encoding="utf-8"))
     allowed = {"facts": {field.name for field in fields(Fact)}, "releases": {field.name for field in fields(Release)}}
     assert raw.keys() == allowed.keys()
     for name, rows in raw.items():

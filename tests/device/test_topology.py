@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.device.catalog import INSTANCES, Instance, instance
-from server.device.topology import neighbours
+from neuronserve.server.device.catalog import INSTANCES, Instance, instance
+from neuronserve.server.device.topology import neighbours
 
 
 @pytest.mark.parametrize("part", INSTANCES, ids=lambda part: part.name)

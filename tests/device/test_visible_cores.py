@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from server.config import RuntimeCores
-from server.device.catalog import instance
-from server.device.visible_cores import take_cores, visible_cores
-from server.errors import DeviceError
+from neuronserve.server.config import RuntimeCores
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.visible_cores import take_cores, visible_cores
+from neuronserve.server.errors import DeviceError
 
 PART = instance("inf2.24xlarge")  # 12 cores
 

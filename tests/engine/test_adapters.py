@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.adapters import AdapterInputs
-from server.errors import CheckpointError
-from server.link.messages import (
+from neuronserve.server.engine.adapters import AdapterInputs
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.link.messages import (
     Abort,
     AdapterReply,
     Add,
@@ -20,7 +20,7 @@ from server.link.messages import (
     StartTrace,
     UnloadAdapter,
 )
-from server.types import Request, SamplingParams
+from neuronserve.server.types import Request, SamplingParams
 
 
 class Inputs:

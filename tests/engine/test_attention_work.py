@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.attention_layout import PARTITION
-from server.engine.attention_work import AttentionWork
-from server.types import SamplingParams, ScheduledSeq
+from neuronserve.server.device.attention_layout import PARTITION
+from neuronserve.server.engine.attention_work import AttentionWork
+from neuronserve.server.types import SamplingParams, ScheduledSeq
 
 GREEDY = SamplingParams(max_tokens=1)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.clock import ManualClock
-from server.config import EngineConfig, SchedulerConfig
-from server.config.formats import Batching
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.engine.loop import EngineLoop
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Command, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams, TokenEvent
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import EngineConfig, SchedulerConfig
+from neuronserve.server.config.formats import Batching
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, Command, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams, TokenEvent
 from tests.depth import thorough
 from tools.random_checkpoint.writer import Options, write_checkpoint
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.config import CacheConfig
-from server.engine.fake_runner import FakeRunner, expected_tokens
-from server.types import SamplingParams, ScheduledSeq, StepPlan
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.engine.fake_runner import FakeRunner, expected_tokens
+from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan
 
 CACHE = CacheConfig(num_blocks=6, block_size=2)
 PROMPT = [5, 6, 7, 8, 9]

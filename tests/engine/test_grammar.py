@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.engine.grammar_masks import GrammarMasks
-from server.engine.grammar_queue import POLL_S, GrammarQueue
-from server.engine.grammar_store import GrammarStore
-from server.settings.model import DEFAULT_MODEL as MODEL
-from server.text.grammar import GrammarError, compile_grammar, grammar_text, load_grammar_tokenizer
-from server.text.tokenizer import load_tokenizer
-from server.types import Request, SamplingParams, ScheduledSeq
+from neuronserve.server.engine.grammar_masks import GrammarMasks
+from neuronserve.server.engine.grammar_queue import POLL_S, GrammarQueue
+from neuronserve.server.engine.grammar_store import GrammarStore
+from neuronserve.server.settings.model import DEFAULT_MODEL as MODEL
+from neuronserve.server.text.grammar import GrammarError, compile_grammar, grammar_text, load_grammar_tokenizer
+from neuronserve.server.text.tokenizer import load_tokenizer
+from neuronserve.server.types import Request, SamplingParams, ScheduledSeq
 
 TOKENIZER = load_tokenizer(MODEL)
 END, OTHER_END = 2, 0

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.core import NeuronCore
-from server.device.hbm import give_back
-from server.device.host import taken_bytes
-from server.engine.buffers import KVPool
-from server.placement.kv_groups import KVPlace
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.device.hbm import give_back
+from neuronserve.server.engine.buffers import KVPool
+from neuronserve.server.host.memory import taken_bytes
+from neuronserve.server.placement.kv_groups import KVPlace
 
 NUM_BLOCKS = 24
 BLOCK = 2 * mmap.PAGESIZE + 64  # of K, or V, in one layer: most pages are of two blocks

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.config import AttentionSpan, CacheConfig, SchedulerConfig
-from server.device.core import NeuronCore
-from server.device.shared_file import SharedFile
-from server.engine.buffers import KEPT_BYTES, KVPool, PoolBlocks, most_kept
-from server.engine.fake_runner import FakeRunner, expected_tokens
-from server.engine.kept_blocks import KeptBlocks, RestoringInputs, kept_blocks, model_files
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Instruction
-from server.placement.kv_groups import KVPlace
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams, TokenEvent
+from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.engine.buffers import KEPT_BYTES, KVPool, PoolBlocks, most_kept
+from neuronserve.server.engine.fake_runner import FakeRunner, expected_tokens
+from neuronserve.server.engine.kept_blocks import KeptBlocks, RestoringInputs, kept_blocks, model_files
+from neuronserve.server.host.shared_file import SharedFile
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, Instruction
+from neuronserve.server.placement.kv_groups import KVPlace
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams, TokenEvent
 from tests.api.serving import VOCAB_SIZE, load_fake
 from tests.link.test_client import config
 

@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from server.config import EngineConfig
-from server.config.formats import KVCacheDtype
-from server.engine.load.loading import load_engine
-from server.errors import SettingsError
-from server.settings.model import DEFAULT_MODEL
-from server.text.tokenizer import load_tokenizer
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import KVCacheDtype
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.text.tokenizer import load_tokenizer
 
 TEXTS = (
     "What is 48 + 27? Work it out step by step, please.",

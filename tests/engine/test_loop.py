@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from server.clock import ManualClock
-from server.config import CacheConfig, SchedulerConfig
-from server.engine.fake_runner import FakeRunner, expected_tokens
-from server.engine.grammar_queue import POLL_S, GrammarQueue
-from server.engine.loop import IDLE_WAIT_S, EngineLoop, Runner
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams, StepPlan, StepResult, TokenEvent
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.engine.fake_runner import FakeRunner, expected_tokens
+from neuronserve.server.engine.grammar_queue import POLL_S, GrammarQueue
+from neuronserve.server.engine.loop import IDLE_WAIT_S, EngineLoop, Runner
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams, StepPlan, StepResult, TokenEvent
 
 CACHE = CacheConfig(num_blocks=20, block_size=4)
 VOCAB = 50

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.config import EngineConfig, LoraConfig, LoraModule
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.errors import AdapterSlotsFull, CheckpointError
-from server.types import Request
+from neuronserve.server.config import EngineConfig, LoraConfig, LoraModule
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.errors import AdapterSlotsFull, CheckpointError
+from neuronserve.server.types import Request
 from tests.depth import representative
 from tests.engine.test_engine_invariance import alone, generate, requests
 from tools.random_checkpoint.adapter import adapter_tensors, write_adapter

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from server.config import EngineConfig
-from server.device.hbm import Buffer
-from server.engine.load import loading as load
-from server.engine.load.weights import ModelWeights, PackedMatrix
-from server.engine.lowering import build_program
-from server.engine.operands import Placement
-from server.errors import DeviceError
-from server.kernels.program import Program
-from server.models.ops import Linear, Vector
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.engine.load import loading as load
+from neuronserve.server.engine.load.weights import ModelWeights, PackedMatrix
+from neuronserve.server.engine.lowering import build_program
+from neuronserve.server.engine.operands import Placement
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.models.ops import Linear, Vector
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 

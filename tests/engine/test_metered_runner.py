@@ -7,17 +7,25 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from server.clock import NS, ManualClock
-from server.config import CacheConfig, PoolingLimits, SchedulerConfig
-from server.cost.meter import Meter
-from server.engine.loop import EngineLoop
-from server.engine.metered_runner import MAX_HOST_NS, MeteredOutbox, MeteredRunner
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Abort, Add, Command, Tokens
-from server.scheduler.pooling import PoolingScheduler
-from server.scheduler.scheduler import Scheduler
-from server.scheduler.shared import SharedScheduler
-from server.types import DeviceStep, PoolingParams, Request, SampledToken, SamplingParams, StepPlan, StepResult
+from neuronserve.server.clock import NS, ManualClock
+from neuronserve.server.config import CacheConfig, PoolingLimits, SchedulerConfig
+from neuronserve.server.cost.meter import Meter
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.metered_runner import MAX_HOST_NS, MeteredOutbox, MeteredRunner
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Abort, Add, Command, Tokens
+from neuronserve.server.scheduler.pooling import PoolingScheduler
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.scheduler.shared import SharedScheduler
+from neuronserve.server.types import (
+    DeviceStep,
+    PoolingParams,
+    Request,
+    SampledToken,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+)
 from tests.cost.pricing import small_pricer
 from tests.depth import representative
 

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from server.clock import NS, ManualClock
-from server.config import CacheConfig, SchedulerConfig
-from server.cost.meter import Meter
-from server.cost.model import CostModel
-from server.cost.pricer import HostOfSteps, StepPricer
-from server.cost.stacks import HostWork
-from server.device.buckets import powers_of_two
-from server.device.catalog import instance
-from server.engine.fake_runner import FakeRunner
-from server.engine.loop import EngineLoop
-from server.engine.metered_runner import MeteredRunner, PacedInbox
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams
+from neuronserve.server.clock import NS, ManualClock
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.cost.meter import Meter
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
+from neuronserve.server.cost.stacks import HostWork
+from neuronserve.server.device.buckets import powers_of_two
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.engine.fake_runner import FakeRunner
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.metered_runner import MeteredRunner, PacedInbox
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams
 from tests.cost.pricing import SMALL
 
 REQUEST_S = 0.04

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.clock import ManualClock
-from server.config import CacheConfig, EngineConfig, SchedulerConfig
-from server.engine.load import loading as load
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.engine.loop import EngineLoop
-from server.engine.lowering import build_program
-from server.engine.operands import Placement
-from server.engine.sampler import NOT_A_NUMBER
-from server.kernels.program import Program
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Command, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import CacheConfig, EngineConfig, SchedulerConfig
+from neuronserve.server.engine.load import loading as load
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.lowering import build_program
+from neuronserve.server.engine.operands import Placement
+from neuronserve.server.engine.sampler import NOT_A_NUMBER
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, Command, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams
 from tests.depth import representative
 from tools.random_checkpoint.writer import Options, write_checkpoint
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.config import AttentionSpan, CacheConfig
-from server.engine.attention_work import AttentionWork
-from server.engine.step_inputs import StepInputs
-from server.errors import StepTooLarge
-from server.types import SamplingParams, ScheduledSeq
+from neuronserve.server.config import AttentionSpan, CacheConfig
+from neuronserve.server.engine.attention_work import AttentionWork
+from neuronserve.server.engine.step_inputs import StepInputs
+from neuronserve.server.errors import StepTooLarge
+from neuronserve.server.types import SamplingParams, ScheduledSeq
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 TOKENS, SEQS, MAX_LEN, BLOCK = 24, 3, 40, 16

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from server.config import EngineConfig
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.text.grammar import grammar_text
-from server.types import Request, SamplingParams
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.text.grammar import grammar_text
+from neuronserve.server.types import Request, SamplingParams
 from tests.engine.test_engine_invariance import generate
 from tests.engine.test_grammar import END, MODEL, OTHER_END, TOKENIZER
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from server.clock import ManualClock
-from server.config import SchedulerConfig
-from server.engine import runner
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.engine.loop import EngineLoop
-from server.engine.runner import fitting_threads
-from server.kernels.program import Program
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Command, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.settings.engine import EngineSettings
-from server.types import Request, SamplingParams
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import SchedulerConfig
+from neuronserve.server.engine import runner
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.runner import fitting_threads
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, Command, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.types import Request, SamplingParams
 
 PROMPTS = {"short": range(5, 12), "long": range(3, 203), "one": range(9, 10)}
 

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from server.config.formats import Isa, KVCacheDtype
-from server.device.attention_layout import item_scratch_bytes, lanes_work_bytes, row_state_bytes, tile_work_bytes
-from server.device.layout import round_up
-from server.engine.attention_work import AttentionWork
-from server.engine.operands import float_bits
-from server.kernels.dispatch import host_isas, shared_kernels
-from server.kernels.records import AttentionOperands
-from server.kernels.workers import WorkerPool
-from server.placement.cache_layout import SCALE_BYTES
-from server.types import SamplingParams, ScheduledSeq
+from neuronserve.server.config.formats import Isa, KVCacheDtype
+from neuronserve.server.device.attention_layout import (
+    item_scratch_bytes,
+    lanes_work_bytes,
+    row_state_bytes,
+    tile_work_bytes,
+)
+from neuronserve.server.device.layout import round_up
+from neuronserve.server.engine.attention_work import AttentionWork
+from neuronserve.server.engine.operands import float_bits
+from neuronserve.server.kernels.dispatch import host_isas, shared_kernels
+from neuronserve.server.kernels.records import AttentionOperands
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.placement.cache_layout import SCALE_BYTES
+from neuronserve.server.types import SamplingParams, ScheduledSeq
 from tests.kernels.kernel_bench import Array, address, aligned, rounded, run, step_record, to_cell, work_counters
 
 LANES: tuple[KVCacheDtype, ...] = ("bfloat16", "float32", "int8", "fp8")

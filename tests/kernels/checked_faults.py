@@ -9,18 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from server.config import EngineConfig
-from server.engine.load.loading import load_engine
-from server.engine.runner import ModelRunner
-from server.errors import KernelAccessError
-from server.kernels.checks import use_checks
-from server.kernels.embedding import embed_rows_f32
-from server.kernels.isa import cache
-from server.kernels.matmul.lanes import MATMULS
-from server.kernels.program import Program
-from server.kernels.records import STEP, EmbedOperands, MatmulOperands, Record
-from server.kernels.workers import WorkerPool
-from server.types import SamplingParams, ScheduledSeq, StepPlan
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.engine.runner import ModelRunner
+from neuronserve.server.errors import KernelAccessError
+from neuronserve.server.kernels.checks import use_checks
+from neuronserve.server.kernels.embedding import embed_rows_f32
+from neuronserve.server.kernels.isa import cache
+from neuronserve.server.kernels.matmul.lanes import MATMULS
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.records import STEP, EmbedOperands, MatmulOperands, Record
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan
 from tests.kernels.kernel_bench import Array, address, aligned, step_record, to_panels, to_tiles
 from tools.golden.golden_file import write_golden_checkpoint
 

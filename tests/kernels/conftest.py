@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.kernels.checks import use_checks
-from server.kernels.isa import cache
-from server.kernels.workers import WorkerPool
-from server.settings.engine import EngineSettings
-from server.settings.sources import load_settings
+from neuronserve.server.kernels.checks import use_checks
+from neuronserve.server.kernels.isa import cache
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.depth import representative
 
 

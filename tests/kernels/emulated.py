@@ -17,12 +17,12 @@ import numba
 from llvmlite import ir
 from numba import types
 
-from server.device.isa import ISAS
-from server.kernels import compilation, dispatch
-from server.kernels.isa import cache, dot_product, instruction, simd
-from server.kernels.isa.dot_product import BFloat
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import load_i64, load_u8, store_i64
+from neuronserve.server.host.isa import ISAS
+from neuronserve.server.kernels import compilation, dispatch
+from neuronserve.server.kernels.isa import cache, dot_product, instruction, simd
+from neuronserve.server.kernels.isa.dot_product import BFloat
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import load_i64, load_u8, store_i64
 
 Emit = Callable[..., Any]  # (builder, *values) -> value
 

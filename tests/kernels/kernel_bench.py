@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from server.device.address_map import ADDRESSES
-from server.device.layout import round_up
-from server.kernels.attention.items import COUNTER_BYTES
-from server.kernels.isa.jit import Kernel
-from server.kernels.matmul.packing import pack_weights
-from server.kernels.program import Program
-from server.kernels.records import StepRecord
-from server.kernels.workers import WorkerPool
+from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.device.layout import round_up
+from neuronserve.server.kernels.attention.items import COUNTER_BYTES
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.matmul.packing import pack_weights
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.records import StepRecord
+from neuronserve.server.kernels.workers import WorkerPool
 
 Array = npt.NDArray[Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.kernels.records import RopeOperands
+from neuronserve.server.kernels.records import RopeOperands
 from tests.kernels.kernel_bench import Array, address, float_bits
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from server.device.isa import BY_ISA
+from neuronserve.server.host.isa import BY_ISA
 
 WIDTHS, ROWS = (576, 2048, 8192), (1, 16)
 PASSES = 400
@@ -22,10 +22,10 @@ def main(isa: str | None) -> None:
         os.environ.update(BY_ISA[isa].environment)
     import numpy as np  # after the environment that the compiler reads
 
-    from server.kernels.dispatch import host_isas, linear_kernels
-    from server.kernels.program import Program
-    from server.kernels.records import STEP, MatmulOperands, PackOperands
-    from server.kernels.workers import WorkerPool
+    from neuronserve.server.kernels.dispatch import host_isas, linear_kernels
+    from neuronserve.server.kernels.program import Program
+    from neuronserve.server.kernels.records import STEP, MatmulOperands, PackOperands
+    from neuronserve.server.kernels.workers import WorkerPool
     from tests.kernels.kernel_bench import address, aligned, step_record
 
     pool, plain, rotated = WorkerPool(1), linear_kernels("int8"), linear_kernels("int8-rotated")

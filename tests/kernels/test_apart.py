@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from server.kernels import apart
-from server.kernels.isa.jit import HostFunction, kernel
-from server.kernels.program import Program
-from server.kernels.workers import WorkerPool
+from neuronserve.server.kernels import apart
+from neuronserve.server.kernels.isa.jit import HostFunction, kernel
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.api.serving import until
 from tests.kernels.kernel_bench import address, aligned
 

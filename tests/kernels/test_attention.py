@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.config.formats import Isa, KVCacheDtype
-from server.device.attention_layout import PARTITION
-from server.kernels.workers import WorkerPool
+from neuronserve.server.config.formats import Isa, KVCacheDtype
+from neuronserve.server.device.attention_layout import PARTITION
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.depth import representative
 from tests.kernels.attention_case import CACHES, INTEGERS, Case
 

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from server.device.attention_layout import CHUNK, item_scratch_bytes, lanes_work_bytes
-from server.device.layout import round_up
-from server.kernels.attention.both_sides import attention_both_sides_bf16, attention_both_sides_f32
-from server.kernels.records import BothSidesOperands
-from server.kernels.workers import WorkerPool
+from neuronserve.server.device.attention_layout import CHUNK, item_scratch_bytes, lanes_work_bytes
+from neuronserve.server.device.layout import round_up
+from neuronserve.server.kernels.attention.both_sides import attention_both_sides_bf16, attention_both_sides_f32
+from neuronserve.server.kernels.records import BothSidesOperands
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import Array, address, aligned, from_cell, run, step_record, to_cell, work_counters
 
 Cell = Literal["bf16", "f32"]

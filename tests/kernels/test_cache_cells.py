@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config.formats import Isa, KVCacheDtype
-from server.kernels.dispatch import shared_kernels
-from server.kernels.workers import WorkerPool
+from neuronserve.server.config.formats import Isa, KVCacheDtype
+from neuronserve.server.kernels.dispatch import shared_kernels
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.attention_case import CACHES, INTEGERS
 from tests.kernels.kernel_bench import Array, address, aligned, run, step_record, work_counters
 from tests.kernels.rope_case import rope_operands

@@ -10,10 +10,10 @@ from pathlib import Path
 import numba
 import pytest
 
-from server.device.isa import TARGETS
-from server.kernels.isa import access
-from server.kernels.isa.jit import SIGNATURE
-from server.kernels.pack import pack_rows_f32
+from neuronserve.server.host.isa import TARGETS
+from neuronserve.server.kernels.isa import access
+from neuronserve.server.kernels.isa.jit import SIGNATURE
+from neuronserve.server.kernels.pack import pack_rows_f32
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHECKED = {"NEURONSERVE_KERNEL_CHECKS": "1"}
@@ -22,9 +22,9 @@ CHECKED = {"NEURONSERVE_KERNEL_CHECKS": "1"}
 TILES = """
 import sys
 import numba
-from server.kernels.isa import access, amx
-from server.kernels.isa.jit import SIGNATURE
-from server.kernels.checks import use_checks
+from neuronserve.server.kernels.isa import access, amx
+from neuronserve.server.kernels.isa.jit import SIGNATURE
+from neuronserve.server.kernels.checks import use_checks
 def kernel(operands, cores, step, worker, workers):
     amx.configure(16)
     amx.load4(operands, 128)

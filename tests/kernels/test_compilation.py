@@ -12,17 +12,17 @@ from pathlib import Path
 import numba
 import pytest
 
-from server.kernels.compilation import compile_kernels
-from server.kernels.isa.cache import use_cache
-from server.kernels.isa.jit import kernel
+from neuronserve.server.kernels.compilation import compile_kernels
+from neuronserve.server.kernels.isa.cache import use_cache
+from neuronserve.server.kernels.isa.jit import kernel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START = """
 import sys
-from server.kernels import executor
-from server.kernels.activate import activate_rows
-from server.kernels.compilation import compile_kernels
-from server.kernels.isa.cache import use_cache
+from neuronserve.server.kernels import executor
+from neuronserve.server.kernels.activate import activate_rows
+from neuronserve.server.kernels.compilation import compile_kernels
+from neuronserve.server.kernels.isa.cache import use_cache
 use_cache(sys.argv[1])
 some = (activate_rows, executor.init_control, executor.stop_workers)[: int(sys.argv[2])]
 compile_kernels(some, print, int(sys.argv[3]))
@@ -34,7 +34,7 @@ print("compiled here", sum(not each.is_loaded for each in some))
 # As an engine's process does, which forks its helper; what a helper does is the second argument.
 ENGINE = """
 import multiprocessing, os, signal, sys, time, warnings
-from server.kernels import compile_helper
+from neuronserve.server.kernels import compile_helper
 compile_helper.IDLE_S = 1.0
 does = {
     "dies": lambda jobs, end: os._exit(1),
@@ -50,9 +50,9 @@ def fork_as_newer_pythons():
     return pid
 compile_helper.help_compile = does.get(sys.argv[2], compile_helper.help_compile)
 def compile_some():
-    from server.kernels import executor
-    from server.kernels.compilation import compile_kernels
-    from server.kernels.isa.cache import use_cache
+    from neuronserve.server.kernels import executor
+    from neuronserve.server.kernels.compilation import compile_kernels
+    from neuronserve.server.kernels.isa.cache import use_cache
     use_cache(sys.argv[1])
     os.fork = fork_as_newer_pythons if sys.argv[2] == "warns" else fork
     some = executor.init_control, executor.stop_workers

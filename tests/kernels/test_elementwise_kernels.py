@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.config.formats import WeightFormat
-from server.kernels.dispatch import linear_kernels, shared_kernels
-from server.kernels.isa.jit import Kernel
-from server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
-from server.kernels.records import STEP, AddRowsOperands, EmbedOperands, NormOperands, PackOperands
-from server.kernels.workers import WorkerPool
+from neuronserve.server.config.formats import WeightFormat
+from neuronserve.server.kernels.dispatch import linear_kernels, shared_kernels
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
+from neuronserve.server.kernels.records import STEP, AddRowsOperands, EmbedOperands, NormOperands, PackOperands
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import (
     Array,
     address,

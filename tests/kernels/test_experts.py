@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config.formats import Isa, WeightFormat
-from server.device.layout import GROUP_ROWS, K_TILES, round_up
-from server.kernels.dispatch import ExpertKernels
-from server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
-from server.kernels.experts.route import ROUTINGS
-from server.kernels.matmul.epilogue import ACTIVATIONS
-from server.kernels.matmul.packing import interleave
-from server.kernels.pack import pack_rows_bf16, pack_rows_i8
-from server.kernels.records import STEP, MatmulOperands, PackOperands
-from server.kernels.workers import WorkerPool
+from neuronserve.server.config.formats import Isa, WeightFormat
+from neuronserve.server.device.layout import GROUP_ROWS, K_TILES, round_up
+from neuronserve.server.kernels.dispatch import ExpertKernels
+from neuronserve.server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
+from neuronserve.server.kernels.experts.route import ROUTINGS
+from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
+from neuronserve.server.kernels.matmul.packing import interleave
+from neuronserve.server.kernels.pack import pack_rows_bf16, pack_rows_i8
+from neuronserve.server.kernels.records import STEP, MatmulOperands, PackOperands
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import Array, address, aligned, from_panels, rounded, run, step_record
 from tests.kernels.test_matmul import Inputs, Product, Shard, cases, gated, kernels_of, multiply, output_of
 

@@ -8,15 +8,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config.formats import Isa, WeightFormat, WeightGroups
-from server.device.layout import group_shift, round_up, scale_bytes, tile_bytes
-from server.kernels.dispatch import host_isas, linear_kernels
-from server.kernels.isa.jit import Kernel
-from server.kernels.matmul.epilogue import ACTIVATIONS
-from server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups, zero_code
-from server.kernels.matmul.packing import GroupMemory, interleave, pack_grouped
-from server.kernels.records import STEP, EmbedOperands, MatmulOperands, NormOperands, PackOperands
-from server.kernels.workers import WorkerPool
+from neuronserve.server.config.formats import Isa, WeightFormat, WeightGroups
+from neuronserve.server.device.layout import group_shift, round_up, scale_bytes, tile_bytes
+from neuronserve.server.kernels.dispatch import host_isas, linear_kernels
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
+from neuronserve.server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups, zero_code
+from neuronserve.server.kernels.matmul.packing import GroupMemory, interleave, pack_grouped
+from neuronserve.server.kernels.records import STEP, EmbedOperands, MatmulOperands, NormOperands, PackOperands
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.depth import representative
 from tests.kernels.kernel_bench import Array, address, aligned, float_bits, rounded, run, step_record, to_panels
 from tests.kernels.test_matmul import activated, close

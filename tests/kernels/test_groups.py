@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config.formats import WeightFormat, WeightGroups
-from server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups
-from server.kernels.matmul.packing import GroupMemory, pack_grouped
+from neuronserve.server.config.formats import WeightFormat, WeightGroups
+from neuronserve.server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups
+from neuronserve.server.kernels.matmul.packing import GroupMemory, pack_grouped
 
 ROWS = np.random.default_rng(0).standard_normal((48, 320)).astype(np.float32)
 GROUPS = [WeightGroups(size, is_symmetric) for size in (32, 64, 128) for is_symmetric in (True, False)]

@@ -17,11 +17,11 @@ from numba import types
 from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 
-from server.errors import SettingsError
-from server.kernels.dispatch import linear_kernels, shared_kernels
-from server.kernels.isa.cache import use_cache
-from server.kernels.isa.jit import Kernel, inline
-from server.kernels.sample.sample import sample
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.kernels.dispatch import linear_kernels, shared_kernels
+from neuronserve.server.kernels.isa.cache import use_cache
+from neuronserve.server.kernels.isa.jit import Kernel, inline
+from neuronserve.server.kernels.sample.sample import sample
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KERNELS = (
@@ -38,15 +38,15 @@ KERNELS = (
 
 COMPILE = """
 import sys
-from server.kernels.attention import lanes as attention
-from server.kernels.isa import cache
+from neuronserve.server.kernels.attention import lanes as attention
+from neuronserve.server.kernels.isa import cache
 cache.use_cache(sys.argv[1])
 getattr(attention, sys.argv[2]).address
 """
 COMPILE_ONE = """
 import sys
-from server.kernels.isa import cache
-from server.kernels.logits import finish_logits
+from neuronserve.server.kernels.isa import cache
+from neuronserve.server.kernels.logits import finish_logits
 cache.use_cache(sys.argv[1])
 finish_logits.is_at_hand
 finish_logits.make()
@@ -55,8 +55,8 @@ print("loaded" if finish_logits.is_loaded else "compiled")
 RUN = """
 import sys
 import numpy as np
-from server.kernels.isa import cache
-from server.kernels.workers import WorkerPool
+from neuronserve.server.kernels.isa import cache
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.attention_case import Case
 cache.use_cache(sys.argv[1])
 pool = WorkerPool(1)
@@ -145,8 +145,8 @@ def test_kernels_compiled_by_different_processes_compute_their_own(tmp_path: Pat
 
 LOADED = """
 import sys
-from server.kernels.isa import cache
-from server.kernels.sample.sample import sample
+from neuronserve.server.kernels.isa import cache
+from neuronserve.server.kernels.sample.sample import sample
 cache.use_cache(sys.argv[1])
 sample.make()
 print(sample.is_loaded, "numba.np.arraymath" in sys.modules)
@@ -163,9 +163,9 @@ def test_a_process_that_finds_its_kernels_declares_nothing_to_numba(tmp_path: Pa
 
 ONE_KERNEL = """
 import sys
-from server.kernels.activate import activate_rows
-from server.kernels.bandwidth_probe import read_memory
-from server.kernels.isa import cache
+from neuronserve.server.kernels.activate import activate_rows
+from neuronserve.server.kernels.bandwidth_probe import read_memory
+from neuronserve.server.kernels.isa import cache
 print(cache.use_cache(sys.argv[1]), flush=True)
 for kernel in (activate_rows, read_memory)[: int(sys.argv[2])]:
     print(bool(kernel.address), kernel._compiled.cache_hits, flush=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from server.device.layout import LORA_PART_BYTES, LORA_RANKS
-from server.kernels.activate import ActivateOperands, activate_rows, gate_panels, gate_rows
-from server.kernels.dispatch import host_isas, linear_kernels
-from server.kernels.isa.jit import Kernel
-from server.kernels.lora import (
+from neuronserve.server.device.layout import LORA_PART_BYTES, LORA_RANKS
+from neuronserve.server.kernels.activate import ActivateOperands, activate_rows, gate_panels, gate_rows
+from neuronserve.server.kernels.dispatch import host_isas, linear_kernels
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.lora import (
     FORMS,
     ExpandOperands,
     Form,
@@ -22,10 +22,10 @@ from server.kernels.lora import (
     lora_shrink_bf16,
     lora_shrink_f32,
 )
-from server.kernels.matmul.epilogue import ACTIVATIONS
-from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
-from server.kernels.records import STEP, MatmulOperands, StepRecord, size_of
-from server.kernels.workers import WorkerPool
+from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
+from neuronserve.server.kernels.matmul.quantize import dequantize_rows, quantize_rows
+from neuronserve.server.kernels.records import STEP, MatmulOperands, StepRecord, size_of
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import (
     Array,
     address,

@@ -11,20 +11,20 @@ import pytest
 from numba import njit
 from scipy.special import ndtr
 
-from server.config.formats import DEFAULT_GROUPS, Isa, WeightFormat
-from server.device.isa import ISAS
-from server.device.layout import K_TILES, round_up
-from server.errors import DeviceError
-from server.kernels import dispatch
-from server.kernels.dispatch import LinearKernels, host_isas, linear_kernels, linear_kernels_of
-from server.kernels.isa import simd
-from server.kernels.isa.jit import Kernel
-from server.kernels.matmul.epilogue import ACTIVATIONS, OUTPUTS
-from server.kernels.matmul.groups import dequantize_groups, quantize_groups
-from server.kernels.matmul.packing import interleave
-from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
-from server.kernels.records import STEP, MatmulOperands
-from server.kernels.workers import WorkerPool
+from neuronserve.server.config.formats import DEFAULT_GROUPS, Isa, WeightFormat
+from neuronserve.server.device.layout import K_TILES, round_up
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.isa import ISAS
+from neuronserve.server.kernels import dispatch
+from neuronserve.server.kernels.dispatch import LinearKernels, host_isas, linear_kernels, linear_kernels_of
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import Kernel
+from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS, OUTPUTS
+from neuronserve.server.kernels.matmul.groups import dequantize_groups, quantize_groups
+from neuronserve.server.kernels.matmul.packing import interleave
+from neuronserve.server.kernels.matmul.quantize import dequantize_rows, quantize_rows
+from neuronserve.server.kernels.records import STEP, MatmulOperands
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.depth import representative
 from tests.kernels.kernel_bench import (
     Array,

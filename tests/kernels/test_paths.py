@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from server.config.formats import Isa, WeightFormat
-from server.device.isa import BY_ISA, ISAS
-from server.device.layout import WEIGHT_BYTES
-from server.kernels.dispatch import host_isas, linear_kernels_of
-from server.kernels.isa.target import host_features
+from neuronserve.server.config.formats import Isa, WeightFormat
+from neuronserve.server.device.layout import WEIGHT_BYTES
+from neuronserve.server.host.isa import BY_ISA, ISAS
+from neuronserve.server.kernels.dispatch import host_isas, linear_kernels_of
+from neuronserve.server.kernels.isa.target import host_features
 from tests.kernels import test_group_matmul, test_matmul
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -6,8 +6,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config.formats import Quantization, WeightFormat, WeightFormats
-from server.kernels.matmul.quantize import E4M3_MAX, E5M2_MAX, dequantize_rows, float8_table, quantize_rows, rotated
+from neuronserve.server.config.formats import Quantization, WeightFormat, WeightFormats
+from neuronserve.server.kernels.matmul.quantize import (
+    E4M3_MAX,
+    E5M2_MAX,
+    dequantize_rows,
+    float8_table,
+    quantize_rows,
+    rotated,
+)
 
 ALL: list[Quantization] = ["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 ROWS = np.random.default_rng(0).standard_normal((40, 300)).astype(np.float32) * np.logspace(-6, 6, 40)[:, None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.kernels.attention.items import COUNTER_BYTES
-from server.kernels.attention.rope import head_squares, rope_kv_pairs
-from server.kernels.dispatch import host_isas, shared_kernels
-from server.kernels.workers import WorkerPool
+from neuronserve.server.kernels.attention.items import COUNTER_BYTES
+from neuronserve.server.kernels.attention.rope import head_squares, rope_kv_pairs
+from neuronserve.server.kernels.dispatch import host_isas, shared_kernels
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import (
     Array,
     address,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.kernels.records import SampleOperands
-from server.kernels.sample.sample import sample, scratch_floats
-from server.kernels.workers import WorkerPool
+from neuronserve.server.kernels.records import SampleOperands
+from neuronserve.server.kernels.sample.sample import sample, scratch_floats
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import Array, address, run, step_record
 
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 from numba import njit
 
-from server.kernels.isa import memory, simd
+from neuronserve.server.kernels.isa import memory, simd
 
 
 @njit

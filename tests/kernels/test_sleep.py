@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from server.kernels.isa.jit import kernel
-from server.kernels.isa.memory import fetch_add, load_i64
-from server.kernels.program import Program
-from server.kernels.sleep import KINDS, Sleep
-from server.kernels.workers import WorkerPool
+from neuronserve.server.kernels.isa.jit import kernel
+from neuronserve.server.kernels.isa.memory import fetch_add, load_i64
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.sleep import KINDS, Sleep
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import address, aligned
 
 RUNS, THREADS = 500, 3

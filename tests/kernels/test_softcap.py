@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numba import njit
 
-from server.kernels.isa import simd
-from server.kernels.isa.softcap import tanh
-from server.kernels.logits import finish_logits
-from server.kernels.records import LogitsOperands
-from server.kernels.workers import WorkerPool
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.softcap import tanh
+from neuronserve.server.kernels.logits import finish_logits
+from neuronserve.server.kernels.records import LogitsOperands
+from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import address, aligned, float_bits, run, step_record
 
 

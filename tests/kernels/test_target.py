@@ -14,11 +14,11 @@ import llvmlite.binding
 import numba
 import pytest
 
-from server.device.isa import BY_ISA, TARGETS, best_target, isas_of
-from server.errors import DeviceError, SettingsError
-from server.kernels import dispatch
-from server.kernels.isa.cache import mark_prebuilt, source_hash, use_cache
-from server.kernels.isa.target import host_features
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.host.isa import BY_ISA, TARGETS, best_target, isas_of
+from neuronserve.server.kernels import dispatch
+from neuronserve.server.kernels.isa.cache import mark_prebuilt, source_hash, use_cache
+from neuronserve.server.kernels.isa.target import host_features
 
 NAMES = [target.name for target in TARGETS]
 
@@ -64,7 +64,7 @@ def test_a_level_has_what_the_kernels_of_its_instruction_set_need(level: str, is
 
 def test_kernels_are_chosen_by_what_they_are_compiled_for() -> None:
     """A host may have more than its level: an instruction that the level lacks cannot be compiled."""
-    code = "from server.kernels.dispatch import host_isas; print(host_isas())"
+    code = "from neuronserve.server.kernels.dispatch import host_isas; print(host_isas())"
     assert run_python(code, **BY_ISA["avx2"].environment) == "('avx2', 'portable')"
 
 
@@ -92,7 +92,7 @@ def run_python(code: str, **environment: str) -> str:
 
 
 CODEGEN = (
-    "import server.kernels.isa.jit as jit, numba.core.registry as registry;"
+    "import neuronserve.server.kernels.isa.jit as jit, numba.core.registry as registry;"
     "print(registry.cpu_target.target_context.codegen().magic_tuple()[1:])"
 )
 
@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written_is_a_setting_that_is_wrong(tmp_path: Pat
 
 ASSEMBLY = """
 from numba import njit, types
-from server.kernels.isa import dot_product, simd
+from neuronserve.server.kernels.isa import dot_product, simd
 dot = dot_product.{dot}
 @njit(types.void(types.int64, types.int64, types.int64))
 def step(sums, word, line):
@@ -205,7 +205,7 @@ def test_a_level_is_compiled_to_its_own_instructions(isa: str, dot: str, instruc
 def test_an_instruction_set_can_be_forced() -> None:
     if BY_ISA["avx2"].lacks(host_features()):
         pytest.skip("this host has no avx2")
-    code = "from server.kernels import dispatch; dispatch.target.use_target('avx2');"
+    code = "from neuronserve.server.kernels import dispatch; dispatch.target.use_target('avx2');"
     code += "dispatch.require_isa('avx2'); print(dispatch.host_isas(), dispatch.linear_kernels('bfloat16').isa)"
     assert run_python(code) == "('avx2', 'portable') avx2"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.device.address_map import ADDRESSES
-from server.kernels import executor
-from server.kernels.isa.jit import kernel, share_begin
-from server.kernels.isa.memory import load_i64, store_i64
-from server.kernels.program import Program
-from server.kernels.workers import WorkerPool
+from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.kernels import executor
+from neuronserve.server.kernels.isa.jit import kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_i64, store_i64
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.workers import WorkerPool
 
 INSTRUCTIONS, STEPS = 40, 30
 

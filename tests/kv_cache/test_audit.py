@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from server.config import CacheConfig
-from server.kv_cache.audit import audit
-from server.kv_cache.blocks import NULL_BLOCK
-from server.kv_cache.manager import KVCacheManager, SequenceBlocks
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.kv_cache.audit import audit
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK
+from neuronserve.server.kv_cache.manager import KVCacheManager, SequenceBlocks
 
 Books = tuple[KVCacheManager, SequenceBlocks]
 

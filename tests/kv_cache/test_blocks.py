@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.kv_cache.blocks import NULL_BLOCK, BlockPool
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
 
 
 def named(pool: BlockPool, digest: bytes) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.kv_cache.hashing import HashChain, root_digest
+from neuronserve.server.kv_cache.hashing import HashChain, root_digest
 
 tokens = st.lists(st.integers(0, 3), max_size=9)
 salts = st.sampled_from(["", "a", "b"])

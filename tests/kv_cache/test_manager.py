@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from server.config import AttentionSpan, CacheConfig
-from server.kv_cache.audit import audit
-from server.kv_cache.blocks import NULL_BLOCK
-from server.kv_cache.manager import KVCacheManager, SequenceBlocks
+from neuronserve.server.config import AttentionSpan, CacheConfig
+from neuronserve.server.kv_cache.audit import audit
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK
+from neuronserve.server.kv_cache.manager import KVCacheManager, SequenceBlocks
 
 BLOCK = 4
 FULL, SLIDING = AttentionSpan(), AttentionSpan(6)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from server.config import EngineConfig
-from server.engine.fake_runner import expected_tokens
-from server.errors import EngineDead, StartError, Unavailable
-from server.link.client import EngineClient
-from server.link.handle import EngineHandle, EngineMode
-from server.link.messages import ReleaseMemory, ResetPrefixCache, Tokens
-from server.link.stream import Stream
-from server.types import Request, SamplingParams, TokenEvent
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.fake_runner import expected_tokens
+from neuronserve.server.errors import EngineDead, StartError, Unavailable
+from neuronserve.server.link.client import EngineClient
+from neuronserve.server.link.handle import EngineHandle, EngineMode
+from neuronserve.server.link.messages import ReleaseMemory, ResetPrefixCache, Tokens
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.types import Request, SamplingParams, TokenEvent
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, is_running, run_fake
 
 
@@ -228,7 +228,7 @@ async def test_an_engine_has_no_file_that_somebody_must_remove(tmp_path: Path, m
 def test_the_engine_ends_when_its_parent_is_killed() -> None:
     script = (
         "import time\nfrom tests.link.test_client import config\nfrom tests.api.serving import run_fake\n"
-        "from server.link.handle import EngineHandle\n"
+        "from neuronserve.server.link.handle import EngineHandle\n"
         "if __name__ == '__main__':\n"
         "    engine = EngineHandle(config(), run_fake)\n    engine.frames.wait(60)\n"
         "    print(engine.pid, flush=True)\n    time.sleep(60)\n"

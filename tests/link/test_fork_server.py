@@ -6,7 +6,7 @@ import multiprocessing
 
 import pytest
 
-from server.device.fork_server import start_process
+from neuronserve.server.host.fork_server import start_process
 
 
 class Refused(multiprocessing.Process):
@@ -30,6 +30,6 @@ def test_a_start_is_tried_again_while_a_killed_fork_server_ends() -> None:
 def test_other_errors_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BlockingIOError):
         start_process(Refused([BlockingIOError(11, "no more processes")]))
-    monkeypatch.setattr("server.device.fork_server.FORK_SERVER_END_S", -1.0)
+    monkeypatch.setattr("neuronserve.server.host.fork_server.FORK_SERVER_END_S", -1.0)
     with pytest.raises(ConnectionRefusedError):
         start_process(Refused([ConnectionRefusedError()]))

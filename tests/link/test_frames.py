@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.link.frames import Frames
+from neuronserve.server.link.frames import Frames
 
 MESSAGES = [random.Random(size).randbytes(size) for size in (0, 1, 300, 65532, 65536, 65540, 3_000_000, 5)]
 

@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from server.config import CacheConfig
-from server.engine.fake_runner import expected_tokens
-from server.errors import EngineDead, StartError
-from server.link.groups import EngineGroups, merged
-from server.link.handle import EngineHandle
-from server.link.messages import CoreMemory, EngineInfo
-from server.link.stream import Stream
-from server.types import Request
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.engine.fake_runner import expected_tokens
+from neuronserve.server.errors import EngineDead, StartError
+from neuronserve.server.link.groups import EngineGroups, merged
+from neuronserve.server.link.handle import EngineHandle
+from neuronserve.server.link.messages import CoreMemory, EngineInfo
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.types import Request
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, fake_facts, run_fake
 from tests.link.test_client import config, read_all, request, until
 

@@ -9,10 +9,10 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from server.config import EngineConfig
-from server.link import handle
-from server.link.handle import EngineEnd, EngineHandle, EngineMain
-from server.link.succession import Succession
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.link import handle
+from neuronserve.server.link.handle import EngineEnd, EngineHandle, EngineMain
+from neuronserve.server.link.succession import Succession
 from tests.api.serving import load_fake, run_fake
 from tests.link.test_client import config
 

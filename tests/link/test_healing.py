@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.fake_runner import expected_tokens
-from server.errors import EngineDead, PoisonRequest
-from server.link.client import EngineClient
-from server.link.groups import EngineGroups
-from server.link.handle import EngineHandle
-from server.link.messages import Tokens
-from server.link.restarts import Healing
-from server.types import Charge, TokenEvent
+from neuronserve.server.engine.fake_runner import expected_tokens
+from neuronserve.server.errors import EngineDead, PoisonRequest
+from neuronserve.server.link.client import EngineClient
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.handle import EngineHandle
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.link.restarts import Healing
+from neuronserve.server.types import Charge, TokenEvent
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, is_running, run_fake
 from tests.link.test_client import config, read_all, request, until
 

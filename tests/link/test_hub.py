@@ -10,14 +10,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
-from server.engine.fake_runner import expected_tokens
-from server.errors import EngineDead, InvalidRequest, Overloaded, PoisonRequest, QueueFull
-from server.link.groups import EngineGroups
-from server.link.hub import messages as m
-from server.link.hub.hub import Hub
-from server.link.hub.remote import RemoteEngines
-from server.link.messages import StartTrace
-from server.types import Request
+from neuronserve.server.engine.fake_runner import expected_tokens
+from neuronserve.server.errors import EngineDead, InvalidRequest, Overloaded, PoisonRequest, QueueFull
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.hub import messages as m
+from neuronserve.server.link.hub.hub import Hub
+from neuronserve.server.link.hub.remote import RemoteEngines
+from neuronserve.server.link.messages import StartTrace
+from neuronserve.server.types import Request
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE
 from tests.link.test_client import read_all, request, until
 from tests.link.test_groups import groups_of
@@ -88,7 +88,7 @@ async def test_every_worker_gets_its_own_tokens_and_knows_where_they_are_from() 
 async def test_a_worker_that_comes_while_the_others_are_told_of_the_engines_knows_how_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.link.hub.hub.STATE_PERIOD_S", 0)  # at every turn of the loop
+    monkeypatch.setattr("neuronserve.server.link.hub.hub.STATE_PERIOD_S", 0)  # at every turn of the loop
     async with groups_of("slow:0.001", "slow:0.001") as groups, hub_of(groups) as hub:
         following = asyncio.create_task(hub.follow_states())
         hub.open(64)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.link.journal import TRIAL_SIZE, TRIAL_TOKENS, Journal, OpenSequence
-from server.link.messages import Tokens
-from server.link.stream import Stream
-from server.types import Charge, StepReport, TokenEvent
+from neuronserve.server.link.journal import TRIAL_SIZE, TRIAL_TOKENS, Journal, OpenSequence
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.types import Charge, StepReport, TokenEvent
 from tests.link.test_client import request
 
 

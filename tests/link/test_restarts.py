@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.link.restarts import FIRST_BACKOFF_S, MAX_BACKOFF_S, Healing, RestartBreaker
+from neuronserve.server.link.restarts import FIRST_BACKOFF_S, MAX_BACKOFF_S, Healing, RestartBreaker
 
 
 def test_engines_that_have_served_are_followed_at_once_however_often_they_die() -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from server.errors import EngineDead, Unavailable
-from server.link.stream import EVENT_BYTES, MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE, Stream
-from server.types import Charge, FinishReason, TokenEvent, TokenLogprobs
+from neuronserve.server.errors import EngineDead, Unavailable
+from neuronserve.server.link.stream import EVENT_BYTES, MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE, Stream
+from neuronserve.server.types import Charge, FinishReason, TokenEvent, TokenLogprobs
 
 MOST = MAX_UNREAD_BYTES // EVENT_BYTES  # events that may wait
 TWENTY = TokenLogprobs(-1.0, tuple(range(20)), (-1.0,) * 20)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.link.watchdog import Watchdog
+from neuronserve.server.link.watchdog import Watchdog
 
 PERIOD_S = Watchdog.PERIOD_S
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadtests.bench import Measurement, measure
-from loadtests.mock_server import MockServer, Script
-from loadtests.plan import make_plan
-from loadtests.records import RequestRecord
-from loadtests.scenario import load_scenario
-from loadtests.specs import Scenario
+from neuronserve.loadtests.bench import Measurement, measure
+from neuronserve.loadtests.mock_server import MockServer, Script
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.records import RequestRecord
+from neuronserve.loadtests.scenario import load_scenario
+from neuronserve.loadtests.specs import Scenario
 
 Tree = dict[str, dict[str, Any]]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from loadtests import cli
-from loadtests.errors import StartError
-from loadtests.local_server import mock_command, running
-from loadtests.records import read_records
+from neuronserve.loadtests import cli
+from neuronserve.loadtests.errors import StartError
+from neuronserve.loadtests.local_server import mock_command, running
+from neuronserve.loadtests.records import read_records
 from tests.api.serving import running_server, write_checkpoint
 from tests.api.telemetry.scraping import scrape
 
@@ -183,7 +183,7 @@ def test_sigint_ends_a_run_with_its_results_saved(mock_url: str, tmp_path: Path)
     """A run of an hour, told to stop: code 1, and everything that was done is in the files."""
     words = f"--base-url {mock_url} --max-concurrency 2 --num-prompts 200000 --random-input-len 2 --random-output-len 2"
     more = f"--num-warmups 0 --max-lag-ms 1e9 --disable-progress --json {tmp_path}/r.json"
-    process = subprocess.Popen([sys.executable, "-m", "loadtests", *words.split(), *more.split()])
+    process = subprocess.Popen([sys.executable, "-m", "neuronserve.loadtests", *words.split(), *more.split()])
     records = tmp_path / "r.requests.jsonl"
     deadline = time.monotonic() + 60
     while not (records.exists() and records.stat().st_size > 2000) and time.monotonic() < deadline:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.compare import bootstrap_ratio, compare, ratio_of
-from loadtests.compare_page import verdict
-from loadtests.errors import EndpointError, SpecError
-from loadtests.scenario import load_scenario
-from loadtests.specs import Scenario
+from neuronserve.loadtests.compare import bootstrap_ratio, compare, ratio_of
+from neuronserve.loadtests.compare_page import verdict
+from neuronserve.loadtests.errors import EndpointError, SpecError
+from neuronserve.loadtests.scenario import load_scenario
+from neuronserve.loadtests.specs import Scenario
 
 A, B = (load_scenario(None, {"endpoint": {"base_url": f"http://{name}:1"}, "run": {"label": name}}) for name in "ab")
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests import cost
-from loadtests.cost import TokenCounts, per_million
-from loadtests.errors import SpecError
-from loadtests.inventory import Device, InstancePrice, Inventory, read_inventory
-from loadtests.rate import HourRate, rate_of
-from loadtests.records import RequestRecord
-from loadtests.specs import PriceSpec
-from server.workload.slo import Slo
+from neuronserve.loadtests import cost
+from neuronserve.loadtests.cost import TokenCounts, per_million
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.inventory import Device, InstancePrice, Inventory, read_inventory
+from neuronserve.loadtests.rate import HourRate, rate_of
+from neuronserve.loadtests.records import RequestRecord
+from neuronserve.loadtests.specs import PriceSpec
+from neuronserve.server.workload.slo import Slo
 
 NO_SLO = Slo()
 COUNTS = st.integers(0, 10**7)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.datasets.dataset import make_dataset, total_len
-from loadtests.errors import DatasetError
-from loadtests.prompts import ChatPrompt, IdPrompt, Session, TextPrompt, num_requests
-from loadtests.specs import DatasetSpec
-from loadtests.vocabulary import Vocabulary
-from server.workload.traces import read_trace
+from neuronserve.loadtests.datasets.dataset import make_dataset, total_len
+from neuronserve.loadtests.errors import DatasetError
+from neuronserve.loadtests.prompts import ChatPrompt, IdPrompt, Session, TextPrompt, num_requests
+from neuronserve.loadtests.specs import DatasetSpec
+from neuronserve.loadtests.vocabulary import Vocabulary
+from neuronserve.server.workload.traces import read_trace
 
 VOCABULARY = Vocabulary()
 

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from loadtests.errors import EndpointError
-from loadtests.http_client import Disconnected, HttpClient
-from loadtests.metrics import failures
-from loadtests.mock_server import Fault, MockServer, Script
+from neuronserve.loadtests.errors import EndpointError
+from neuronserve.loadtests.http_client import Disconnected, HttpClient
+from neuronserve.loadtests.metrics import failures
+from neuronserve.loadtests.mock_server import Fault, MockServer, Script
 from tests.loadtests.driving import run_on, run_script
 
 KINDS: list[tuple[Fault, str, str]] = [

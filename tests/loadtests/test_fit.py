@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests import cli
-from loadtests.datasets.dataset import make_dataset, total_len
-from loadtests.errors import SpecError
-from loadtests.fit import DRAWN, fit_lengths, longest_drawn
-from loadtests.local_server import mock_command, running
-from loadtests.scenario import built_in_names
-from loadtests.specs import DatasetSpec
-from loadtests.vocabulary import Vocabulary
+from neuronserve.loadtests import cli
+from neuronserve.loadtests.datasets.dataset import make_dataset, total_len
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.fit import DRAWN, fit_lengths, longest_drawn
+from neuronserve.loadtests.local_server import mock_command, running
+from neuronserve.loadtests.scenario import built_in_names
+from neuronserve.loadtests.specs import DatasetSpec
+from neuronserve.loadtests.vocabulary import Vocabulary
 
 LEN = st.integers(1, 5000)
 

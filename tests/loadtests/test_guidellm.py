@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loadtests.local_server import mock_command, neuronserve_command, running
+from neuronserve.loadtests.local_server import mock_command, neuronserve_command, running
 from tools.guidellm_check import (
     DEFAULT_MODEL,
     LIMITS,

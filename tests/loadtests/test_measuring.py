@@ -14,9 +14,9 @@ import time
 import httpx
 import pytest
 
-from loadtests import http_client
-from loadtests.mock_server import MockServer, Script, ServedRequest
-from loadtests.records import RequestRecord
+from neuronserve.loadtests import http_client
+from neuronserve.loadtests.mock_server import MockServer, Script, ServedRequest
+from neuronserve.loadtests.records import RequestRecord
 from tests.loadtests.driving import by_id, run_on, run_script
 
 READ_DELAY_S = 0.25  # of a busy host; the script's own times are longer

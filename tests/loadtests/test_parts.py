@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from loadtests.alarm import Alarm
-from loadtests.artifacts import Artifacts, write_text
-from loadtests.errors import DatasetError, SpecError
-from loadtests.http_client import split_url
-from loadtests.lag import LagMeter, LagReport
-from loadtests.progress import Progress, show
-from loadtests.rate import HourRate
-from loadtests.records import RecordFile, RequestRecord, read_records
-from loadtests.specs import PriceSpec
-from loadtests.vocabulary import TokenizerVocabulary, Vocabulary
+from neuronserve.loadtests.alarm import Alarm
+from neuronserve.loadtests.artifacts import Artifacts, write_text
+from neuronserve.loadtests.errors import DatasetError, SpecError
+from neuronserve.loadtests.http_client import split_url
+from neuronserve.loadtests.lag import LagMeter, LagReport
+from neuronserve.loadtests.progress import Progress, show
+from neuronserve.loadtests.rate import HourRate
+from neuronserve.loadtests.records import RecordFile, RequestRecord, read_records
+from neuronserve.loadtests.specs import PriceSpec
+from neuronserve.loadtests.vocabulary import TokenizerVocabulary, Vocabulary
 from tools.random_checkpoint.tokenizer import special_token_ids, tokenizer_json
 
 LOADTESTS = Path(__file__).resolve().parents[2] / "loadtests"
@@ -151,7 +151,7 @@ def test_the_live_cost_is_by_the_servers_own_price_once_it_is_known() -> None:
 
 
 async def test_progress_writes_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadtests.progress.PLAIN_PERIOD_S", 0.01)
+    monkeypatch.setattr("neuronserve.loadtests.progress.PLAIN_PERIOD_S", 0.01)
     stream = io.StringIO()
     shown = asyncio.create_task(show(Progress("x", 1, PriceSpec()), stream))
     while stream.getvalue().count("\n") < 2:
@@ -219,8 +219,14 @@ def test_limits_of_taste_and_what_may_be_imported(path: Path) -> None:
     assert text.count("\n") <= 300
     tree = ast.parse(text)
     assert ast.get_docstring(tree)
-    shared = ("server.workload.", "server.device.prices", "server.device.buckets", "server.errors", "server.clock")
-    only_there = {"rate": ("server.device.catalog", "server.config")}
+    shared = (
+        "neuronserve.server.workload.",
+        "neuronserve.server.device.prices",
+        "neuronserve.server.device.buckets",
+        "neuronserve.server.errors",
+        "neuronserve.server.clock",
+    )
+    only_there = {"rate": ("neuronserve.server.device.catalog", "neuronserve.server.config")}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 50

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadtests.errors import EndpointError, SpecError
-from loadtests.mock_server import Fault, MockServer, Script
-from loadtests.probe import SINGLE_OUTPUT, Probe, ProbeShape
-from loadtests.specs import EndpointSpec
-from server.device.buckets import powers_of_two, smallest
+from neuronserve.loadtests.errors import EndpointError, SpecError
+from neuronserve.loadtests.mock_server import Fault, MockServer, Script
+from neuronserve.loadtests.probe import SINGLE_OUTPUT, Probe, ProbeShape
+from neuronserve.loadtests.specs import EndpointSpec
+from neuronserve.server.device.buckets import powers_of_two, smallest
 
 SMALL = ProbeShape(max_model_len=256, max_num_seqs=4, repeats=2)
 

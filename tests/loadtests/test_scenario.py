@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from loadtests.errors import SpecError
-from loadtests.flags import add_scenario_flags, parse_goodput, scenario_tree
-from loadtests.plan import make_plan
-from loadtests.scenario import SECTIONS, built_in_names, key_names, load_scenario
-from loadtests.specs import Scenario
+from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.flags import add_scenario_flags, parse_goodput, scenario_tree
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.scenario import SECTIONS, built_in_names, key_names, load_scenario
+from neuronserve.loadtests.specs import Scenario
 
 
 def parse(*words: str) -> dict[str, dict[str, Any]]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests import sse
-from loadtests.sse import SseError, SseParser
+from neuronserve.loadtests import sse
+from neuronserve.loadtests.sse import SseError, SseParser
 
 LINE = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r\n"), max_size=20)
 PAYLOAD = LINE.map(lambda text: text.encode()).filter(lambda data: not data.startswith(b" "))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.svg import HEIGHT, WIDTH, Axis, Series, chart, number, ticks
+from neuronserve.loadtests.svg import HEIGHT, WIDTH, Axis, Series, chart, number, ticks
 
 VALUE = st.floats(1e-3, 1e6)
 POINTS = st.lists(st.tuples(VALUE, VALUE), min_size=1, max_size=20)

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadtests.errors import EndpointError, SpecError
-from loadtests.scenario import load_scenario
-from loadtests.specs import Scenario
-from loadtests.sweep import SweepOptions, at_rate, cost_by_limit, sweep
+from neuronserve.loadtests.errors import EndpointError, SpecError
+from neuronserve.loadtests.scenario import load_scenario
+from neuronserve.loadtests.specs import Scenario
+from neuronserve.loadtests.sweep import SweepOptions, at_rate, cost_by_limit, sweep
 
 SCENARIO = load_scenario(None, {"slo": {"ttft_ms": 100.0, "attainment": 0.95}})
 OPTIONS = SweepOptions(start_rate=1.0, tolerance=0.1, max_points=30)

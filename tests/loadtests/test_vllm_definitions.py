@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.metrics import summarize
-from loadtests.records import RequestRecord
-from server.workload.slo import Slo
+from neuronserve.loadtests.metrics import summarize
+from neuronserve.loadtests.records import RequestRecord
+from neuronserve.server.workload.slo import Slo
 
 DURATION_S = 7.0
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from server.config.formats import WeightFormats
-from server.cost.shape import CoreShape
-from server.models.config_values import ConfigError
-from server.models.families import ENCODERS, FAMILIES, model_spec_of
-from server.models.heads import Activation, Dense, classification_head
-from server.models.planned import planned_spec
-from server.models.spec import ModelSpec
-from server.models.tensors import tensor_shapes
-from server.placement.core_share import weight_bytes
-from server.placement.encoder_footprint import encoder_bytes
+from neuronserve.server.config.formats import WeightFormats
+from neuronserve.server.cost.shape import CoreShape
+from neuronserve.server.models.config_values import ConfigError
+from neuronserve.server.models.families import ENCODERS, FAMILIES, model_spec_of
+from neuronserve.server.models.heads import Activation, Dense, classification_head
+from neuronserve.server.models.planned import planned_spec
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import tensor_shapes
+from neuronserve.server.placement.core_share import weight_bytes
+from neuronserve.server.placement.encoder_footprint import encoder_bytes
 
 TYPES = {
     "Bert": "bert",

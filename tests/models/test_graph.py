@@ -6,13 +6,13 @@ from math import prod
 
 import pytest
 
-from server.errors import DeviceError
-from server.models.decoder import decoder_graph
-from server.models.graph import layer_ops
-from server.models.ops import Attention, Experts, Linear, Parallel
-from server.models.public import candidates
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params, op_tensors, tensor_shapes
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import layer_ops
+from neuronserve.server.models.ops import Attention, Experts, Linear, Parallel
+from neuronserve.server.models.public import candidates
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params, op_tensors, tensor_shapes
 
 
 def of(name: str) -> ModelSpec:

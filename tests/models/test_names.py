@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from server.models.names import Names
-from server.models.public import candidates
-from server.models.tensors import tensor_shapes
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.public import candidates
+from neuronserve.server.models.tensors import tensor_shapes
 
 MIXTRAL = {"mlp": "block_sparse_moe", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 GPT2 = {"model.layers": "transformer.h", "mlp": "ffn", "mlp.up_proj": "mlp.c_fc", "model.norm": "transformer.ln_f"}

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from server.models.config_values import ConfigError
-from server.models.planned import SYNONYMS, planned_spec
-from server.models.public import models
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
-from server.models.traits import TRAITS
+from neuronserve.server.models.config_values import ConfigError
+from neuronserve.server.models.planned import SYNONYMS, planned_spec
+from neuronserve.server.models.public import models
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+from neuronserve.server.models.traits import TRAITS
 
 NOT_IN_TRANSFORMERS = {"deepseek", "dbrx"}  # the first is remote code there, the second cannot be built by 5.x
 SINCE = {"internlm3": (5, 23)}  # releases of transformers that were the first to know a type

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from server.checkpoint.model_config import read_model_spec
-from server.errors import CheckpointError
-from server.models.families import FAMILIES
-from server.models.planned import planned_spec
-from server.models.public import TEST_SHAPES, PublicModel, candidates, known_model, models
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
-from server.planner.model_names import resolve_shape
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.families import FAMILIES
+from neuronserve.server.models.planned import planned_spec
+from neuronserve.server.models.public import TEST_SHAPES, PublicModel, candidates, known_model, models
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
 
 ROWS = models()
 TOLERANCE = 0.01  # the stated number has three digits
@@ -136,5 +136,5 @@ def test_a_larger_model_is_larger(larger_first: tuple[str, ...], field: str) -> 
 
 
 def test_the_command_line_starts_without_the_table() -> None:
-    code = "import sys, server.cli; sys.exit('server.models.public' in sys.modules)"
+    code = "import sys, neuronserve.cli; sys.exit('neuronserve.server.models.public' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

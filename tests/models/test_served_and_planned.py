@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import pytest
 
-from server.models.families import FAMILIES
-from server.models.planned import planned_spec
-from server.models.public import PublicModel, models
-from server.models.spec import ModelSpec
+from neuronserve.server.models.families import FAMILIES
+from neuronserve.server.models.planned import planned_spec
+from neuronserve.server.models.public import PublicModel, models
+from neuronserve.server.models.spec import ModelSpec
 
 # What changes no byte and no time, and is not read by generic keys; and names.
 FREE = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from server.models.decoder import decoder_graph
-from server.models.graph import linears
-from server.models.ops import Linear
-from server.models.public import candidates
-from server.placement.matrices import PackedShape, Widths, packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import linears
+from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.public import candidates
+from neuronserve.server.placement.matrices import PackedShape, Widths, packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 
 
 @pytest.mark.parametrize(

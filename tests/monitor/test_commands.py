@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.cli import main
+from neuronserve.cli import main
 from tests.api.serving import PATIENCE_S, ROOT, Server, environment, run_command, running_server, write_checkpoint
 
 
@@ -96,7 +96,7 @@ def test_ls_of_a_part_needs_no_server(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_monitor_writes_the_schema_of_neuron_monitor(server: Server) -> None:
-    argv = [sys.executable, "-m", "server", "monitor", "--url", server.url, "--interval", "1"]
+    argv = [sys.executable, "-m", "neuronserve", "monitor", "--url", server.url, "--interval", "1"]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
     assert process.stdout is not None
     process.stdout.readline()
@@ -163,7 +163,7 @@ def check_report(report: Any) -> None:
 
 def test_monitor_reports_a_server_that_has_gone_and_goes_on(tmp_path: Path) -> None:
     with running_server(write_checkpoint(tmp_path)) as server:
-        argv = [sys.executable, "-m", "server", "monitor", "--url", server.url, "--interval", "0.5"]
+        argv = [sys.executable, "-m", "neuronserve", "monitor", "--url", server.url, "--interval", "0.5"]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["neuron_runtime_data"][0]["error"] == ""
@@ -188,7 +188,7 @@ def test_top_prints_one_frame(server: Server, capsys: pytest.CaptureFixture[str]
 
 def test_top_on_a_terminal_ends_with_q(server: Server) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "server", "top", "--url", server.url, "--interval", "0.2"]
+    command = [sys.executable, "-m", "neuronserve", "top", "--url", server.url, "--interval", "0.2"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment())
     os.close(theirs)
     shown = b""

@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from server.monitor.neuron_top import frame
-from server.monitor.scrape import Endpoint, Scrape, Window, histogram_percentiles
-from server.monitor.server_state import ServerState
+from neuronserve.server.monitor.neuron_top import frame
+from neuronserve.server.monitor.scrape import Endpoint, Scrape, Window, histogram_percentiles
+from neuronserve.server.monitor.server_state import ServerState
 
 
 def scrape(time: float, **counters: float) -> Scrape:

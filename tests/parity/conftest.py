@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from server.config import EngineConfig
-from server.config.formats import Quantization
-from server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from tools.golden.golden_file import write_golden_checkpoint
 from tools.golden.oracle import Oracle
 

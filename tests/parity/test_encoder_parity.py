@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from server.config.formats import Quantization
-from server.types import TokenizedText
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.types import TokenizedText
 from tests.depth import representative
 from tests.encoders import FAMILIES, LONGEST, VOCAB, loaded, random_model, save
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.config import CompileConfig
-from server.config.formats import Quantization, RequestedFormats
-from server.engine.load.artifact_writer import compile_model
-from server.engine.load.loading import LoadedEngine
-from server.errors import DeviceError, SettingsError
-from server.models.families import model_spec_of
-from server.placement.footprint import ServingShape, StepLimits
-from server.placement.host_footprint import HostFootprint
-from server.placement.shard import ShardSpec
+from neuronserve.server.config import CompileConfig
+from neuronserve.server.config.formats import Quantization, RequestedFormats
+from neuronserve.server.engine.load.artifact_writer import compile_model
+from neuronserve.server.engine.load.loading import LoadedEngine
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.models.families import model_spec_of
+from neuronserve.server.placement.footprint import ServingShape, StepLimits
+from neuronserve.server.placement.host_footprint import HostFootprint
+from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
 from tests.parity.conftest import NUM_BLOCKS
 from tools.golden.oracle import Oracle

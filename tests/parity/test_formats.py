@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.config.formats import Quantization
-from server.engine.load.loading import LoadedEngine
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.engine.load.loading import LoadedEngine
 from tests.depth import representative
 from tools.family_table import SHAPE_OF
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from server.config import EngineConfig, SchedulerConfig
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.kv_cache.manager import KVCacheManager
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams, TokenEvent
+from neuronserve.server.config import EngineConfig, SchedulerConfig
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams, TokenEvent
 from tests.depth import thorough
 from tools.golden.oracle import Oracle
 from tools.random_checkpoint.shapes import SHAPES

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from server.config import EngineConfig, LoraConfig, LoraModule
-from server.config.formats import Dtype
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.settings.engine import EngineSettings
-from server.settings.sources import load_settings
-from server.types import Request, SamplingParams
+from neuronserve.server.config import EngineConfig, LoraConfig, LoraModule
+from neuronserve.server.config.formats import Dtype
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.sources import load_settings
+from neuronserve.server.types import Request, SamplingParams
 from tests.depth import representative
 from tests.engine.test_engine_invariance import generate
 from tools.golden.oracle import Oracle

@@ -12,11 +12,11 @@ import pytest
 import torch
 import transformers
 
-from server.config import EngineConfig
-from server.config.formats import Dtype, KVCacheDtype
-from server.engine.load.loading import load_engine
-from server.models.config_values import ConfigError
-from server.models.families import model_spec_of
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import Dtype, KVCacheDtype
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.models.config_values import ConfigError
+from neuronserve.server.models.families import model_spec_of
 from tests.depth import representative
 from tests.encoders import FAMILIES, VOCAB, loaded, random_model, save
 from tests.parity.test_encoder_parity import FLOAT32_TOLERANCE, expected, has_types, texts, worst

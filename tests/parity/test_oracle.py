@@ -15,10 +15,10 @@ import pytest
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from server.checkpoint.model_config import read_model_spec
-from server.checkpoint.safetensors_file import SafetensorsFile
-from server.engine.rope_tables import inverse_frequencies
-from server.models.tensors import tensor_shapes
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
+from neuronserve.server.engine.rope_tables import inverse_frequencies
+from neuronserve.server.models.tensors import tensor_shapes
 from tools.golden import __main__ as command
 from tools.golden.golden_file import golden_path, load_golden
 from tools.golden.oracle import Oracle

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.clock import ManualClock
-from server.config import SchedulerConfig
-from server.engine.load.loading import LoadedEngine
-from server.engine.loop import EngineLoop
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Command, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams, TokenEvent, TokenLogprobs
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import SchedulerConfig
+from neuronserve.server.engine.load.loading import LoadedEngine
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, Command, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams, TokenEvent, TokenLogprobs
 from tests.depth import representative
 from tools.golden.oracle import Oracle
 from tools.random_checkpoint.shapes import SHAPES, TINY

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import main
+from neuronserve.cli import main
 from tests.parity.real_models import REAL_MODELS, RealModel
 
 pytestmark = pytest.mark.thorough

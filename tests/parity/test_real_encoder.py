@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from server.config.formats import Dtype, Quantization
+from neuronserve.server.config.formats import Dtype, Quantization
 from tests.api.serving import PATIENCE_S, running_server
 from tests.encoders import loaded
 from tests.parity.real_models import ALL_MINILM
@@ -94,7 +94,7 @@ def test_openais_client_gets_the_vectors_of_sentence_transformers(
     options = ("--kernel-cache-dir", kernel_cache, "--dtype", served.dtype, "--data-parallel-size", "2")
     options += ("--quantization", served.quantization or "none")
     with (
-        running_server(directory, *options, program="server") as server,
+        running_server(directory, *options, program="neuronserve") as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=PATIENCE_S) as client,
     ):
         answer = client.embeddings.create(model="fake", input=texts, extra_body={"truncate_prompt_tokens": -1})

@@ -16,11 +16,11 @@ import pytest
 import torch
 import transformers
 
-from server.checkpoint.hub import resolve_model
-from server.config import EngineConfig
-from server.engine.load.loading import load_engine
-from server.text.chat_template import ChatTemplate, Conversation, load_chat_template
-from server.text.tokenizer import Tokenizer, load_tokenizer
+from neuronserve.server.checkpoint.hub import resolve_model
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.text.chat_template import ChatTemplate, Conversation, load_chat_template
+from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
 from tests.parity.real_models import REAL_MODELS, RealModel
 from tests.parity.test_real_models import BLOCK_SIZE, FLOAT32_TOLERANCE, NUM_BLOCKS, answers
 

@@ -17,15 +17,15 @@ import pytest
 import torch
 import transformers
 
-from server.clock import ManualClock
-from server.config import EngineConfig, SchedulerConfig
-from server.engine.load.loading import LoadedEngine, load_engine
-from server.engine.loop import EngineLoop
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Command, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.text.tokenizer import load_tokenizer
-from server.types import Request, SamplingParams
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import EngineConfig, SchedulerConfig
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import Add, Command, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.text.tokenizer import load_tokenizer
+from neuronserve.server.types import Request, SamplingParams
 from tests.parity.real_models import REAL_MODELS, RealModel
 from tools.golden.oracle import Oracle
 

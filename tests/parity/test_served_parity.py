@@ -31,7 +31,7 @@ def directory(checkpoint_of: Callable[[str], Path]) -> Path:
 @pytest.fixture(scope="module")
 def served(directory: Path, kernel_cache: str) -> Iterator[Server]:
     options = ("--dtype", "float32", "--max-num-batched-tokens", "64", "--kernel-cache-dir", kernel_cache)
-    with running_server(directory, *options, program="server") as running:
+    with running_server(directory, *options, program="neuronserve") as running:
         yield running
 
 

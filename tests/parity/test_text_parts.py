@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from server.errors import CheckpointError
+from neuronserve.server.errors import CheckpointError
 
 TOLERANCE = 1e-5  # largest error over largest logit
 TOKENS = tuple(np.random.default_rng(1).integers(0, 101, 100).tolist())

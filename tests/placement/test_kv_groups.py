@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import AttentionSpan
-from server.device.ledger import GIB
-from server.kv_cache.blocks import NULL_BLOCK
-from server.kv_cache.manager import KVCacheManager
-from server.models.public import known_model
-from server.models.spec import ModelSpec
-from server.placement.footprint import Footprint, ServingShape, StepLimits
-from server.placement.kv_groups import MAX_GROUPS, KVGroups, KVPlace
+from neuronserve.server.config import AttentionSpan
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.models.public import known_model
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
+from neuronserve.server.placement.kv_groups import MAX_GROUPS, KVGroups, KVPlace
 
 FULL = AttentionSpan()
 CHUNK, BLOCK_SIZE = 512, 32

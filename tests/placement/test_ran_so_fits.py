@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import pytest
 
-from server.device.catalog import INSTANCES
-from server.device.instances import Instance
-from server.device.ledger import GIB, MIB
-from server.models.spec import ModelSpec
-from server.placement.core_share import CoreShare, score_bytes
-from server.placement.fit import budget_bytes
-from server.planner.plan.memory import Memory
-from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
-from server.planner.simulate.options import SimulationOptions
-from server.settings.engine import EngineSettings
+from neuronserve.planner.plan.memory import Memory
+from neuronserve.planner.plan.options import Buckets, PlanOptions, WeightDtype
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.server.device.catalog import INSTANCES
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.ledger import GIB, MIB
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.core_share import CoreShare, score_bytes
+from neuronserve.server.placement.fit import budget_bytes
+from neuronserve.server.settings.engine import EngineSettings
 
 DEFAULT_SHARE = 0.9
 

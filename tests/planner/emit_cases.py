@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from server.cost.stacks import STACKS
-from server.device.catalog import instance
-from server.device.prices import Price
-from server.planner.emit.deployment import Deployment, Promise, deployment_of
-from server.planner.emit.folder import README
-from server.planner.emit.readme import readme
-from server.planner.emit.targets import rendered
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.report import TokenPrice
-from server.planner.plan.search import plan
+from neuronserve.planner.emit.deployment import Deployment, Promise, deployment_of
+from neuronserve.planner.emit.folder import README
+from neuronserve.planner.emit.readme import readme
+from neuronserve.planner.emit.targets import rendered
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.report import TokenPrice
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.cost.stacks import STACKS
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.prices import Price
 
 GOLDEN = Path(__file__).parent / "emit_golden"
 _GIB = 2**30

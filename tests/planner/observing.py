@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from server.cost.calibration import Calibration, shipped_calibration
-from server.cost.stacks import STACKS, HostWork
-from server.device.catalog import instance
-from server.planner.model_names import resolve_shape
-from server.planner.observe.deployment import Deployment
-from server.planner.observe.fit import decode_terms
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.observe.deployment import Deployment
+from neuronserve.planner.observe.fit import decode_terms
+from neuronserve.server.cost.calibration import Calibration, shipped_calibration
+from neuronserve.server.cost.stacks import STACKS, HostWork
+from neuronserve.server.device.catalog import instance
 
 SLOTS = 32
 DEPLOYMENT = Deployment(

@@ -8,13 +8,13 @@ from itertools import product
 
 import numpy as np
 
-from server.cost.evidence import Phase, Point
-from server.cost.shape import matrix_billions
-from server.cost.terms import TERMS
-from server.cost.work import Runtime, StepWork, Work
-from server.device.catalog import instance
-from server.models.spec import ModelSpec
-from server.planner.calibrate.observation import Observation
+from neuronserve.planner.calibrate.observation import Observation
+from neuronserve.server.cost.evidence import Phase, Point
+from neuronserve.server.cost.shape import matrix_billions
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.cost.work import Runtime, StepWork, Work
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B
 
 LLAMA2_13B = ModelSpec("", 40, 5120, 13824, 40, 40, 128, 32000, 0)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.clock import NS
-from server.errors import SettingsError
-from server.planner.simulate.autoscaling import AutoscalePolicy, Autoscaling, Observation, policy_of
+from neuronserve.planner.simulate.autoscaling import AutoscalePolicy, Autoscaling, Observation, policy_of
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import SettingsError
 
 SLOTS = 10
 Seen = tuple[float, int, int, int]  # seconds, replicas, open, waiting

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from server.cost.calibration import Calibration, default_calibration
-from server.cost.terms import TERMS
-from server.errors import SettingsError
-from server.planner.calibrate import report as calibrating
-from server.planner.calibrate import serving_errors
-from server.planner.calibrate.report import CalibrationReport, run_calibrate, run_check
-from server.planner.calibrate.table import render
+from neuronserve.planner.calibrate import report as calibrating
+from neuronserve.planner.calibrate import serving_errors
+from neuronserve.planner.calibrate.report import CalibrationReport, run_calibrate, run_check
+from neuronserve.planner.calibrate.table import render
+from neuronserve.server.cost.calibration import Calibration, default_calibration
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.errors import SettingsError
 
 SAMPLE = Path(__file__).parent / "published_sample.csv"
 FEW = [str(number) for number in (
@@ -99,7 +99,7 @@ def test_a_check_never_fits(fitted: CalibrationReport, few: Path, monkeypatch: p
     def refuse(*_: object) -> None:
         raise AssertionError("a check has fitted")
 
-    monkeypatch.setattr("server.planner.calibrate.fit._least_squares", refuse)
+    monkeypatch.setattr("neuronserve.planner.calibrate.fit._least_squares", refuse)
     monkeypatch.setattr(serving_errors, "fit_serving", refuse)
     monkeypatch.setattr(calibrating, "calibrate_steps", refuse)
     checked = run_check(few, fitted.calibration)

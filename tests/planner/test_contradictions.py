@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from server.planner.calibrate.contradictions import contradicted_steps, contradictions
-from server.planner.calibrate.observation import Observation, observe
-from server.planner.calibrate.published import PublishedRow, read_rows
-from server.planner.calibrate.step_errors import group_names
+from neuronserve.planner.calibrate.contradictions import contradicted_steps, contradictions
+from neuronserve.planner.calibrate.observation import Observation, observe
+from neuronserve.planner.calibrate.published import PublishedRow, read_rows
+from neuronserve.planner.calibrate.step_errors import group_names
 from tests.planner.synthetic import observations
 
 FOLDER = Path(__file__).parent

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from loadtests.plan import make_plan
-from loadtests.scenario import load_scenario
-from server.planner.emit.deployment import deployment_of
-from server.planner.emit.folder import README
-from server.planner.emit.left_out import LeftOut
-from server.planner.emit.neuronserve import MOST_ENGINES, serve_arguments
-from server.planner.emit.targets import TARGETS, rendered
-from server.planner.plan.report import PlanReport
-from server.planner.plan.search import plan
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.scenario import load_scenario
+from neuronserve.planner.emit.deployment import deployment_of
+from neuronserve.planner.emit.folder import README
+from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit.neuronserve import MOST_ENGINES, serve_arguments
+from neuronserve.planner.emit.targets import TARGETS, rendered
+from neuronserve.planner.plan.report import PlanReport
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.planner.emit_cases import CASES, GOLDEN, PLANS, rows, written
 
 ROWS = list(rows())

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from loadtests import cli as loadtests_cli
-from loadtests.local_server import running
-from server import cli
-from server.errors import SettingsError
-from server.planner.emit.folder import README, Emission, emit
-from server.planner.emit.targets import rendered
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.report import PlanReport
-from server.planner.plan.search import plan
+from neuronserve import cli
+from neuronserve.loadtests import cli as loadtests_cli
+from neuronserve.loadtests.local_server import running
+from neuronserve.planner.emit.folder import README, Emission, emit
+from neuronserve.planner.emit.targets import rendered
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.report import PlanReport
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.errors import SettingsError
 from tests.planner.emit_cases import CASES, PLANS
 
 ROOT = Path(__file__).resolve().parents[2]

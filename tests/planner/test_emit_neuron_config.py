@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from server.config import NeuronConfig
-from server.device.neuron_config import read_additional_config, read_override_config
-from server.planner.emit import vllm_neuron, vllm_nxdi
-from server.planner.emit.deployment import Deployment
-from server.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit import vllm_neuron, vllm_nxdi
+from neuronserve.planner.emit.deployment import Deployment
+from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.server.config import NeuronConfig
+from neuronserve.server.device.neuron_config import read_additional_config, read_override_config
 from tests.planner.emit_cases import CASES
 
 each_case = pytest.mark.parametrize("d", CASES.values(), ids=CASES)

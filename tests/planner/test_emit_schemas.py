@@ -12,10 +12,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from server.planner.emit import helm, karpenter
-from server.planner.emit.left_out import LeftOut
-from server.planner.emit.sagemaker import INSTANCE_TYPES
-from server.planner.emit.targets import rendered
+from neuronserve.planner.emit import helm, karpenter
+from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit.sagemaker import INSTANCE_TYPES
+from neuronserve.planner.emit.targets import rendered
 from tests.planner.emit_cases import rows
 
 CHART = Path(__file__).resolve().parents[2] / "helm"

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from server.cost.terms import TERMS
-from server.errors import SettingsError
-from server.planner.calibrate import fit
-from server.planner.calibrate.fit import FIXED, NAMES, OPTIONAL, START, Problem, as_coefficients, as_vector
-from server.planner.calibrate.observation import Observation
+from neuronserve.planner.calibrate import fit
+from neuronserve.planner.calibrate.fit import FIXED, NAMES, OPTIONAL, START, Problem, as_coefficients, as_vector
+from neuronserve.planner.calibrate.observation import Observation
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.errors import SettingsError
 from tests.planner.synthetic import TRUTH, made_by, noisy, observations
 
 USED = tuple(NAMES.index(name) for name in TRUTH)

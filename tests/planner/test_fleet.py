@@ -12,25 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cli import main
-from server.clock import NS
-from server.config import CacheConfig, SchedulerConfig
-from server.planner.calibrate.slot_engine import SlotEngine, SlotTimes
-from server.planner.model_names import resolve_shape
-from server.planner.simulate.autoscaling import Autoscaling, policy_of
-from server.planner.simulate.fleet import Fleet, Replica
-from server.planner.simulate.options import SimulationOptions
-from server.planner.simulate.records import NEVER, Records
-from server.planner.simulate.report import SimulationReport
-from server.planner.simulate.routing import ROUTINGS, Routing
-from server.planner.simulate.scaling import Scaling
-from server.planner.simulate.simulator import Driver, run_simulation
-from server.scheduler.batching import BatchingPolicy
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.slo import Slo
-from server.workload.synthetic import SyntheticWorkload
-from server.workload.workload import Workload
+from neuronserve.cli import main
+from neuronserve.planner.calibrate.slot_engine import SlotEngine, SlotTimes
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.simulate.autoscaling import Autoscaling, policy_of
+from neuronserve.planner.simulate.fleet import Fleet, Replica
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.records import NEVER, Records
+from neuronserve.planner.simulate.report import SimulationReport
+from neuronserve.planner.simulate.routing import ROUTINGS, Routing
+from neuronserve.planner.simulate.scaling import Scaling
+from neuronserve.planner.simulate.simulator import Driver, run_simulation
+from neuronserve.server.clock import NS
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.scheduler.batching import BatchingPolicy
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.slo import Slo
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.workload import Workload
 
 USD_PER_HOUR = 3.6  # a tenth of a cent each second
 QUICK = Autoscaling("reactive", 1, 5, startup_delay_s=40, scale_down_stabilization_s=30)

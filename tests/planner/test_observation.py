@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.evidence import Point
-from server.cost.work import Runtime, StepWork
-from server.device.catalog import instance
-from server.models.public import known_model
-from server.models.spec import ModelSpec
-from server.planner.calibrate.observation import (
+from neuronserve.planner.calibrate.observation import (
     PARAMS_TOLERANCE,
     Observation,
     Unusable,
@@ -23,7 +18,12 @@ from server.planner.calibrate.observation import (
     shape_of,
     size_error,
 )
-from server.planner.calibrate.published import COLUMNS, OPTIONAL_LABELS, PublishedRow, parse_rows
+from neuronserve.planner.calibrate.published import COLUMNS, OPTIONAL_LABELS, PublishedRow, parse_rows
+from neuronserve.server.cost.evidence import Point
+from neuronserve.server.cost.work import Runtime, StepWork
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.models.public import known_model
+from neuronserve.server.models.spec import ModelSpec
 
 SHAPE = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 128256, 0)
 STATED = {

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.mock_server import MockServer, Script
-from loadtests.probe import Probe, ProbeShape
-from loadtests.specs import EndpointSpec
-from server.cli import main
-from server.config.formats import StackName
-from server.cost.calibration import Calibration, read_calibration, shipped_calibration, use_calibration
-from server.cost.stacks import STACKS
-from server.errors import SettingsError
-from server.planner.observe.deployment import Deployment
-from server.planner.observe.fit import UNKNOWNS, ObservedFit, fit_endpoint
-from server.planner.observe.observation import observations, read_report
-from server.planner.observe.result import ObservedEndpoint
+from neuronserve.cli import main
+from neuronserve.loadtests.mock_server import MockServer, Script
+from neuronserve.loadtests.probe import Probe, ProbeShape
+from neuronserve.loadtests.specs import EndpointSpec
+from neuronserve.planner.observe.deployment import Deployment
+from neuronserve.planner.observe.fit import UNKNOWNS, ObservedFit, fit_endpoint
+from neuronserve.planner.observe.observation import observations, read_report
+from neuronserve.planner.observe.result import ObservedEndpoint
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.calibration import Calibration, read_calibration, shipped_calibration, use_calibration
+from neuronserve.server.cost.stacks import STACKS
+from neuronserve.server.errors import SettingsError
 from tests.planner.observing import DEPLOYMENT, HOST, SLOTS, measured, run, truth
 
 ALONE = [(1, 100), (1, 1000), (1, 4000)]

@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from server.cli import main
-from server.config import CatalogConfig
-from server.cost.calibration import use_calibration
-from server.cost.stacks import STACKS, HostWork
-from server.device.catalog import instance, use_catalog
-from server.planner.model_names import resolve_shape
-from server.planner.observe.deployment import Deployment
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.cli import main
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.observe.deployment import Deployment
+from neuronserve.server.config import CatalogConfig
+from neuronserve.server.cost.calibration import use_calibration
+from neuronserve.server.cost.stacks import STACKS, HostWork
+from neuronserve.server.device.catalog import instance, use_catalog
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import running_server
 from tests.planner.observing import truth
 
@@ -63,7 +63,9 @@ def test_a_paced_servers_coefficients_come_back(tmp_path: Path, catalog: str, ke
     flags += ["--max-model-len", "512", "--max-num-seqs", "8", "--stack", "vllm-neuron"]
     more = ["--calibration", str(file), "--pace", "device", "--kernel-cache-dir", kernel_cache]
     right = pytest.approx({"decode_scale": DECODE, "prefill_scale": PREFILL, "slot_s": HOST.slot_s}, rel=WITHIN)
-    with running_server(DEFAULT_MODEL, *flags, *more, "--max-num-batched-tokens", "1024", program="server") as server:
+    with running_server(
+        DEFAULT_MODEL, *flags, *more, "--max-num-batched-tokens", "1024", program="neuronserve"
+    ) as server:
         assert httpx.get(f"{server.url}/inventory").json()["time"]["calibration"] == known.version
         for _ in range(TRIES):
             found = observed(server.url, tmp_path / "mine.json", flags)

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from server.cost.model import CostModel
-from server.cost.work import Runtime
-from server.device.catalog import INSTANCES, Instance, instance
-from server.device.prices import PRICE_BASES, Price, PriceBasis, Prices
-from server.errors import DeviceError, DeviceMemoryError, SettingsError
-from server.planner.model_names import NAMED
-from server.planner.plan.options import Buckets, PlanOptions
-from server.planner.plan.queueing import MAX_LOAD
-from server.planner.plan.report import Candidate, PlanReport, TokenPrice
-from server.planner.plan.search import plan, plan_model
+from neuronserve.planner.model_names import NAMED
+from neuronserve.planner.plan.options import Buckets, PlanOptions
+from neuronserve.planner.plan.queueing import MAX_LOAD
+from neuronserve.planner.plan.report import Candidate, PlanReport, TokenPrice
+from neuronserve.planner.plan.search import plan, plan_model
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.catalog import INSTANCES, Instance, instance
+from neuronserve.server.device.prices import PRICE_BASES, Price, PriceBasis, Prices
+from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsError
 
 XLARGE = instance("inf2.xlarge")
 CHAT = PlanOptions("llama-8b", input_tokens=1000, output_tokens=201, request_rate=2.0, ttft_s=1.0, tpot_s=0.05)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from server.config.formats import StackName
-from server.cost.stacks import STACK_NAMES
-from server.planner.command import View, run_plan
-from server.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.search import plan
+from neuronserve.planner.command import View, run_plan
+from neuronserve.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.stacks import STACK_NAMES
 from tests.depth import representative
 
 GRID = list(product(("llama-1b", "qwen-7b", "llama-70b"), ((200, 50), (1000, 250), (100, 600)), (0.5, 8.0)))

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from server.config.formats import WeightFormats
-from server.cost.model import CostModel
-from server.device.catalog import instance
-from server.errors import DeviceMemoryError, SettingsError
-from server.placement.encoder_footprint import encoder_bytes
-from server.planner.model_names import resolve_shape
-from server.planner.plan.encoder_table import render
-from server.planner.plan.encoders import EncoderRow, latency_s, load_within, plan_encoder
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.queueing import MAX_LOAD
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.plan.encoder_table import render
+from neuronserve.planner.plan.encoders import EncoderRow, latency_s, load_within, plan_encoder
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.queueing import MAX_LOAD
+from neuronserve.server.config.formats import WeightFormats
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import DeviceMemoryError, SettingsError
+from neuronserve.server.placement.encoder_footprint import encoder_bytes
 
 MINI = PlanOptions("sentence-transformers/all-MiniLM-L6-v2", 256, request_rate=5000.0)
 

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from server.cost.pipeline import PipelineModel
-from server.cost.speculation import Speculation
-from server.cost.work import Runtime, StepWork
-from server.device.catalog import instance
-from server.errors import DeviceError, SettingsError
-from server.placement.lora import core_lora_weights, lora_bytes
-from server.planner.emit.deployment import deployment_of
-from server.planner.model_names import resolve_decoder
-from server.planner.plan.check import simulation_of
-from server.planner.plan.memory import Beside, Memory
-from server.planner.plan.options import Buckets, PlanOptions
-from server.planner.plan.queueing import Replica
-from server.planner.plan.report import Candidate
-from server.planner.plan.search import plan
+from neuronserve.planner.emit.deployment import deployment_of
+from neuronserve.planner.model_names import resolve_decoder
+from neuronserve.planner.plan.check import simulation_of
+from neuronserve.planner.plan.memory import Beside, Memory
+from neuronserve.planner.plan.options import Buckets, PlanOptions
+from neuronserve.planner.plan.queueing import Replica
+from neuronserve.planner.plan.report import Candidate
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.cost.pipeline import PipelineModel
+from neuronserve.server.cost.speculation import Speculation
+from neuronserve.server.cost.work import Runtime, StepWork
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.placement.lora import core_lora_weights, lora_bytes
 
 TUTORIAL = PlanOptions(  # aws-neuron-sdk, trn2-llama3.3-70b-tutorial.rst: one slot, 10,000 tokens in, 1,500 out
     *("llama-3.3-70b", 10_000, 1_500, 0.005),

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from server.cost.pipeline import HOP_S, LINK_SHARE, PipelineModel
-from server.device.catalog import instance
-from server.device.groups import GROUP_REASON, instance_group
-from server.errors import DeviceError, DeviceMemoryError, SettingsError
-from server.planner.model_names import resolve_decoder
-from server.planner.plan.check import check_plan
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.search import plan
+from neuronserve.planner.model_names import resolve_decoder
+from neuronserve.planner.plan.check import check_plan
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.cost.pipeline import HOP_S, LINK_SHARE, PipelineModel
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.groups import GROUP_REASON, instance_group
+from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsError
 
 LARGE = PlanOptions("llama-3.1-405b", devices=("trn1.32xlarge",), dtypes=("bfloat16",))
 SMALL = PlanOptions("llama-3.1-8b", 1000, 200, 2.0, devices=("trn1.32xlarge",), dtypes=("bfloat16",), max_batch=8)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from server.device.catalog import instance, instances
-from server.errors import DeviceError, DeviceMemoryError
-from server.planner.model_names import resolve_decoder
-from server.planner.plan.check import simulation_of
-from server.planner.plan.loading import checkpoint_bytes
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.search import plan
-from server.settings.planner import PlanSettings
+from neuronserve.planner.model_names import resolve_decoder
+from neuronserve.planner.plan.check import simulation_of
+from neuronserve.planner.plan.loading import checkpoint_bytes
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.search import plan
+from neuronserve.planner.settings.plan import PlanSettings
+from neuronserve.server.device.catalog import instance, instances
+from neuronserve.server.errors import DeviceError, DeviceMemoryError
 
 TIGHT = PlanOptions("llama-2-13b", 200, 50, 0.1, devices=("inf2.xlarge",), dtypes=("bfloat16",), max_batch=1)
 ASKED = PlanOptions("llama-3.1-8b", 1000, 200, 1.0, max_batch=4, dtypes=("bfloat16",))

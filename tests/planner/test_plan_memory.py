@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from server.planner.model_names import NAMED
-from server.planner.plan.memory import Memory
-from server.planner.plan.options import Buckets
-from server.planner.plan.weight_types import DTYPES, WeightDtype
+from neuronserve.planner.model_names import NAMED
+from neuronserve.planner.plan.memory import Memory
+from neuronserve.planner.plan.options import Buckets
+from neuronserve.planner.plan.weight_types import DTYPES, WeightDtype
 
 LLAMA = Memory(NAMED["llama-8b"], Buckets(prefill=1024, decode=2048))
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from server.checkpoint.model_config import read_model_spec
-from server.errors import CheckpointError, SettingsError
-from server.models.public import NAMED, known_model
-from server.models.tensors import num_params
-from server.planner.model_names import resolve_decoder, resolve_shape
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.search import plan
+from neuronserve.planner.model_names import resolve_decoder, resolve_shape
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.errors import CheckpointError, SettingsError
+from neuronserve.server.models.public import NAMED, known_model
+from neuronserve.server.models.tensors import num_params
 from tools.random_checkpoint.shapes import SHAPES
 
 DEFAULT_MODEL = Path(__file__).parents[2] / "server" / "default_model"

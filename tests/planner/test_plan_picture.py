@@ -14,13 +14,13 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from server.errors import SettingsError
-from server.planner.plan import pareto
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.pareto import PricedPoint, front, points, svg, write_picture
-from server.planner.plan.report import PlanReport
-from server.planner.plan.search import plan
-from server.planner.plan.table import render
+from neuronserve.planner.plan import pareto
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.pareto import PricedPoint, front, points, svg, write_picture
+from neuronserve.planner.plan.report import PlanReport
+from neuronserve.planner.plan.search import plan
+from neuronserve.planner.plan.table import render
+from neuronserve.server.errors import SettingsError
 
 OPTIONS = PlanOptions("llama-8b", 1000, 201, 5.0, ttft_s=1.0, tpot_s=0.03)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from server.cost.pipeline import PIPELINE_REASON
-from server.errors import DeviceError, SettingsError
-from server.planner.plan.check import check_plan, simulation_of
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.queueing import Replica
-from server.planner.plan.search import plan
+from neuronserve.planner.plan.check import check_plan, simulation_of
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.queueing import Replica
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.cost.pipeline import PIPELINE_REASON
+from neuronserve.server.errors import DeviceError, SettingsError
 
 BASE = PlanOptions("llama-8b", 1000, 200, 2.0, devices=("inf2.xlarge", "inf2.48xlarge"), max_batch=16)
 PIPED = replace(BASE, pipeline_parallel_sizes=(1, 2, 4))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.planner.plan.batches import gated, longest_of
-from server.planner.plan.queueing import MAX_LOAD, Replica
-from server.planner.plan.times import Limit, MeanTimes, Wait
-from server.scheduler.batching import POLICIES
+from neuronserve.planner.plan.batches import gated, longest_of
+from neuronserve.planner.plan.queueing import MAX_LOAD, Replica
+from neuronserve.planner.plan.times import Limit, MeanTimes, Wait
+from neuronserve.server.scheduler.batching import POLICIES
 
 CHAT = Replica(prefill_s=0.1, decode_s=0.02, slots=8, output_tokens=101)
 

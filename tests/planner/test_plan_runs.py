@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import main
-from server.planner.plan import runs
-from server.planner.plan.options import Buckets, PlanOptions
-from server.planner.plan.report import PlanReport
-from server.planner.plan.search import plan
+from neuronserve.cli import main
+from neuronserve.planner.plan import runs
+from neuronserve.planner.plan.options import Buckets, PlanOptions
+from neuronserve.planner.plan.report import PlanReport
+from neuronserve.planner.plan.search import plan
 
 DEVICES = ("inf2.48xlarge", "trn1.2xlarge", "trn1.32xlarge")
 

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from server.planner.plan.columns import band, figure
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.recommendation import evidence, sentence, serve_command
-from server.planner.plan.report import PlanReport
-from server.planner.plan.search import plan
-from server.planner.plan.table import WIDE, best_batches, render
-from server.settings.serve import ServeSettings
-from server.settings.sources import load_settings
+from neuronserve.planner.plan.columns import band, figure
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.recommendation import evidence, sentence, serve_command
+from neuronserve.planner.plan.report import PlanReport
+from neuronserve.planner.plan.search import plan
+from neuronserve.planner.plan.table import WIDE, best_batches, render
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 
 CHAT = PlanOptions("llama-3.1-8b", 1000, 200, 4.0, tpot_s=0.05)
 QUESTIONS = {

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.cli import main
-from server.clock import NS
-from server.errors import SettingsError
-from server.planner.plan.check import check_plan
-from server.planner.plan.demand import Demand, with_trace
-from server.planner.plan.options import PlanOptions
-from server.planner.plan.queueing import Replica
-from server.planner.plan.search import plan
-from server.workload.workload import Workload
+from neuronserve.cli import main
+from neuronserve.planner.plan.check import check_plan
+from neuronserve.planner.plan.demand import Demand, with_trace
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.queueing import Replica
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.workload import Workload
 
 BASE = PlanOptions("llama-8b", devices=("inf2.xlarge", "inf2.48xlarge"), ttft_s=4.0, tpot_s=0.1)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.cost.work import CURRENT_SDK
-from server.errors import SettingsError
-from server.planner.calibrate.published import COLUMNS, PublishedRow, parse_rows, read_rows
+from neuronserve.planner.calibrate.published import COLUMNS, PublishedRow, parse_rows, read_rows
+from neuronserve.server.cost.work import CURRENT_SDK
+from neuronserve.server.errors import SettingsError
 
 HEADER = ",".join(COLUMNS)
 

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from server.cli import main
-from server.planner.references import MAX_RATIO, NONE_NEAR, NUM_NEAREST, Reference, nearest, prices, references
+from neuronserve.cli import main
+from neuronserve.planner.references import MAX_RATIO, NONE_NEAR, NUM_NEAREST, Reference, nearest, prices, references
 
 
 def test_the_file_has_rows_of_the_families_asked_for() -> None:
-    raw = json.loads(files("server.planner").joinpath("references.json").read_text(encoding="utf-8"))
+    raw = json.loads(files("neuronserve.planner").joinpath("references.json").read_text(encoding="utf-8"))
     names = {field.name for field in fields(Reference)}
     assert all(row.keys() <= names for row in raw["rows"])
     assert {row.instance.partition(".")[0] for row in references()} == {"g5", "g6", "g6e", "p4d", "p5"}

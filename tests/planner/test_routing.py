@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.clock import NS
-from server.errors import SettingsError
-from server.planner.model_names import resolve_shape
-from server.planner.simulate.options import SimulationOptions
-from server.planner.simulate.report import SimulationReport
-from server.planner.simulate.routing import Balancer, LeastLoaded, RoundRobin, RouterInVirtualTime, Routing
-from server.planner.simulate.simulator import run_simulation
-from server.scheduler.router import Router
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.synthetic import SyntheticWorkload
-from server.workload.workload import Workload
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.report import SimulationReport
+from neuronserve.planner.simulate.routing import Balancer, LeastLoaded, RoundRobin, RouterInVirtualTime, Routing
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.scheduler.router import Router
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.workload import Workload
 
 BLOCK = 128
 
@@ -116,7 +116,7 @@ def test_the_router_of_a_simulation_has_nothing_open_at_its_end(monkeypatch: pyt
             super().__init__(*args)
             routers.append(self)
 
-    monkeypatch.setattr("server.planner.simulate.routing.RouterInVirtualTime", Watched)
+    monkeypatch.setattr("neuronserve.planner.simulate.routing.RouterInVirtualTime", Watched)
     report = run_simulation(replace(TALK, routing="prefix-aware", max_num_queued_reqs=9))
     (router,) = routers
     assert report.completed + report.failed == len(TALK.workload)

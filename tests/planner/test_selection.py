@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from server.planner.calibrate.baselines import SIX, roofline, six_coefficients
-from server.planner.calibrate.fit import FIXED, NAMES, Problem
-from server.planner.calibrate.observation import Observation
-from server.planner.calibrate.selection import Folds, choose_terms, left_out, nested_errors
+from neuronserve.planner.calibrate.baselines import SIX, roofline, six_coefficients
+from neuronserve.planner.calibrate.fit import FIXED, NAMES, Problem
+from neuronserve.planner.calibrate.observation import Observation
+from neuronserve.planner.calibrate.selection import Folds, choose_terms, left_out, nested_errors
 from tests.planner.synthetic import SHAPES, SOURCES, TRUTH, bare, made_by, noisy, observations
 
 STEPS = noisy(observations(), 0.03)

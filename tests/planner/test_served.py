@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import main
-from server.models.families import ENCODERS, GENERATORS
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.cli import main
+from neuronserve.server.models.families import ENCODERS, GENERATORS
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import ROOT, environment
 from tools.random_checkpoint.writer import write_checkpoint
 
@@ -68,7 +68,7 @@ def test_lists_have_every_family(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_compiler_is_loaded_for_it() -> None:
     script = (
-        f"import sys; from server.cli import main; main(['models', {str(DEFAULT_MODEL)!r}]);"
+        f"import sys; from neuronserve.cli import main; main(['models', {str(DEFAULT_MODEL)!r}]);"
         "sys.exit('numba' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), capture_output=True, check=False)

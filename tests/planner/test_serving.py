@@ -10,16 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.cost.calibration import default_calibration
-from server.cost.stacks import HostWork
-from server.planner.calibrate.load_generators import Clients, LoadTest, OutputLengths, stop_rate
-from server.planner.calibrate.observation import Unusable
-from server.planner.calibrate.pattern_search import CLIENTS, fit_serving, knobs, value_of, with_value
-from server.planner.calibrate.published import PublishedRow, read_rows
-from server.planner.calibrate.report import run_calibrate, run_check
-from server.planner.calibrate.serving import QUANTITIES, TGI_1, ServingCoefficients, ServingRow, serving_rows, stack_of
-from server.planner.calibrate.serving_errors import calibrate_serving
-from server.scheduler.batching import POLICIES, BatchingPolicy
+from neuronserve.planner.calibrate.load_generators import Clients, LoadTest, OutputLengths, stop_rate
+from neuronserve.planner.calibrate.observation import Unusable
+from neuronserve.planner.calibrate.pattern_search import CLIENTS, fit_serving, knobs, value_of, with_value
+from neuronserve.planner.calibrate.published import PublishedRow, read_rows
+from neuronserve.planner.calibrate.report import run_calibrate, run_check
+from neuronserve.planner.calibrate.serving import (
+    QUANTITIES,
+    TGI_1,
+    ServingCoefficients,
+    ServingRow,
+    serving_rows,
+    stack_of,
+)
+from neuronserve.planner.calibrate.serving_errors import calibrate_serving
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.cost.stacks import HostWork
+from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
 
 SAMPLE = Path(__file__).parent / "serving_sample.csv"
 

@@ -13,26 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from server.config.formats import StackName
-from server.cost.calibration import default_calibration
-from server.cost.model import CostModel
-from server.cost.pricer import StepPricer
-from server.cost.stacks import STACKS, Stack
-from server.cost.work import Runtime
-from server.device.catalog import instance
-from server.errors import DeviceError, DeviceMemoryError, SettingsError
-from server.models.spec import ModelSpec
-from server.planner.model_names import NAMED
-from server.planner.simulate.options import SimulationOptions
-from server.planner.simulate.simulator import run_simulation
-from server.planner.simulate.statistics import Spread
-from server.planner.simulate.table import render
-from server.scheduler.batching import POLICIES
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.slo import Slo
-from server.workload.synthetic import SyntheticWorkload
-from server.workload.workload import Workload
+from neuronserve.planner.model_names import NAMED
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.planner.simulate.statistics import Spread
+from neuronserve.planner.simulate.table import render
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.cost.stacks import STACKS, Stack
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.slo import Slo
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.workload import Workload
 
 MODEL = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 2)

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import CacheConfig, SchedulerConfig
-from server.cost.model import CostModel
-from server.cost.pricer import StepPricer
-from server.device.catalog import instance
-from server.models.spec import ModelSpec
-from server.planner.simulate.records import NEVER, EngineTotals, Records
-from server.planner.simulate.scheduled_engine import ScheduledEngine
-from server.planner.simulate.simulator import Driver
-from server.scheduler.batching import POLICIES
-from server.workload.workload import Workload
+from neuronserve.planner.simulate.records import NEVER, EngineTotals, Records
+from neuronserve.planner.simulate.scheduled_engine import ScheduledEngine
+from neuronserve.planner.simulate.simulator import Driver
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.workload.workload import Workload
 
 # Deep and narrow: a prompt takes as long as a few decode steps, so that arrivals fall into runs of them.
 MODEL = ModelSpec("Tiny", 64, 256, 512, 4, 2, 64, 1000, 4096)

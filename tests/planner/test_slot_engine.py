@@ -7,13 +7,13 @@ from math import floor
 import numpy as np
 import pytest
 
-from server.config import CacheConfig, SchedulerConfig
-from server.planner.calibrate.slot_engine import SlotEngine, SlotTimes
-from server.planner.simulate.records import Records
-from server.planner.simulate.routing import RoundRobin
-from server.planner.simulate.simulator import Driver
-from server.scheduler.batching import POLICIES, BatchingPolicy
-from server.workload.workload import Workload
+from neuronserve.planner.calibrate.slot_engine import SlotEngine, SlotTimes
+from neuronserve.planner.simulate.records import Records
+from neuronserve.planner.simulate.routing import RoundRobin
+from neuronserve.planner.simulate.simulator import Driver
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
+from neuronserve.server.workload.workload import Workload
 
 HOST_NS = tuple(10 * max(0, busy - 1) for busy in range(9))  # of each busy slot beyond the first
 TIMES = SlotTimes(prefill_ns=1000, decode_ns=100, host_ns=HOST_NS, request_host_ns=50)

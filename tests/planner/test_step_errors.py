@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from server.cost.evidence import Evidence
-from server.planner.calibrate.observation import Observation
-from server.planner.calibrate.step_errors import (
+from neuronserve.planner.calibrate.observation import Observation
+from neuronserve.planner.calibrate.step_errors import (
     REPEATS,
     ROOFLINE,
     SIX,
@@ -21,6 +20,7 @@ from server.planner.calibrate.step_errors import (
     repeat_spread,
     stats_of,
 )
+from neuronserve.server.cost.evidence import Evidence
 from tests.planner.synthetic import SOURCES, TRUTH, bare, made_by, noisy, observations
 
 STEPS = noisy(made_by(TRUTH, bare(observations())), 0.03)

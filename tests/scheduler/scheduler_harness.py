@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from server.config import AttentionSpan, CacheConfig, SchedulerConfig
-from server.config.formats import Batching
-from server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
-from server.kv_cache.manager import KVCacheManager
-from server.scheduler.batching import POLICIES
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult, TokenEvent
+from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
+from neuronserve.server.config.formats import Batching
+from neuronserve.server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult, TokenEvent
 
 VOCAB = 11
 FULL = (AttentionSpan(),)

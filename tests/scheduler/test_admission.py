@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import bench, request
 
-from server.config import AttentionSpan, CacheConfig
-from server.errors import InvalidRequest, QueueFull
-from server.scheduler.admission import check_queue, resolve_max_tokens
+from neuronserve.server.config import AttentionSpan, CacheConfig
+from neuronserve.server.errors import InvalidRequest, QueueFull
+from neuronserve.server.scheduler.admission import check_queue, resolve_max_tokens
 
 ROOMY = CacheConfig(num_blocks=1000, block_size=16)
 

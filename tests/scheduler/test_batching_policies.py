@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
-from server.config.formats import Batching
-from server.scheduler.batching import POLICIES
-from server.types import StepPlan
+from neuronserve.server.config.formats import Batching
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.types import StepPlan
 
 
 def shapes(batching: Batching, chunk: int | None = None) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import request
 
-from server.scheduler.comebacks import GAP, LATE_S, MAX_KEPT, MOST_S, NUM_JUDGED, Comebacks
+from neuronserve.server.scheduler.comebacks import GAP, LATE_S, MAX_KEPT, MOST_S, NUM_JUDGED, Comebacks
 
 
 def refused(comebacks: Comebacks, number: int, now: float, wait_s: float = 1.0, service_s: float = 2.0) -> float:

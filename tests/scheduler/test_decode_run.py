@@ -9,13 +9,13 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from scheduler_harness import FULL, GROUPS, request
 
-from server.config import AttentionSpan, CacheConfig, SchedulerConfig
-from server.errors import InvalidRequest
-from server.kv_cache.manager import KVCacheManager
-from server.scheduler.admission import resolve_max_tokens
-from server.scheduler.batching import POLICIES
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SampledToken, StepPlan, StepResult
+from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.admission import resolve_max_tokens
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SampledToken, StepPlan, StepResult
 
 MAX_MODEL_LEN = 40
 TOKENS = st.sampled_from([7, 8])  # few, so that what is generated may be what others ask for

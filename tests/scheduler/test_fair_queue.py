@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
-from server.kv_cache.hashing import HashChain
-from server.kv_cache.manager import SequenceBlocks
-from server.scheduler.fair_queue import MAX_REMEMBERED, FairQueue
-from server.scheduler.queue import OrderedQueue
-from server.scheduler.sequence import Sequence
-from server.types import Request
+from neuronserve.server.kv_cache.hashing import HashChain
+from neuronserve.server.kv_cache.manager import SequenceBlocks
+from neuronserve.server.scheduler.fair_queue import MAX_REMEMBERED, FairQueue
+from neuronserve.server.scheduler.queue import OrderedQueue
+from neuronserve.server.scheduler.sequence import Sequence
+from neuronserve.server.types import Request
 
 
 def of(tenant: str, request_id: str, prompt: list[int], max_tokens: int = 4, arrival_time: float = 0.0) -> Request:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from server.scheduler.finish import LENGTH, STOP, Finish, check_finish
-from server.types import SamplingParams
+from neuronserve.server.scheduler.finish import LENGTH, STOP, Finish, check_finish
+from neuronserve.server.types import SamplingParams
 
 EOS, STOPPER, PLAIN = 2, 50, 9
 

@@ -10,10 +10,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scheduler_harness import request
 
-from server.scheduler.batching import POLICIES
-from server.scheduler.forecast import EngineLoad, Forecast, StepTimes
-from server.scheduler.lengths import Lengths, Running
-from server.types import StepReport
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.scheduler.forecast import EngineLoad, Forecast, StepTimes
+from neuronserve.server.scheduler.lengths import Lengths, Running
+from neuronserve.server.types import StepReport
 
 STEP_S, TOKEN_S = 0.01, 0.0005  # of the engines here
 BUDGET = 16

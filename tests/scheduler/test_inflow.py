@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.scheduler.inflow import FORGOTTEN_S, LEAST_S, MAX_KEPT, MEMORY_S, MOST, Inflow
+from neuronserve.server.scheduler.inflow import FORGOTTEN_S, LEAST_S, MAX_KEPT, MEMORY_S, MOST, Inflow
 
 
 def steady(

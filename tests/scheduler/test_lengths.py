@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.scheduler.lengths import MAX_OPEN, MAX_TENANTS, Lengths, Running
+from neuronserve.server.scheduler.lengths import MAX_OPEN, MAX_TENANTS, Lengths, Running
 
 MOST = 1000  # tokens that each may have
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.scheduler.margins import IN_TIME, MAX_KEPT, NUM_ERRORS_KEPT, Margins
+from neuronserve.server.scheduler.margins import IN_TIME, MAX_KEPT, NUM_ERRORS_KEPT, Margins
 
 FORESEEN_S = 5.0
 

@@ -9,12 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import CacheConfig, PoolingLimits, SchedulerConfig
-from server.kv_cache.manager import KVCacheManager
-from server.scheduler.pooling import PoolingScheduler
-from server.scheduler.scheduler import Scheduler
-from server.scheduler.shared import SharedScheduler
-from server.types import PoolingParams, Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
+from neuronserve.server.config import CacheConfig, PoolingLimits, SchedulerConfig
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.pooling import PoolingScheduler
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.scheduler.shared import SharedScheduler
+from neuronserve.server.types import (
+    PoolingParams,
+    Request,
+    SampledToken,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+    TokenEvent,
+)
 
 LIMITS = PoolingLimits(max_num_texts=4, max_num_tokens=32, max_length=20)
 

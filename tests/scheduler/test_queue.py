@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import request
 
-from server.kv_cache.hashing import HashChain
-from server.kv_cache.manager import SequenceBlocks
-from server.scheduler.queue import OrderedQueue
-from server.scheduler.sequence import Sequence
+from neuronserve.server.kv_cache.hashing import HashChain
+from neuronserve.server.kv_cache.manager import SequenceBlocks
+from neuronserve.server.scheduler.queue import OrderedQueue
+from neuronserve.server.scheduler.sequence import Sequence
 
 
 def sequence(request_id: str, arrival_time: float = 0.0, priority: int = 0) -> Sequence:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from server.config import CacheConfig
-from server.errors import EngineDead
-from server.kv_cache.hashing import HashChain
-from server.scheduler.prefix_index import PrefixIndex
-from server.scheduler.router import LOAD_MARGIN, TOKENS_PER_HIT, EngineView, Router, choose
-from server.types import Request, SamplingParams
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.errors import EngineDead
+from neuronserve.server.kv_cache.hashing import HashChain
+from neuronserve.server.scheduler.prefix_index import PrefixIndex
+from neuronserve.server.scheduler.router import LOAD_MARGIN, TOKENS_PER_HIT, EngineView, Router, choose
+from neuronserve.server.types import Request, SamplingParams
 
 BLOCK = 4
 CACHE = CacheConfig(num_blocks=33, block_size=BLOCK)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from scheduler_harness import VOCAB, bench, request
 
-from server.config import CacheConfig, SchedulerConfig
-from server.engine.fake_runner import expected_tokens
-from server.kv_cache.manager import KVCacheManager
-from server.scheduler.scheduler import Scheduler
-from server.types import ScheduledSeq, StepPlan
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.engine.fake_runner import expected_tokens
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import ScheduledSeq, StepPlan
 
 
 def ids(seqs: tuple[ScheduledSeq, ...]) -> list[str]:

@@ -6,11 +6,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from scheduler_harness import FULL, GROUPS, Bench, bench, request
 
-from server.config import CacheConfig
-from server.errors import InvalidRequest
-from server.scheduler.admission import resolve_max_tokens
-from server.scheduler.batching import POLICIES
-from server.types import Request
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.scheduler.admission import resolve_max_tokens
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.types import Request
 
 MAX_MODEL_LEN = 24
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
-from server.scheduler.fair_queue import MAX_REMEMBERED
-from server.scheduler.turns import Turns, Waiting
-from server.types import Request, ServedTokens
+from neuronserve.server.scheduler.fair_queue import MAX_REMEMBERED
+from neuronserve.server.scheduler.turns import Turns, Waiting
+from neuronserve.server.types import Request, ServedTokens
 
 OUTPUT = 5  # tokens of each sequence here
 Rows = st.lists(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from server.api.faults.rule_file import read_rules
-from server.survival.survive import Run, judged
-from server.survival.trials import TRIALS, rules
+from neuronserve.testkit.faults.rule_file import read_rules
+from neuronserve.testkit.survival.survive import Run, judged
+from neuronserve.testkit.survival.trials import TRIALS, rules
 from tests.api.serving import PATIENCE_S, environment, run_command
 
 # A client of nothing but the standard library. CAREFUL: tries again until a stream is whole.
@@ -51,7 +51,18 @@ def survive(tmp_path: Path, kernel_cache: str, client: str, *flags: str) -> tupl
     """Exit code, verdicts by trial, and everything printed."""
     script, report = tmp_path / "client.py", tmp_path / "report.json"
     script.write_text(client)
-    argv = [sys.executable, "-m", "server", "survive", "--json", str(report), *flags, "--", sys.executable, str(script)]
+    argv = [
+        sys.executable,
+        "-m",
+        "neuronserve",
+        "survive",
+        "--json",
+        str(report),
+        *flags,
+        "--",
+        sys.executable,
+        str(script),
+    ]
     env = environment(NEURONSERVE_KERNEL_CACHE_DIR=kernel_cache)
     ran = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     found = json.loads(report.read_text()) if report.exists() else []

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from server.errors import CheckpointError, InvalidRequest, SettingsError
-from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation, load_chat_template
-from server.text.template_process import TemplateProcess
+from neuronserve.server.errors import CheckpointError, InvalidRequest, SettingsError
+from neuronserve.server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation, load_chat_template
+from neuronserve.server.text.template_process import TemplateProcess
 
 HELLO = [{"role": "user", "content": "hi"}]
 

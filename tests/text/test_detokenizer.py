@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
-import server
-from server.text.detokenizer import Detokenizer, StopStrings, TextStream
-from server.text.tokenizer import Tokenizer, load_tokenizer
+from neuronserve import server
+from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
+from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
 
 
 def byte_level(extra: Sequence[str] = ()) -> Tokenizer:

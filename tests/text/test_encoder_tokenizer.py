@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.errors import CheckpointError
-from server.text.encoder_tokenizer import EncoderTokenizer, stated_length
-from server.text.tokenizer import Tokenizer
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.text.encoder_tokenizer import EncoderTokenizer, stated_length
+from neuronserve.server.text.tokenizer import Tokenizer
 from tests.encoders import tiny_tokenizer, write_json
 
 CLS, SEP = 2, 3

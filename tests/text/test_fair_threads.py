@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from server.text.fair_threads import FairThreads, is_large, owner
+from neuronserve.server.text.fair_threads import FairThreads, is_large, owner
 from tests.api.serving import PATIENCE_S, until
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from server.errors import QueueFull
-from server.settings.model import DEFAULT_MODEL as MODEL
-from server.text.grammar import MAX_GRAMMAR_CHARS, GrammarError, Kind, load_grammar_tokenizer
-from server.text.grammar_process import MAX_WAITING, GrammarProcess
+from neuronserve.server.errors import QueueFull
+from neuronserve.server.settings.model import DEFAULT_MODEL as MODEL
+from neuronserve.server.text.grammar import MAX_GRAMMAR_CHARS, GrammarError, Kind, load_grammar_tokenizer
+from neuronserve.server.text.grammar_process import MAX_WAITING, GrammarProcess
 
 
 @pytest.fixture(scope="module")

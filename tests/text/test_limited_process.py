@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from server.device import fork_server
-from server.text.limited_process import Handler, LimitedPool, LimitedProcess, Refusal, Work
-from server.text.memory_limit import LIMITS, MemoryLimit
+from neuronserve.server.host import fork_server
+from neuronserve.server.text.limited_process import Handler, LimitedPool, LimitedProcess, Refusal, Work
+from neuronserve.server.text.memory_limit import LIMITS, MemoryLimit
 
 MIB = 1 << 20
 LIMIT = 512 * MIB
@@ -61,7 +61,7 @@ def test_a_lower_limit_of_the_address_space_that_was_there_stays() -> None:
     """As `ulimit -v` sets it, or a batch system's queue."""
     lower = f"""
 import resource
-from server.text.memory_limit import limit_own_memory
+from neuronserve.server.text.memory_limit import limit_own_memory
 resource.setrlimit(resource.RLIMIT_AS, ({8 << 30}, {8 << 30}))
 limit_own_memory("address_space", {16 << 30})
 assert resource.getrlimit(resource.RLIMIT_AS) == ({8 << 30}, {8 << 30})

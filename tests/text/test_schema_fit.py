@@ -10,11 +10,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.settings.model import DEFAULT_MODEL as MODEL
-from server.text.grammar import GrammarError
-from server.text.grammar_process import GrammarProcess
-from server.text.schema_check import UNCHECKED, SchemaChecks
-from server.text.schema_fit import Fit
+from neuronserve.server.settings.model import DEFAULT_MODEL as MODEL
+from neuronserve.server.text.grammar import GrammarError
+from neuronserve.server.text.grammar_process import GrammarProcess
+from neuronserve.server.text.schema_check import UNCHECKED, SchemaChecks
+from neuronserve.server.text.schema_fit import Fit
 
 KEYS: Any = {"type": "object", "additionalProperties": {"type": "integer"}}
 PART: Any = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from server.settings.model import DEFAULT_MODEL
-from server.text.tokenizer import Tokenizer, load_tokenizer
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
 
 TEXTS = st.lists(
     st.text(max_size=20)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.errors import CheckpointError
-from server.text import tokenizer as tokenizer_module
-from server.text.generation_config import load_generation_defaults
-from server.text.tokenizer import load_tokenizer
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.text import tokenizer as tokenizer_module
+from neuronserve.server.text.generation_config import load_generation_defaults
+from neuronserve.server.text.tokenizer import load_tokenizer
 from tests.api.serving import VOCAB_SIZE, write_checkpoint
 
 

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from loadtests.plan import make_plan
-from loadtests.records import RequestRecord
-from server.clock import NS
-from server.config.formats import StackName
-from server.cost.stacks import STACK_NAMES
-from server.planner.plan.check import ServiceFigures, compared, simulation_of
-from server.planner.simulate.simulator import run_simulation
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.loadtests.records import RequestRecord
+from neuronserve.planner.plan.check import ServiceFigures, compared, simulation_of
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.clock import NS
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.stacks import STACK_NAMES
 from tools.agreement_check import LIMIT, CheckedWorkload, measured, planned, serve_flags, simulated, verdict
 
 SOME = ServiceFigures(0.02, 0.003, 1000.0, 0.1)

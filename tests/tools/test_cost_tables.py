@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from server.cost.terms import TERMS
+from neuronserve.server.cost.terms import TERMS
 from tools.doc_tables import DOCS
 
 

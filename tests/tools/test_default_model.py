@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from server.checkpoint.model_config import read_model_spec
-from server.models.tensors import num_params
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.models.tensors import num_params
 from tools.default_model import evaluate
 from tools.default_model.backend import END_IDS, GeneratedIds, until_end
 from tools.default_model.batches import BatchPlan, steps

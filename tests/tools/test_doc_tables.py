@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from server.cost.calibration import ErrorStats, shipped_calibration
-from server.models.families import GENERATORS
-from server.text.parsers.formats import CALLS
+from neuronserve.server.cost.calibration import ErrorStats, shipped_calibration
+from neuronserve.server.models.families import GENERATORS
+from neuronserve.server.text.parsers.formats import CALLS
 from tools.cost_tables import blocks
 from tools.doc_tables import DOCS, PAGES, main, written
 from tools.family_table import REAL, SHAPE_OF, TOOLS

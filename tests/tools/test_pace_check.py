@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.clock import NS
-from server.cost.model import CostModel
-from server.device.catalog import instance
-from server.planner.model_names import resolve_shape
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tools.pace_check import INPUT_LEN, REQUESTS_PER_CLIENT, simulated
 
 INVENTORY = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.config import EngineConfig
-from server.engine.load.loading import load_engine
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.depth import representative
 from tools.precompile import compile_levels, kernels
 

@@ -14,9 +14,9 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.model_config import read_model_spec
-from server.models.tensors import num_params, tensor_shapes
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.models.tensors import num_params, tensor_shapes
 from tools.random_checkpoint.__main__ import main
 from tools.random_checkpoint.shapes import SHAPES, TINY
 from tools.random_checkpoint.tokenizer import MAX_VOCAB, MIN_VOCAB, SPECIAL, special_token_ids, tokenizer_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.planner.simulate.simulator import run_simulation
+from neuronserve.planner.simulate.simulator import run_simulation
 from tools.simulate_speed import loaded, main
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.planner.plan.check import simulate_candidate
+from neuronserve.planner.plan.check import simulate_candidate
 from tools.stack_agreement import SHAPES, errors, quantiles_s
 
 

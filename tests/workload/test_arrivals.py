@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.clock import NS
-from server.errors import SettingsError
-from server.workload.arrivals import Arrivals, Ramp
-from server.workload.workload import FloatArray, IntArray
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.arrivals import Arrivals, Ramp
+from neuronserve.server.workload.workload import FloatArray, IntArray
 
 
 def times(arrivals: Arrivals, size: int, seed: int = 3) -> IntArray:

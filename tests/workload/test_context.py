@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.errors import SettingsError
-from server.workload.context import fit_context
-from server.workload.workload import Workload
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.context import fit_context
+from neuronserve.server.workload.workload import Workload
 
 LONG = Workload(
     "w",

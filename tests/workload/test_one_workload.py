@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from loadtests.plan import Plan, make_plan
-from loadtests.prompts import IdPrompt
-from loadtests.scenario import load_scenario
-from server.cli import main
-from server.planner.model_names import resolve_shape
-from server.planner.simulate.options import SimulationOptions
-from server.planner.simulate.simulator import run_simulation
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.synthetic import SyntheticWorkload
-from server.workload.traces import read_trace
-from server.workload.workload import Workload
+from neuronserve.cli import main
+from neuronserve.loadtests.plan import Plan, make_plan
+from neuronserve.loadtests.prompts import IdPrompt
+from neuronserve.loadtests.scenario import load_scenario
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.traces import read_trace
+from neuronserve.server.workload.workload import Workload
 
 Request = tuple[float, int, int]  # seconds, tokens of the prompt and of the answer
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.clock import NS
-from server.errors import SettingsError
-from server.workload.arrivals import Arrivals
-from server.workload.lengths import LengthRange
-from server.workload.sharegpt import COUNTS, INPUT_EDGES, OUTPUT_EDGES, sharegpt_workload
-from server.workload.synthetic import SyntheticWorkload, random_stream
-from server.workload.workload import Workload
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.sharegpt import COUNTS, INPUT_EDGES, OUTPUT_EDGES, sharegpt_workload
+from neuronserve.server.workload.synthetic import SyntheticWorkload, random_stream
+from neuronserve.server.workload.workload import Workload
 
 CHAT = SyntheticWorkload(20_000, Arrivals(50.0), LengthRange(100, 200), LengthRange(7, 7), seed=3)
 FIELDS = ("arrival_ns", "input_len", "output_len")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from server.typed_json import decode
+from neuronserve.server.typed_json import decode
 from tools.default_model.chat import PACKAGE_DIR
 from tools.default_model.corpus import FAMILIES
 

@@ -8,13 +8,13 @@ from typing import get_args
 
 import numpy as np
 
-from server.clock import MonotonicClock
-from server.config import EngineConfig
-from server.config.formats import Quantization, WeightFormat
-from server.engine.load.loading import load_engine
-from server.kv_cache.manager import KVCacheManager
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams
+from neuronserve.server.clock import MonotonicClock
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import Quantization, WeightFormat
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams
 from tools.default_model.backend import END_IDS, GeneratedIds, until_end
 
 MAX_MODEL_LEN = 2048

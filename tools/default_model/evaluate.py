@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
-from server.config.formats import Dtype, Quantization, WeightFormat
+from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
 from tools.default_model.backend import Backend, GeneratedIds
 from tools.default_model.chat import PACKAGE_DIR, Chat
 from tools.default_model.corpus import FAMILIES, held_out_item, system_prompt

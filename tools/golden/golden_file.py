@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from server.typed_json import decode
+from neuronserve.server.typed_json import decode
 from tools.golden.sequences import TokenSequence
 from tools.random_checkpoint.writer import Options, write_checkpoint
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from server.errors import CheckpointError
+from neuronserve.server.errors import CheckpointError
 from tools.random_checkpoint.shapes import SHAPES
 from tools.random_checkpoint.writer import TORCH_DTYPES, Options, write_checkpoint
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from server.checkpoint.lora_adapter import module_widths
-from server.checkpoint.model_config import read_model_spec
-from server.models.decoder import decoder_graph
-from server.placement.adapters import adaptable
+from neuronserve.server.checkpoint.lora_adapter import module_widths
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.placement.adapters import adaptable
 
 PREFIX = "base_model.model."
 

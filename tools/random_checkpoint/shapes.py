@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.models.families import own_keys
-from server.models.public import NAMED
+from neuronserve.server.models.families import own_keys
+from neuronserve.server.models.public import NAMED
 from tools.random_checkpoint.attention_shapes import TINY_ATTENTION
 from tools.random_checkpoint.expert_shapes import TINY_EXPERTS
 from tools.random_checkpoint.tokenizer import END_OF_TEXT, END_OF_TURN, special_token_ids

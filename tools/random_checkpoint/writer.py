@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.checkpoint.fused_experts import EXPERT
-from server.models.families import model_spec_of
-from server.models.spec import ModelSpec
-from server.models.tensors import tensor_shapes
+from neuronserve.server.checkpoint.fused_experts import EXPERT
+from neuronserve.server.models.families import model_spec_of
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import tensor_shapes
 from tools.random_checkpoint.safetensors_writer import Layout, split, write_safetensors
 from tools.random_checkpoint.shapes import SHAPES
 from tools.random_checkpoint.tokenizer import generation_config, tokenizer_config, tokenizer_json

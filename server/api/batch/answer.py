@@ -11,28 +11,28 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from server.api.batch.lines import BatchLine
-from server.api.dialects import chat, completions, embeddings
-from server.api.dialects.messages import run as messages
-from server.api.dialects.responses import prepare as responses
-from server.api.errors import as_request_error, error_object
-from server.api.http.body import parse
-from server.api.http.origin import Origin
-from server.api.keys.ring import Caller
-from server.api.pipeline.respond import whole_answer
-from server.api.service import Service
-from server.api.store.records import LineResult
-from server.api.wire.batches import Endpoint
-from server.api.wire.chat import ChatRequest
-from server.api.wire.completions import CompletionRequest
-from server.api.wire.generation import INT32
-from server.api.wire.message import MessagesUsage
-from server.api.wire.messages import MessagesRequest
-from server.api.wire.pooling import EmbeddingRequest
-from server.api.wire.response import ResponseUsage
-from server.api.wire.responses import ResponsesRequest
-from server.api.wire.usage import PoolingUsage, Usage
-from server.errors import EngineLost, InvalidRequest
+from neuronserve.server.api.batch.lines import BatchLine
+from neuronserve.server.api.dialects import chat, completions, embeddings
+from neuronserve.server.api.dialects.messages import run as messages
+from neuronserve.server.api.dialects.responses import prepare as responses
+from neuronserve.server.api.errors import as_request_error, error_object
+from neuronserve.server.api.http.body import parse
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.keys.ring import Caller
+from neuronserve.server.api.pipeline.respond import whole_answer
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.store.records import LineResult
+from neuronserve.server.api.wire.batches import Endpoint
+from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.api.wire.completions import CompletionRequest
+from neuronserve.server.api.wire.generation import INT32
+from neuronserve.server.api.wire.message import MessagesUsage
+from neuronserve.server.api.wire.messages import MessagesRequest
+from neuronserve.server.api.wire.pooling import EmbeddingRequest
+from neuronserve.server.api.wire.response import ResponseUsage
+from neuronserve.server.api.wire.responses import ResponsesRequest
+from neuronserve.server.api.wire.usage import PoolingUsage, Usage
+from neuronserve.server.errors import EngineLost, InvalidRequest
 
 PRIORITY = INT32  # behind whatever somebody waits for
 LATER = (429, 503)  # states that pass: the queue is full, an engine starts anew

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from typing import Any, Literal, TypeVar
 
-from server.api.batch.answer import Worker
-from server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
-from server.api.batch.slots import Slots
-from server.api.errors import StorageFull
-from server.api.service import Service
-from server.api.store.batches import BatchStore
-from server.api.store.files import FileLabel, FileStore
-from server.api.store.records import LineResult, StoredBatch, StoredFile
+from neuronserve.server.api.batch.answer import Worker
+from neuronserve.server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
+from neuronserve.server.api.batch.slots import Slots
+from neuronserve.server.api.errors import StorageFull
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.store.batches import BatchStore
+from neuronserve.server.api.store.files import FileLabel, FileStore
+from neuronserve.server.api.store.records import LineResult, StoredBatch, StoredFile
 
 log = logging.getLogger("neuronserve.batch")
 PURPOSE = "batch_output"

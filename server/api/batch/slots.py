@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from server.api.service import Service
+from neuronserve.server.api.service import Service
 
 SHARE = 0.75  # of the running sequences; the scheduler takes no slot away, so the rest must be free at once
 POLL_S = 0.05  # others come and go unseen

@@ -7,26 +7,33 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of
-from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.generation import AnyGeneration
-from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
-from server.api.pipeline.output_format import requested_format
-from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, content_text, most_tokens, template_source
-from server.api.pipeline.respond import respond
-from server.api.pipeline.room import require_room
-from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
-from server.api.pipeline.start import generation_of, num_choices
-from server.api.pipeline.stream_options import stream_usage
-from server.api.pipeline.text_chunks import TextChunks
-from server.api.pipeline.validate import validate
-from server.api.service import ServedModel, Service, ServiceOf
-from server.api.tools.message import MessagePart, MessageReader, whole_calls
-from server.api.tools.plan import tool_plan
-from server.api.tools.reasoning import OutputPlan, compile_output, keep_tags, output_plan
-from server.api.wire.chat import (
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
+from neuronserve.server.api.pipeline.output_format import requested_format
+from neuronserve.server.api.pipeline.prompts import (
+    Prompt,
+    chat_prompt,
+    check_ids,
+    content_text,
+    most_tokens,
+    template_source,
+)
+from neuronserve.server.api.pipeline.respond import respond
+from neuronserve.server.api.pipeline.room import require_room
+from neuronserve.server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from neuronserve.server.api.pipeline.start import generation_of, num_choices
+from neuronserve.server.api.pipeline.stream_options import stream_usage
+from neuronserve.server.api.pipeline.text_chunks import TextChunks
+from neuronserve.server.api.pipeline.validate import validate
+from neuronserve.server.api.service import ServedModel, Service, ServiceOf
+from neuronserve.server.api.tools.message import MessagePart, MessageReader, whole_calls
+from neuronserve.server.api.tools.plan import tool_plan
+from neuronserve.server.api.tools.reasoning import OutputPlan, compile_output, keep_tags, output_plan
+from neuronserve.server.api.wire.chat import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -37,8 +44,8 @@ from server.api.wire.chat import (
     ChatRequest,
     OpeningDelta,
 )
-from server.api.wire.usage import PromptLogprobs
-from server.errors import InvalidRequest
+from neuronserve.server.api.wire.usage import PromptLogprobs
+from neuronserve.server.errors import InvalidRequest
 
 router = APIRouter()
 TEMPLATE_FIELDS = ("reasoning_effort", "verbosity")  # given to the chat template, which may know them

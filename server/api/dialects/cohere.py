@@ -5,16 +5,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of
-from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import Float32, answered, new_id, shown
-from server.api.pipeline.texts import Given, tokenized
-from server.api.sentences import Sentences
-from server.api.service import Service, ServiceOf
-from server.api.wire.pooling import (
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.event_stream import until_disconnect
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, shown
+from neuronserve.server.api.pipeline.texts import Given, tokenized
+from neuronserve.server.api.sentences import Sentences
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.wire.pooling import (
     ApiVersion,
     CohereEmbedAnswer,
     CohereEmbeddings,
@@ -22,8 +22,8 @@ from server.api.wire.pooling import (
     CohereEmbedRequest,
     InputUnits,
 )
-from server.errors import InvalidRequest
-from server.types import PoolingParams, TokenizedText
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.types import PoolingParams, TokenizedText
 
 router = APIRouter()
 WHOLE = -1  # as many tokens as the model takes

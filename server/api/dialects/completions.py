@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of
-from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.continuation import Continuation
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.fill_in import fill_in_prompts
-from server.api.pipeline.generation import AnyGeneration
-from server.api.pipeline.logprobs import (
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.continuation import Continuation
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.fill_in import fill_in_prompts
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.logprobs import (
     Entry,
     TextOffsets,
     TokenNames,
@@ -22,21 +22,21 @@ from server.api.pipeline.logprobs import (
     num_shown,
     prompt_logprobs,
 )
-from server.api.pipeline.prompts import Prompt, completion_prompts, most_tokens, split_prompts
-from server.api.pipeline.respond import respond
-from server.api.pipeline.stream_options import stream_usage
-from server.api.pipeline.text_chunks import TextChunks
-from server.api.service import Service, ServiceOf
-from server.api.wire.completions import (
+from neuronserve.server.api.pipeline.prompts import Prompt, completion_prompts, most_tokens, split_prompts
+from neuronserve.server.api.pipeline.respond import respond
+from neuronserve.server.api.pipeline.stream_options import stream_usage
+from neuronserve.server.api.pipeline.text_chunks import TextChunks
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.wire.completions import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
     WholeCompletionChoice,
 )
-from server.api.wire.usage import PromptLogprobs
-from server.errors import InvalidRequest
-from server.text.tokenizer import MAX_CHAR_BYTES
+from neuronserve.server.api.wire.usage import PromptLogprobs
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.tokenizer import MAX_CHAR_BYTES
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()

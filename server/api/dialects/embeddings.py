@@ -5,18 +5,18 @@ from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of
-from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import Float32, answered, shown
-from server.api.pipeline.texts import given_texts, tokenized
-from server.api.service import Service, ServiceOf
-from server.api.wire.pooling import EmbeddingItem, EmbeddingList, EmbeddingRequest
-from server.errors import InvalidRequest
-from server.link.messages import PoolingFacts
-from server.types import PoolingParams
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.event_stream import until_disconnect
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.rows import Float32, answered, shown
+from neuronserve.server.api.pipeline.texts import given_texts, tokenized
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.wire.pooling import EmbeddingItem, EmbeddingList, EmbeddingRequest
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.messages import PoolingFacts
+from neuronserve.server.types import PoolingParams
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)

@@ -6,21 +6,21 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ValidationError
 
-from server.api.errors import invalid_body
-from server.api.http.body import body_of
-from server.api.http.event_stream import frame
-from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from server.api.http.origin import origin_of
-from server.api.pipeline.continuation import Continuation
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.generation import AnyGeneration
-from server.api.pipeline.logprobs import LEAST
-from server.api.pipeline.prompts import completion_prompts, most_tokens
-from server.api.pipeline.respond import respond
-from server.api.service import ServiceOf
-from server.api.wire.completions import CompletionRequest
-from server.api.wire.generate import GenerateAnswer, GenerateMeta, GenerateRequest
-from server.errors import InvalidRequest
+from neuronserve.server.api.errors import invalid_body
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.event_stream import frame
+from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from neuronserve.server.api.http.origin import origin_of
+from neuronserve.server.api.pipeline.continuation import Continuation
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.logprobs import LEAST
+from neuronserve.server.api.pipeline.prompts import completion_prompts, most_tokens
+from neuronserve.server.api.pipeline.respond import respond
+from neuronserve.server.api.service import ServiceOf
+from neuronserve.server.api.wire.completions import CompletionRequest
+from neuronserve.server.api.wire.generate import GenerateAnswer, GenerateMeta, GenerateRequest
+from neuronserve.server.errors import InvalidRequest
 
 router = APIRouter()
 DEFAULT_MAX_TOKENS = 128

@@ -5,16 +5,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.dialects.embeddings import embedding_params
-from server.api.http.body import body_of
-from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import Float32, answered, new_id, rows_of, shown
-from server.api.pipeline.texts import given_texts, tokenized
-from server.api.service import Service, ServiceOf
-from server.api.wire.pooling import (
+from neuronserve.server.api.dialects.embeddings import embedding_params
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.event_stream import until_disconnect
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, rows_of, shown
+from neuronserve.server.api.pipeline.texts import given_texts, tokenized
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.wire.pooling import (
     ClassifyItem,
     ClassifyList,
     ClassifyRequest,
@@ -23,9 +23,9 @@ from server.api.wire.pooling import (
     PoolingList,
     TextPoolingRequest,
 )
-from server.errors import InvalidRequest
-from server.link.messages import PoolingFacts
-from server.types import PoolingParams
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.messages import PoolingFacts
+from neuronserve.server.types import PoolingParams
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)

@@ -12,15 +12,15 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of
-from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import Float32, answered, cosine, new_id
-from server.api.pipeline.texts import Given, tokenized
-from server.api.service import Service, ServiceOf
-from server.api.wire.pooling import (
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.event_stream import until_disconnect
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.rows import Float32, answered, cosine, new_id
+from neuronserve.server.api.pipeline.texts import Given, tokenized
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.wire.pooling import (
     ApiVersion,
     Document,
     PoolingBody,
@@ -34,9 +34,9 @@ from server.api.wire.pooling import (
     TeiAnswer,
     TeiItem,
 )
-from server.api.wire.usage import PoolingUsage
-from server.errors import InvalidRequest
-from server.link.messages import PoolingFacts
+from neuronserve.server.api.wire.usage import PoolingUsage
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.messages import PoolingFacts
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)

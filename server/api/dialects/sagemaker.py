@@ -6,17 +6,17 @@ from dataclasses import replace
 from fastapi import APIRouter, Request, Response
 from pydantic_core import from_json
 
-from server.api.dialects import chat, completions
-from server.api.http.body import JSON, content_type, parse
-from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, STREAM, TEXT, answered_with, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.respond import Adapter, respond, whole_answer
-from server.api.pipeline.room import require_room
-from server.api.service import Service, ServiceOf
-from server.api.wire.chat import ChatCompletion, ChatRequest
-from server.api.wire.completions import Completion, CompletionRequest
-from server.errors import InvalidRequest
+from neuronserve.server.api.dialects import chat, completions
+from neuronserve.server.api.http.body import JSON, content_type, parse
+from neuronserve.server.api.http.event_stream import until_disconnect
+from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, TEXT, answered_with, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.respond import Adapter, respond, whole_answer
+from neuronserve.server.api.pipeline.room import require_room
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
+from neuronserve.server.api.wire.completions import Completion, CompletionRequest
+from neuronserve.server.errors import InvalidRequest
 
 LINES = "application/jsonlines"
 MAX_LINES = 1024  # of one body; a batch transform sends 6 MiB at most by default

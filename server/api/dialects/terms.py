@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from server.errors import InvalidRequest
+from neuronserve.server.errors import InvalidRequest
 
 Names = Sequence[tuple[str, str]]  # each a pattern of chat's name, and the dialect's
 

@@ -10,16 +10,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import ConfigDict, Field
 
-from server import __version__
-from server.api.config import MAX_ID_CHARS, ContextOverflow
-from server.api.http.body import body_of
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.service import Service, ServiceOf
-from server.api.tools.chosen import chosen_parsers
-from server.api.wire.model import WireModel
-from server.errors import RequestError, Unavailable
-from server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
-from server.text.parsers.formats import ReasoningParserName, ToolParserName
+from neuronserve.server import __version__
+from neuronserve.server.api.config import MAX_ID_CHARS, ContextOverflow
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.errors import RequestError, Unavailable
+from neuronserve.server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
+from neuronserve.server.text.parsers.formats import ReasoningParserName, ToolParserName
 
 router = APIRouter()
 

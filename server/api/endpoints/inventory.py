@@ -8,12 +8,12 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from server import __version__
-from server.api.http.openapi import errors_of
-from server.api.service import ServedModel, Service, ServiceOf
-from server.api.tools.chosen import chosen_parsers
-from server.device.catalog import instance
-from server.link.messages import EngineInfo
+from neuronserve.server import __version__
+from neuronserve.server.api.http.openapi import errors_of
+from neuronserve.server.api.service import ServedModel, Service, ServiceOf
+from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.link.messages import EngineInfo
 
 LIBRARIES = ("numpy", "numba", "llvmlite", "tokenizers", "transformers")  # those that can change a token
 router = APIRouter()
@@ -61,7 +61,8 @@ def inventory(service: Service) -> dict[str, Any]:
         "parsers": _parsers(service),
         "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},
         "price": _price(model),
-        "faults": None if service.config.faults is None else service.config.faults.as_json(),
+        "faults": None,
+        **{name: value for addition in service.config.additions for name, value in addition.describe().items()},
         "versions": _versions(),
     }
 

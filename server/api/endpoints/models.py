@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict
 
-from server.api.errors import ANTHROPIC_HEADER
-from server.api.http.openapi import errors_of
-from server.api.service import Service, ServiceOf
-from server.api.wire.model import WireModel
-from server.errors import InvalidRequest
-from server.link.messages import EngineInfo
+from neuronserve.server.api.errors import ANTHROPIC_HEADER
+from neuronserve.server.api.http.openapi import errors_of
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.messages import EngineInfo
 
 Task = Literal["generate", "embed", "classify", "score"]
 MAX_LISTED = 1000

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import ConfigDict
 
-from server.api.dialects import chat, completions
-from server.api.http.body import body_of
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.generation import AnyGeneration
-from server.api.service import ServiceOf
-from server.api.wire.chat import ChatRequest
-from server.api.wire.completions import CompletionRequest
-from server.api.wire.generation import GenerationRequest
-from server.api.wire.model import WireModel
-from server.types import SamplingParams
+from neuronserve.server.api.dialects import chat, completions
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.service import ServiceOf
+from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.api.wire.completions import CompletionRequest
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.types import SamplingParams
 
 RESPONSES = errors_of(401, 403, 429, *OF_BODIES)
 router = APIRouter()

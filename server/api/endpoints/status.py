@@ -4,11 +4,11 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import PlainTextResponse
 
-from server import __version__
-from server.api.http.openapi import TEXT, Responses
-from server.api.phase import Phase
-from server.api.service import ServiceOf
-from server.api.wire.model import WireModel
+from neuronserve.server import __version__
+from neuronserve.server.api.http.openapi import TEXT, Responses
+from neuronserve.server.api.phase import Phase
+from neuronserve.server.api.service import ServiceOf
+from neuronserve.server.api.wire.model import WireModel
 
 router = APIRouter()
 

@@ -5,19 +5,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import ConfigDict, Field
 
-from server.api.errors import NotFound
-from server.api.http.body import body_of
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
-from server.api.service import ServedModel, ServiceOf
-from server.api.tools.plan import require_template
-from server.api.wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
-from server.api.wire.generation import MAX_IDS, TokenId
-from server.api.wire.model import WireModel
-from server.api.wire.tools import Tools, functions_of
-from server.api.wire.usage import optional
-from server.errors import InvalidRequest
-from server.text.tokenizer import read_json
+from neuronserve.server.api.errors import NotFound
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
+from neuronserve.server.api.service import ServedModel, ServiceOf
+from neuronserve.server.api.tools.plan import require_template
+from neuronserve.server.api.wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
+from neuronserve.server.api.wire.generation import MAX_IDS, TokenId
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.tools import Tools, functions_of
+from neuronserve.server.api.wire.usage import optional
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.tokenizer import read_json
 
 router = APIRouter()
 

@@ -5,12 +5,12 @@ from typing import Literal
 
 from fastapi import APIRouter
 
-from server.api.http.openapi import errors_of
-from server.api.http.origin import CallerOf
-from server.api.keys.use import UsageRow
-from server.api.service import ServedModel, ServiceOf
-from server.api.wire.model import WireModel
-from server.clock import NS
+from neuronserve.server.api.http.openapi import errors_of
+from neuronserve.server.api.http.origin import CallerOf
+from neuronserve.server.api.keys.use import UsageRow
+from neuronserve.server.api.service import ServedModel, ServiceOf
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.clock import NS
 
 router = APIRouter()
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from server.api.errors import UnsupportedMediaType, invalid_body
-from server.text.fair_threads import FairThreads, is_large
+from neuronserve.server.api.errors import UnsupportedMediaType, invalid_body
+from neuronserve.server.text.fair_threads import FairThreads, is_large
 
 JSON = "application/json"
 M = TypeVar("M", bound=BaseModel)

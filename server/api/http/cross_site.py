@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.api.errors import error_response
-from server.api.http.host_names import ANY, is_own
-from server.api.http.middleware import header
-from server.errors import InvalidRequest, RequestError
+from neuronserve.server.api.errors import error_response
+from neuronserve.server.api.http.host_names import ANY, is_own
+from neuronserve.server.api.http.middleware import header
+from neuronserve.server.errors import InvalidRequest, RequestError
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _HOST = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s/@?#\\:\[\]]+)(?::[0-9]*)?")

@@ -9,11 +9,11 @@ import asyncio
 from http import HTTPStatus
 from typing import Any
 
-from server.api.config import MAX_HEADER_BYTES
-from server.api.errors import RETRY_AFTER_S, HeadersTooLarge, TooManyConnections, error_bytes
-from server.api.http.connection_end import EndableProtocol
-from server.api.http.connections import Connections
-from server.errors import InvalidRequest, RequestError
+from neuronserve.server.api.config import MAX_HEADER_BYTES
+from neuronserve.server.api.errors import RETRY_AFTER_S, HeadersTooLarge, TooManyConnections, error_bytes
+from neuronserve.server.api.http.connection_end import EndableProtocol
+from neuronserve.server.api.http.connections import Connections
+from neuronserve.server.errors import InvalidRequest, RequestError
 
 SURPLUS_S = 5.0  # that a refused connection may take for its request
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import Request
 from starlette.responses import Response
 
-from server.errors import RequestError
+from neuronserve.server.errors import RequestError
 
 TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -6,10 +6,10 @@ from collections.abc import Awaitable
 
 import msgspec
 
-from server.api.keys.remote import KEYS, Begin, Check, CountRequest, End, Left, Message, Rows, Used
-from server.api.keys.ring import KeyRing
-from server.api.keys.use import Accounts, KeyUse
-from server.link.hub.hub import Hub
+from neuronserve.server.api.keys.remote import KEYS, Begin, Check, CountRequest, End, Left, Message, Rows, Used
+from neuronserve.server.api.keys.ring import KeyRing
+from neuronserve.server.api.keys.use import Accounts, KeyUse
+from neuronserve.server.link.hub.hub import Hub
 
 _ENCODER = msgspec.msgpack.Encoder()
 _MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from server.api.keys.key import Key, KeyLimits, Scope, digest_of
-from server.errors import SettingsError
+from neuronserve.server.api.keys.key import Key, KeyLimits, Scope, digest_of
+from neuronserve.server.errors import SettingsError
 
 if TYPE_CHECKING:
     import yaml

@@ -6,13 +6,13 @@ from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.api.errors import Forbidden, Unauthorized, error_response
-from server.api.http.middleware import header
-from server.api.keys import key
-from server.api.keys.ring import Caller, KeyRing
-from server.device.peer_user import is_same_user
-from server.errors import RequestError
-from server.text.fair_threads import owner
+from neuronserve.server.api.errors import Forbidden, Unauthorized, error_response
+from neuronserve.server.api.http.middleware import header
+from neuronserve.server.api.keys import key
+from neuronserve.server.api.keys.ring import Caller, KeyRing
+from neuronserve.server.errors import RequestError
+from neuronserve.server.host.peer_user import is_same_user
+from neuronserve.server.text.fair_threads import owner
 
 # Probes, what load balancers poll, and the files of the console, which hold nothing of this server.
 PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})

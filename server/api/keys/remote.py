@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from server.api.keys.file import OTHERS
-from server.api.keys.key import NO_LIMITS, KeyLimits
-from server.api.keys.use import MAX_NAMES, Usage
-from server.link.hub.remote import RemoteEngines
+from neuronserve.server.api.keys.file import OTHERS
+from neuronserve.server.api.keys.key import NO_LIMITS, KeyLimits
+from neuronserve.server.api.keys.use import MAX_NAMES, Usage
+from neuronserve.server.link.hub.remote import RemoteEngines
 
 KEYS = "keys"  # what the hub is asked for by the messages below, and asks itself before it says what has been used
 TELL_S = 0.2  # after which what no limit is of is told

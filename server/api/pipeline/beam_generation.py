@@ -9,19 +9,19 @@ import itertools
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
-from server.api.http.origin import Origin
-from server.api.pipeline.beams import Beam, BeamParams, BeamSearch, EndedBeam
-from server.api.pipeline.deltas import Delta, Forward
-from server.api.pipeline.generation import PlannedSequence, device_usage, failure_of
-from server.api.pipeline.prompts import Prompt
-from server.api.pipeline.room import require_room
-from server.api.pipeline.timing import Deadline
-from server.api.service import Service
-from server.api.wire.generation import GenerationRequest
-from server.api.wire.usage import PromptTokensDetails, Usage
-from server.errors import InvalidRequest
-from server.text.detokenizer import TextStream
-from server.types import Charge, Request, SamplingParams, TokenEvent
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.beams import Beam, BeamParams, BeamSearch, EndedBeam
+from neuronserve.server.api.pipeline.deltas import Delta, Forward
+from neuronserve.server.api.pipeline.generation import PlannedSequence, device_usage, failure_of
+from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.pipeline.room import require_room
+from neuronserve.server.api.pipeline.timing import Deadline
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.api.wire.usage import PromptTokensDetails, Usage
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.detokenizer import TextStream
+from neuronserve.server.types import Charge, Request, SamplingParams, TokenEvent
 
 # Each changes which tokens come, ends a text elsewhere, or is about tokens as they are drawn: beams have none of it.
 EXCLUDED = (

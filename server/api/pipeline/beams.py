@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from server.types import TokenLogprobs
+from neuronserve.server.types import TokenLogprobs
 
 EarlyStopping = bool | Literal["never"]
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from server.api.pipeline.deltas import Delta, Forward
-from server.api.pipeline.generation import Generation, PlannedSequence
-from server.api.pipeline.prompts import Prompt
-from server.api.pipeline.respond import collect
-from server.api.wire.usage import Usage
+from neuronserve.server.api.pipeline.deltas import Delta, Forward
+from neuronserve.server.api.pipeline.generation import Generation, PlannedSequence
+from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.pipeline.respond import collect
+from neuronserve.server.api.wire.usage import Usage
 
 
 class BestOf:

@@ -11,16 +11,16 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from server.api.pipeline.deltas import Delta, Forward
-from server.api.pipeline.generation import AnyGeneration, Generation, PlannedSequence
-from server.api.pipeline.output_format import Constraint
-from server.api.pipeline.prompts import Prompt
-from server.api.pipeline.respond import collect
-from server.api.wire.usage import DeviceUsage, RequestTimes, Usage
-from server.errors import QueueFull, RequestError
-from server.text.parsers.output import OutputParser
-from server.text.schema_check import UNCHECKED, SchemaChecks
-from server.types import SamplingParams
+from neuronserve.server.api.pipeline.deltas import Delta, Forward
+from neuronserve.server.api.pipeline.generation import AnyGeneration, Generation, PlannedSequence
+from neuronserve.server.api.pipeline.output_format import Constraint
+from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.pipeline.respond import collect
+from neuronserve.server.api.wire.usage import DeviceUsage, RequestTimes, Usage
+from neuronserve.server.errors import QueueFull, RequestError
+from neuronserve.server.text.parsers.output import OutputParser
+from neuronserve.server.text.schema_check import UNCHECKED, SchemaChecks
+from neuronserve.server.types import SamplingParams
 
 MAX_ATTEMPTS = 8  # of one choice, the first included
 RETRY_TEMPERATURE = 0.7  # of the second attempt at least: a greedy choice would be the same again

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.api.http.origin import Origin
-from server.api.pipeline.generation import AnyGeneration
-from server.api.pipeline.output_format import Constraint, compile_format, requested_format
-from server.api.pipeline.prompts import Prompt
-from server.api.pipeline.room import require_room
-from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
-from server.api.pipeline.start import generation_of, num_choices
-from server.api.pipeline.validate import validate
-from server.api.service import Service
-from server.api.wire.completions import CompletionRequest
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.output_format import Constraint, compile_format, requested_format
+from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.pipeline.room import require_room
+from neuronserve.server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from neuronserve.server.api.pipeline.start import generation_of, num_choices
+from neuronserve.server.api.pipeline.validate import validate
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.completions import CompletionRequest
 
 
 class Continuation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.types import FinishReason, TokenLogprobs
+from neuronserve.server.types import FinishReason, TokenLogprobs
 
 
 @dataclass(slots=True)

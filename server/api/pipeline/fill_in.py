@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from server.api.pipeline.prompts import Prompt, encode
-from server.api.service import ServedModel
-from server.errors import InvalidRequest
-from server.text.tokenizer import Tokenizer
+from neuronserve.server.api.pipeline.prompts import Prompt, encode
+from neuronserve.server.api.service import ServedModel
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.tokenizer import Tokenizer
 
 
 class FillIn(NamedTuple):

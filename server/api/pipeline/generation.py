@@ -10,22 +10,22 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.api.errors import GenerationFailed, RequestTimeout
-from server.api.http.origin import Origin
-from server.api.pipeline.deltas import Delta, Forward
-from server.api.pipeline.prompts import Prompt
-from server.api.pipeline.room import counted_refusals, require_room
-from server.api.pipeline.timing import Deadline
-from server.api.service import Service
-from server.api.telemetry.request_observer import RequestWatch
-from server.api.wire.generation import GenerationRequest
-from server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
-from server.clock import NS
-from server.errors import RequestError, Unavailable
-from server.link.stream import Stream, Taker
-from server.text.detokenizer import Detokenizer, StopStrings, TextStream
-from server.text.tokenizer import Tokenizer
-from server.types import Charge, Request, SamplingParams, TokenEvent
+from neuronserve.server.api.errors import GenerationFailed, RequestTimeout
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.deltas import Delta, Forward
+from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.pipeline.room import counted_refusals, require_room
+from neuronserve.server.api.pipeline.timing import Deadline
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.telemetry.request_observer import RequestWatch
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import RequestError, Unavailable
+from neuronserve.server.link.stream import Stream, Taker
+from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
+from neuronserve.server.text.tokenizer import Tokenizer
+from neuronserve.server.types import Charge, Request, SamplingParams, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.prompts import Prompt
-from server.api.wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
-from server.api.wire.completions import CompletionLogprobs
-from server.api.wire.generation import GenerationRequest
-from server.api.wire.usage import PromptLogprob, PromptLogprobs
-from server.text.tokenizer import Tokenizer
-from server.types import TokenLogprobs
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from neuronserve.server.api.wire.completions import CompletionLogprobs
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.api.wire.usage import PromptLogprob, PromptLogprobs
+from neuronserve.server.text.tokenizer import Tokenizer
+from neuronserve.server.types import TokenLogprobs
 
 LEAST = -9999.0  # stands for minus infinity, which JSON does not have
 Entry = tuple[int, TokenLogprobs | None]  # a token; None for a prompt's first, which nothing predicts

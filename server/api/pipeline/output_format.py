@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.api.pipeline.prompts import check_ids
-from server.api.service import ServedModel
-from server.api.wire.generation import (
+from neuronserve.server.api.pipeline.prompts import check_ids
+from neuronserve.server.api.service import ServedModel
+from neuronserve.server.api.wire.generation import (
     GenerationRequest,
     JsonObjectResponse,
     JsonSchemaResponse,
@@ -18,9 +18,9 @@ from server.api.wire.generation import (
     StructuredOutputs,
     TextResponse,
 )
-from server.errors import InvalidRequest
-from server.text.grammar import GrammarError, Kind, quoted
-from server.text.schema_fit import Fit
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.grammar import GrammarError, Kind, quoted
+from neuronserve.server.text.schema_fit import Fit
 
 ANY_OBJECT = {"type": "object"}
 CODE = "invalid_grammar"

@@ -10,17 +10,17 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from server.api.errors import GenerationFailed
-from server.api.http.origin import Origin
-from server.api.pipeline.room import require_room
-from server.api.pipeline.rows import Float32, row_of
-from server.api.pipeline.validate import paths_of
-from server.api.service import Service
-from server.api.wire.usage import DeviceUsage, PoolingUsage
-from server.clock import NS
-from server.errors import InvalidRequest, Unavailable
-from server.link.messages import PoolingFacts
-from server.types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
+from neuronserve.server.api.errors import GenerationFailed
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.room import require_room
+from neuronserve.server.api.pipeline.rows import Float32, row_of
+from neuronserve.server.api.pipeline.validate import paths_of
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.usage import DeviceUsage, PoolingUsage
+from neuronserve.server.clock import NS
+from neuronserve.server.errors import InvalidRequest, Unavailable
+from neuronserve.server.link.messages import PoolingFacts
+from neuronserve.server.types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
 
 MAX_OPEN = 256
 NO_SAMPLING = SamplingParams(max_tokens=0)

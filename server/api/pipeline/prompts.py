@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-from server.api.http.json_meter import require_small
-from server.api.service import ServedModel
-from server.api.wire.chat import ROLES, ChatInput, Message
-from server.api.wire.completions import Prompts
-from server.api.wire.generation import GenerationRequest
-from server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
-from server.errors import InvalidRequest
-from server.text.chat_template import RESERVED, Conversation
+from neuronserve.server.api.http.json_meter import require_small
+from neuronserve.server.api.service import ServedModel
+from neuronserve.server.api.wire.chat import ROLES, ChatInput, Message
+from neuronserve.server.api.wire.completions import Prompts
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.chat_template import RESERVED, Conversation
 
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
 # them than the context has tokens need not be encoded to be refused.

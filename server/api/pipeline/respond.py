@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from server.api.http.event_stream import DONE, EventStream, ShortWay, until_disconnect
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.http.event_stream import DONE, EventStream, ShortWay, until_disconnect
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.generation import AnyGeneration
 
 
 class Adapter(Protocol):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from server.api.errors import RateLimited
-from server.api.service import Service
-from server.errors import QueueFull
-from server.scheduler.admission import check_queue
+from neuronserve.server.api.errors import RateLimited
+from neuronserve.server.api.service import Service
+from neuronserve.server.errors import QueueFull
+from neuronserve.server.scheduler.admission import check_queue
 
 
 def require_room(service: Service, count: int) -> None:

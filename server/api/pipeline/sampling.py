@@ -6,14 +6,14 @@ import secrets
 from collections.abc import Sequence
 from typing import TypeVar
 
-from server.api.config import MAX_LOGIT_BIAS
-from server.api.pipeline.generation import PlannedSequence
-from server.api.pipeline.prompts import Prompt, check_ids, truncated
-from server.api.service import Service
-from server.api.wire.generation import GenerationRequest
-from server.errors import InvalidRequest
-from server.scheduler.admission import resolve_max_tokens
-from server.types import SamplingParams
+from neuronserve.server.api.config import MAX_LOGIT_BIAS
+from neuronserve.server.api.pipeline.generation import PlannedSequence
+from neuronserve.server.api.pipeline.prompts import Prompt, check_ids, truncated
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.scheduler.admission import resolve_max_tokens
+from neuronserve.server.types import SamplingParams
 
 GREEDY_BELOW = 1e-5  # temperatures below this are as good as greedy, and would overflow the logits
 SEED_MASK = 2**63 - 1

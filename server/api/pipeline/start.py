@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from server.api.http.origin import Origin
-from server.api.pipeline.beam_generation import BeamGeneration
-from server.api.pipeline.best_of import BestOf
-from server.api.pipeline.checked import Checked, OutputCheck, ParserOf, no_parser
-from server.api.pipeline.generation import AnyGeneration, Generation
-from server.api.pipeline.output_format import Constraint
-from server.api.pipeline.prompts import Prompt
-from server.api.pipeline.sampling import SamplingBuilder
-from server.api.service import Service
-from server.api.wire.generation import GenerationRequest
-from server.errors import InvalidRequest
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.beam_generation import BeamGeneration
+from neuronserve.server.api.pipeline.best_of import BestOf
+from neuronserve.server.api.pipeline.checked import Checked, OutputCheck, ParserOf, no_parser
+from neuronserve.server.api.pipeline.generation import AnyGeneration, Generation
+from neuronserve.server.api.pipeline.output_format import Constraint
+from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.pipeline.sampling import SamplingBuilder
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.errors import InvalidRequest
 
 
 def num_choices(body: GenerationRequest) -> int:

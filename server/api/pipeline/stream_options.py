@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.api.http.event_stream import frame
-from server.api.pipeline.generation import AnyGeneration
-from server.api.wire.chat import ChatChunk
-from server.api.wire.completions import Completion
-from server.api.wire.generation import GenerationRequest
-from server.errors import InvalidRequest
+from neuronserve.server.api.http.event_stream import frame
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.wire.chat import ChatChunk
+from neuronserve.server.api.wire.completions import Completion
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
-from server.api.service import ServedModel
-from server.api.wire.pooling import Inputs
-from server.errors import InvalidRequest
-from server.link.messages import PoolingFacts
-from server.text.encoder_tokenizer import Side, TextOrPair
-from server.types import TokenizedText
+from neuronserve.server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
+from neuronserve.server.api.service import ServedModel
+from neuronserve.server.api.wire.pooling import Inputs
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.messages import PoolingFacts
+from neuronserve.server.text.encoder_tokenizer import Side, TextOrPair
+from neuronserve.server.types import TokenizedText
 
 TRUNCATE = "truncate_prompt_tokens"
 TOO_LONG = "context_length_exceeded"

@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from server.api.errors import RequestTimeout
-from server.api.http.origin import Origin
-from server.clock import Clock
+from neuronserve.server.api.errors import RequestTimeout
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.clock import Clock
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.pipeline.stream_options import stream_usage
-from server.api.service import Service
-from server.api.wire.generation import GenerationRequest
-from server.errors import InvalidRequest
-from server.link.messages import EngineInfo
+from neuronserve.server.api.pipeline.stream_options import stream_usage
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.messages import EngineInfo
 
 # Field -> values, besides null, false and what is empty, that request nothing beyond what this server does anyway.
 _REFUSED: dict[str, tuple[Any, ...]] = {

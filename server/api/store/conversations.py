@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from server.api.config import StoreConfig
-from server.api.errors import NotFound
-from server.api.store.bounds import evict, oldest
-from server.api.store.database import Database
-from server.api.store.records import CONVERSATIONS, StoredConversation
+from neuronserve.server.api.config import StoreConfig
+from neuronserve.server.api.errors import NotFound
+from neuronserve.server.api.store.bounds import evict, oldest
+from neuronserve.server.api.store.database import Database
+from neuronserve.server.api.store.records import CONVERSATIONS, StoredConversation
 
 Change = Callable[[StoredConversation], StoredConversation]
 

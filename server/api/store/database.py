@@ -17,9 +17,9 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from server.api.errors import StorageFull
-from server.errors import SettingsError
-from server.private_file import make_private_directory, open_private
+from neuronserve.server.api.errors import StorageFull
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.host.private_file import make_private_directory, open_private
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from server.api.config import StoreConfig
-from server.api.errors import NotFound, StorageFull
-from server.api.store.database import Database
-from server.api.store.records import BATCHES, FILES, StoredFile
-from server.errors import InvalidRequest, SettingsError
-from server.private_file import make_private_directory, open_private, tighten
+from neuronserve.server.api.config import StoreConfig
+from neuronserve.server.api.errors import NotFound, StorageFull
+from neuronserve.server.api.store.database import Database
+from neuronserve.server.api.store.records import BATCHES, FILES, StoredFile
+from neuronserve.server.errors import InvalidRequest, SettingsError
+from neuronserve.server.host.private_file import make_private_directory, open_private, tighten
 
 MIN_FREE_BYTES = 64 * 2**20  # of the disk, which are left for what is under way
 ENDED = ("failed", "completed", "expired", "cancelled")  # states of a batch that needs its input no more

@@ -6,16 +6,16 @@ import asyncio
 import logging
 from pathlib import Path
 
-from server.api.config import StoreConfig
-from server.api.errors import StorageFull
-from server.api.store.batches import BatchStore
-from server.api.store.conversations import ConversationStore
-from server.api.store.database import Database
-from server.api.store.files import FileStore
-from server.api.store.records import TABLES
-from server.api.store.responses import ResponseStore
-from server.errors import InvalidRequest, SettingsError
-from server.private_file import make_private_directory, open_private, tighten
+from neuronserve.server.api.config import StoreConfig
+from neuronserve.server.api.errors import StorageFull
+from neuronserve.server.api.store.batches import BatchStore
+from neuronserve.server.api.store.conversations import ConversationStore
+from neuronserve.server.api.store.database import Database
+from neuronserve.server.api.store.files import FileStore
+from neuronserve.server.api.store.records import TABLES
+from neuronserve.server.api.store.responses import ResponseStore
+from neuronserve.server.errors import InvalidRequest, SettingsError
+from neuronserve.server.host.private_file import make_private_directory, open_private, tighten
 
 log = logging.getLogger("neuronserve.api")
 DATABASE = "neuronserve.sqlite3"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from server import __version__
-from server.api.telemetry import families as f
-from server.api.telemetry.instruments import Instruments, MetricFamily
-from server.link.client import EngineClient
-from server.link.messages import EngineInfo, Tokens
-from server.types import StepReport
+from neuronserve.server import __version__
+from neuronserve.server.api.telemetry import families as f
+from neuronserve.server.api.telemetry.instruments import Instruments, MetricFamily
+from neuronserve.server.link.client import EngineClient
+from neuronserve.server.link.messages import EngineInfo, Tokens
+from neuronserve.server.types import StepReport
 
 
 class EngineMetrics:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.api.http.access_log import Served, write_access
-from server.api.telemetry import families as f
-from server.api.telemetry.instruments import Histogram, Instruments
-from server.clock import Clock
+from neuronserve.server.api.http.access_log import Served, write_access
+from neuronserve.server.api.telemetry import families as f
+from neuronserve.server.api.telemetry.instruments import Histogram, Instruments
+from neuronserve.server.clock import Clock
 
 # Polled by machines, so often that users' requests would not show beside them.
 UNCOUNTED = frozenset({"/metrics", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})

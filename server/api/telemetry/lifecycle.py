@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.api.http.origin import Origin
-from server.types import Charge, FinishReason, SamplingParams
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.types import Charge, FinishReason, SamplingParams
 
 NO_CHARGE = Charge()
 

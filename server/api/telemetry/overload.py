@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from server.api.admission import Admission
-from server.api.host_memory import HostMemory
-from server.api.telemetry.instruments import Instruments, MetricFamily
+from neuronserve.server.api.admission import Admission
+from neuronserve.server.api.host_memory import HostMemory
+from neuronserve.server.api.telemetry.instruments import Instruments, MetricFamily
 
 QUEUE_DELAY = MetricFamily(
     "neuronserve:predicted_queue_delay_seconds",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from server.api.telemetry.instruments import Instruments, MetricFamily, ReadCounters
-from server.clock import NS
-from server.link.client import EngineClient
+from neuronserve.server.api.telemetry.instruments import Instruments, MetricFamily, ReadCounters
+from neuronserve.server.clock import NS
+from neuronserve.server.link.client import EngineClient
 
 RESTARTS = MetricFamily(
     "neuronserve:engine_restarts",

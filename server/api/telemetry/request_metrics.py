@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.api.telemetry import families as f
-from server.api.telemetry.instruments import Instruments
-from server.api.telemetry.lifecycle import SequenceLife
-from server.types import FinishReason
+from neuronserve.server.api.telemetry import families as f
+from neuronserve.server.api.telemetry.instruments import Instruments
+from neuronserve.server.api.telemetry.lifecycle import SequenceLife
+from neuronserve.server.types import FinishReason
 
 REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
 COMPLETE = frozenset({"stop", "length"})  # only the times of these sequences are measured

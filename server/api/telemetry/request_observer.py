@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
-from server.api.http.origin import Origin
-from server.api.telemetry.device_account import KeyAccount
-from server.api.telemetry.lifecycle import NO_CHARGE, RequestLife, SequenceLife
-from server.api.telemetry.request_metrics import RequestMetrics
-from server.api.wire.usage import RequestTimes
-from server.clock import Clock
-from server.errors import EngineDead
-from server.link.messages import Tokens
-from server.types import Charge, FinishReason, Request, TokenEvent
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.telemetry.device_account import KeyAccount
+from neuronserve.server.api.telemetry.lifecycle import NO_CHARGE, RequestLife, SequenceLife
+from neuronserve.server.api.telemetry.request_metrics import RequestMetrics
+from neuronserve.server.api.wire.usage import RequestTimes
+from neuronserve.server.clock import Clock
+from neuronserve.server.errors import EngineDead
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.types import Charge, FinishReason, Request, TokenEvent
 
 LifeObserver = Callable[[RequestLife], None]
 

@@ -7,9 +7,9 @@ import logging
 import math
 from collections.abc import Callable
 
-from server.clock import NS, Clock
-from server.link.messages import Tokens
-from server.types import StepReport
+from neuronserve.server.clock import NS, Clock
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.types import StepReport
 
 log = logging.getLogger("neuronserve.stats")
 pace_log = logging.getLogger("neuronserve.pace")

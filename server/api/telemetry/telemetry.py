@@ -7,28 +7,28 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
-from server.api.admission import Admission
-from server.api.config import ApiConfig
-from server.api.host_memory import HostMemory
-from server.api.keys.use import Accounts
-from server.api.telemetry import device_families as f
-from server.api.telemetry import phases_log
-from server.api.telemetry.device_account import DeviceAccount, device_account, show_device
-from server.api.telemetry.engine_metrics import EngineMetrics
-from server.api.telemetry.families import ALIASES, INJECTED_FAULTS, REJECTIONS
-from server.api.telemetry.http_metrics import HttpMetrics
-from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
-from server.api.telemetry.key_metrics import show_keys
-from server.api.telemetry.overload import show_admission, show_memory
-from server.api.telemetry.recovery import show_recovery
-from server.api.telemetry.request_metrics import RequestMetrics
-from server.api.telemetry.request_observer import LifeObserver, RequestObserver
-from server.api.telemetry.stats_log import PaceLog, ThroughputLog
-from server.api.telemetry.tracing import SpanExporter
-from server.clock import NS, Clock
-from server.cost.charge_rate import ChargeRate
-from server.link.groups import EngineGroups
-from server.link.hub.engines import AnyEngines, seen
+from neuronserve.server.api.admission import Admission
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.host_memory import HostMemory
+from neuronserve.server.api.keys.use import Accounts
+from neuronserve.server.api.telemetry import device_families as f
+from neuronserve.server.api.telemetry import phases_log
+from neuronserve.server.api.telemetry.device_account import DeviceAccount, device_account, show_device
+from neuronserve.server.api.telemetry.engine_metrics import EngineMetrics
+from neuronserve.server.api.telemetry.families import ALIASES, INJECTED_FAULTS, REJECTIONS
+from neuronserve.server.api.telemetry.http_metrics import HttpMetrics
+from neuronserve.server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
+from neuronserve.server.api.telemetry.key_metrics import show_keys
+from neuronserve.server.api.telemetry.overload import show_admission, show_memory
+from neuronserve.server.api.telemetry.recovery import show_recovery
+from neuronserve.server.api.telemetry.request_metrics import RequestMetrics
+from neuronserve.server.api.telemetry.request_observer import LifeObserver, RequestObserver
+from neuronserve.server.api.telemetry.stats_log import PaceLog, ThroughputLog
+from neuronserve.server.api.telemetry.tracing import SpanExporter
+from neuronserve.server.clock import NS, Clock
+from neuronserve.server.cost.charge_rate import ChargeRate
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.hub.engines import AnyEngines, seen
 
 
 class Telemetry:

@@ -11,9 +11,9 @@ import threading
 import time
 from typing import Any
 
-from server.api.config import OtlpProtocol
-from server.api.telemetry.lifecycle import RequestLife
-from server.errors import SettingsError
+from neuronserve.server.api.config import OtlpProtocol
+from neuronserve.server.api.telemetry.lifecycle import RequestLife
+from neuronserve.server.errors import SettingsError
 
 SPAN = "llm_request"
 FLUSH_TIMEOUT_S = 3.0

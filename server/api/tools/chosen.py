@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.api.config import ApiConfig
-from server.text.parsers.formats import ReasoningParserName, ToolParserName, parsers_for
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.text.parsers.formats import ReasoningParserName, ToolParserName, parsers_for
 
 
 def chosen_parsers(config: ApiConfig, template: str | None) -> tuple[ToolParserName, ReasoningParserName]:

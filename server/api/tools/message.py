@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic_core import from_json
 
-from server.api.wire.tools import (
+from neuronserve.server.api.wire.tools import (
     INPUT,
     CalledCustom,
     CalledFunction,
@@ -17,7 +17,7 @@ from server.api.wire.tools import (
     ToolCall,
     ToolCallDelta,
 )
-from server.text.parsers.output import CallPart, OutputParser, Parsed
+from neuronserve.server.text.parsers.output import CallPart, OutputParser, Parsed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from server.api.config import ApiConfig
-from server.api.pipeline.output_format import (
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.pipeline.output_format import (
     Constraint,
     OutputFormat,
     compile_format,
     fitted,
 )
-from server.api.pipeline.prompts import template_source
-from server.api.service import ServedModel
-from server.api.tools.chosen import chosen_parsers
-from server.api.wire.chat import ChatRequest, Message
-from server.api.wire.tools import (
+from neuronserve.server.api.pipeline.prompts import template_source
+from neuronserve.server.api.service import ServedModel
+from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.wire.chat import ChatRequest, Message
+from neuronserve.server.api.wire.tools import (
     AllowedToolChoice,
     CustomTool,
     GrammarFormat,
@@ -29,11 +29,11 @@ from server.api.wire.tools import (
     ToolChoice,
     functions_of,
 )
-from server.errors import InvalidRequest
-from server.text.grammar import GrammarError, json_schema
-from server.text.parsers.formats import CALLS, ToolParserName
-from server.text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
-from server.text.parsers.property_rules import is_held
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.grammar import GrammarError, json_schema
+from neuronserve.server.text.parsers.formats import CALLS, ToolParserName
+from neuronserve.server.text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
+from neuronserve.server.text.parsers.property_rules import is_held
 
 Mode = Literal["none", "auto", "required", "named"]
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}

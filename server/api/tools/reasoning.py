@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.api.config import ApiConfig
-from server.api.pipeline.output_format import Constraint, OutputFormat, compile_format
-from server.api.pipeline.prompts import content_text
-from server.api.service import ServedModel
-from server.api.tools.chosen import chosen_parsers
-from server.api.tools.plan import ToolPlan, compile_plan
-from server.api.wire.chat import ChatRequest
-from server.errors import InvalidRequest
-from server.text.grammar import GrammarError
-from server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, output_reader
-from server.text.parsers.lark import Marks, budget_rules, lead
-from server.text.parsers.output import OutputParser
-from server.text.parsers.shapes import Thinking
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.pipeline.output_format import Constraint, OutputFormat, compile_format
+from neuronserve.server.api.pipeline.prompts import content_text
+from neuronserve.server.api.service import ServedModel
+from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.tools.plan import ToolPlan, compile_plan
+from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.grammar import GrammarError
+from neuronserve.server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, output_reader
+from neuronserve.server.text.parsers.lark import Marks, budget_rules, lead
+from neuronserve.server.text.parsers.output import OutputParser
+from neuronserve.server.text.parsers.shapes import Thinking
 
 BUDGET = "thinking_token_budget"
 

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from server.api.wire.model import WireModel
-from server.api.wire.responses import Metadata
-from server.api.wire.usage import optional
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.responses import Metadata
+from neuronserve.server.api.wire.usage import optional
 
 Endpoint = Literal[  # of lines
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"

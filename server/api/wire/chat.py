@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from server.api.wire.generation import INT32, GenerationRequest, TokenId, listed, needing
-from server.api.wire.model import WireModel
-from server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
-from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
+from neuronserve.server.api.wire.generation import INT32, GenerationRequest, TokenId, listed, needing
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
+from neuronserve.server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
 MAX_DOCUMENTS = 1024

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from server.api.wire.completions import TokenIds
-from server.api.wire.generation import INT32, GenerationRequest
-from server.api.wire.model import WireModel
+from neuronserve.server.api.wire.completions import TokenIds
+from neuronserve.server.api.wire.generation import INT32, GenerationRequest
+from neuronserve.server.api.wire.model import WireModel
 
 
 class GenerateRequest(GenerationRequest):

@@ -4,12 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
-from server.api.config import MAX_LOGIT_BIAS
-from server.api.wire.chat import ChatInput
-from server.api.wire.generation import INT32, INT64, GenerationRequest
-from server.api.wire.model import WireModel
-from server.api.wire.pooling import EncodingFormat, Inputs
-from server.api.wire.usage import optional
+from neuronserve.server.api.config import MAX_LOGIT_BIAS
+from neuronserve.server.api.wire.chat import ChatInput
+from neuronserve.server.api.wire.generation import INT32, INT64, GenerationRequest
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.pooling import EncodingFormat, Inputs
+from neuronserve.server.api.wire.usage import optional
 
 MAX_EXTRA = 256  # files of one /infill
 MAX_FIELDS = 64

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import WireModel
 
 MAX_REQUESTS = 50_000
 

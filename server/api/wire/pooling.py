@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag
 
-from server.api.config import MAX_PROMPTS
-from server.api.wire.completions import BY_KIND, TokenIds
-from server.api.wire.generation import INT32
-from server.api.wire.model import WireModel
-from server.api.wire.usage import PoolingUsage, optional
+from neuronserve.server.api.config import MAX_PROMPTS
+from neuronserve.server.api.wire.completions import BY_KIND, TokenIds
+from neuronserve.server.api.wire.generation import INT32
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.usage import PoolingUsage, optional
 
 EncodingFormat = Literal["float", "base64"]
 CohereType = Literal["float", "base64", "binary", "ubinary"]

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from server.api.wire.chat import ROLES
-from server.api.wire.generation import INT32, listed, needing
-from server.api.wire.model import WireModel
-from server.api.wire.tools import MAX_TOOLS, FunctionName
+from neuronserve.server.api.wire.chat import ROLES
+from neuronserve.server.api.wire.generation import INT32, listed, needing
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.tools import MAX_TOOLS, FunctionName
 
 MAX_METADATA = 16
 TEXT_PARTS = ("input_text", "output_text", "text")

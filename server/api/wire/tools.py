@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from server.api.wire.generation import listed
-from server.api.wire.model import WireModel
-from server.api.wire.usage import optional
+from neuronserve.server.api.wire.generation import listed
+from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.usage import optional
 
 MAX_TOOLS = 128
 INPUT = "input"  # the argument of a custom tool

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import WireModel
 
 
 def optional() -> Any:

@@ -6,15 +6,15 @@ import asyncio
 import signal
 import socket
 
-from server.api import peers
-from server.api.batch.runner import BatchRunner
-from server.api.config import ApiConfig
-from server.api.endpoints.admin import abort_here
-from server.api.event_loop import run
-from server.api.server import ApiServer
-from server.api.telemetry.gathered import snapshot
-from server.errors import RequestError, StartError
-from server.link.hub.remote import RemoteEngines
+from neuronserve.server.api import peers
+from neuronserve.server.api.batch.runner import BatchRunner
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.endpoints.admin import abort_here
+from neuronserve.server.api.event_loop import run
+from neuronserve.server.api.server import ApiServer
+from neuronserve.server.api.telemetry.gathered import snapshot
+from neuronserve.server.errors import RequestError, StartError
+from neuronserve.server.link.hub.remote import RemoteEngines
 
 BATCH_WORKER = 0  # the number of the one that works on batches
 

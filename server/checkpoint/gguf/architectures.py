@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.checkpoint.gguf.files import GgufFiles
-from server.typed_json import shown
+from neuronserve.server.checkpoint.gguf.files import GgufFiles
+from neuronserve.server.typed_json import shown
 
 Config = dict[str, Any]
 Keys = Mapping[str, str]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from server.checkpoint.gguf.architectures import (
+from neuronserve.server.checkpoint.gguf.architectures import (
     COMMON,
     LONG_FACTORS,
     ROPE_FREQS,
@@ -16,11 +16,11 @@ from server.checkpoint.gguf.architectures import (
     Config,
     architecture_of,
 )
-from server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
-from server.checkpoint.gguf.header import Value, is_gguf
-from server.checkpoint.gguf.types import Float32
-from server.models.config_values import MAX_LAYERS
-from server.typed_json import shown
+from neuronserve.server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
+from neuronserve.server.checkpoint.gguf.header import Value, is_gguf
+from neuronserve.server.checkpoint.gguf.types import Float32
+from neuronserve.server.models.config_values import MAX_LAYERS
+from neuronserve.server.typed_json import shown
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 TOLD_BY_TENSORS = {

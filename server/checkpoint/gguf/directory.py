@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server import __version__
-from server.checkpoint.gguf.config import config_of
-from server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
-from server.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, tokenizer_of
-from server.errors import SettingsError
-from server.private_file import is_trusted
+from neuronserve.server import __version__
+from neuronserve.server.checkpoint.gguf.config import config_of
+from neuronserve.server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
+from neuronserve.server.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, tokenizer_of
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.host.private_file import is_trusted
 
 LINK = "model.gguf"  # to the first part; others are numbered
 FORM = 2  # of what is made of a file: another number where the same file would be read otherwise

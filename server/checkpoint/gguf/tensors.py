@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.gguf.architectures import Architecture, architecture_of
-from server.checkpoint.gguf.files import Entry, GgufFiles
-from server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
-from server.checkpoint.gguf.types import Bytes, Float32
-from server.checkpoint.stored import GroupedCodes
-from server.config.formats import Quantization
-from server.models.decoder import decoder_graph
-from server.models.graph import linears
-from server.models.spec import ModelSpec
+from neuronserve.server.checkpoint.gguf.architectures import Architecture, architecture_of
+from neuronserve.server.checkpoint.gguf.files import Entry, GgufFiles
+from neuronserve.server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
+from neuronserve.server.checkpoint.gguf.types import Bytes, Float32
+from neuronserve.server.checkpoint.stored import GroupedCodes
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import linears
+from neuronserve.server.models.spec import ModelSpec
 
 EXPERT = re.compile(r"(\.experts)\.(\d+)\.")
 ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")

@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from server.config import CacheConfig, EngineConfig, PoolingLimits
-from server.device.core import NeuronCore
-from server.engine.attention_work import AttentionWork
-from server.engine.buffers import KVPool
-from server.engine.encode.encoder import StateRunner
-from server.engine.encode.head import HeadLayers, normalized
-from server.engine.encode.runner import PoolingRunner
-from server.engine.load.weights import OnProgress
-from server.engine.lowering import build_program
-from server.engine.operands import Placement
-from server.engine.step_inputs import StepInputs
-from server.kernels.compilation import compile_kernels
-from server.kernels.workers import WorkerPool
-from server.link.messages import PoolingFacts
-from server.models.heads import Head, Normalize
-from server.models.spec import ModelSpec
-from server.placement.cache_layout import kv_layer_bytes
-from server.placement.footprint import ServingShape
-from server.placement.kv_groups import KVPlace
-from server.placement.shard import ShardSpec
+from neuronserve.server.config import CacheConfig, EngineConfig, PoolingLimits
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.engine.attention_work import AttentionWork
+from neuronserve.server.engine.buffers import KVPool
+from neuronserve.server.engine.encode.encoder import StateRunner
+from neuronserve.server.engine.encode.head import HeadLayers, normalized
+from neuronserve.server.engine.encode.runner import PoolingRunner
+from neuronserve.server.engine.load.weights import OnProgress
+from neuronserve.server.engine.lowering import build_program
+from neuronserve.server.engine.operands import Placement
+from neuronserve.server.engine.step_inputs import StepInputs
+from neuronserve.server.kernels.compilation import compile_kernels
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.link.messages import PoolingFacts
+from neuronserve.server.models.heads import Head, Normalize
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.cache_layout import kv_layer_bytes
+from neuronserve.server.placement.footprint import ServingShape
+from neuronserve.server.placement.kv_groups import KVPlace
+from neuronserve.server.placement.shard import ShardSpec
 
 WEAK = "trained to continue texts: its vectors compare poorly"
 

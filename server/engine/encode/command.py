@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from server.config import EncodeConfig
-from server.engine.encode.loading import LoadedEncoder, load_encoder
-from server.engine.encode.options import EmbedOptions
-from server.errors import InvalidRequest, SettingsError
-from server.text.encoder_tokenizer import TextOrPair
+from neuronserve.server.config import EncodeConfig
+from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
+from neuronserve.server.engine.encode.options import EmbedOptions
+from neuronserve.server.errors import InvalidRequest, SettingsError
+from neuronserve.server.text.encoder_tokenizer import TextOrPair
 
 SHOWN = 6  # values of a vector that a line shows
 

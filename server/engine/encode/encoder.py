@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.config import PoolingLimits
-from server.device.hbm import Buffer
-from server.engine.encode.head import HeadLayers
-from server.engine.step_inputs import StepInputs
-from server.errors import InvalidRequest
-from server.kernels.program import Program
-from server.kernels.workers import WorkerPool
-from server.models.heads import Head
-from server.types import SamplingParams, ScheduledSeq, TokenizedText
+from neuronserve.server.config import PoolingLimits
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.engine.encode.head import HeadLayers
+from neuronserve.server.engine.step_inputs import StepInputs
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.models.heads import Head
+from neuronserve.server.types import SamplingParams, ScheduledSeq, TokenizedText
 
 Float32 = npt.NDArray[np.float32]
 _NO_SAMPLE = SamplingParams(max_tokens=0)

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.safetensors_file import SafetensorsFile
-from server.checkpoint.tensor_files import WEIGHTS
-from server.engine.encode.pooling import pooled
-from server.errors import CheckpointError
-from server.models.heads import Activation, Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
+from neuronserve.server.checkpoint.tensor_files import WEIGHTS
+from neuronserve.server.engine.encode.pooling import pooled
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.heads import Activation, Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize
 
 Float32 = npt.NDArray[np.float32]
 Step = Callable[[Float32], Float32]

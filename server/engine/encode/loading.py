@@ -11,44 +11,44 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.model_config import read_model_config
-from server.checkpoint.sentence import SentenceModel, read_sentence_model
-from server.config import CacheConfig, EncodeConfig, PoolingLimits
-from server.config.formats import Isa, WeightFormats
-from server.device import host
-from server.device.attention_layout import CHUNK
-from server.device.catalog import instance, use_catalog
-from server.device.core import NeuronCore
-from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES
-from server.engine.attention_work import AttentionWork
-from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from server.engine.encode.beside import WEAK
-from server.engine.encode.distances import distance_bias
-from server.engine.encode.encoder import Encoder, StateRunner
-from server.engine.encode.head import load_head, without_scaling
-from server.engine.load.model_source import StatesSource, open_states
-from server.engine.load.weights import OnProgress, WeightLoader
-from server.engine.lowering import build_program
-from server.engine.operands import DistanceBias, Placement
-from server.engine.step_inputs import StepInputs
-from server.errors import SettingsError
-from server.kernels import executor
-from server.kernels.checks import use_checks
-from server.kernels.compilation import compile_kernels
-from server.kernels.isa.cache import use_cache
-from server.kernels.workers import WorkerPool
-from server.models.heads import Head, Normalize, classification_head
-from server.placement.cache_layout import kv_layer_bytes
-from server.placement.encoder_footprint import require_encoder_fit
-from server.placement.footprint import Line, ServingShape, StepLimits
-from server.placement.host_footprint import HostFootprint
-from server.placement.kv_groups import KVPlace
-from server.placement.shard import ShardSpec
-from server.text.encoder_tokenizer import EncoderTokenizer, stated_length
-from server.text.tokenizer import load_tokenizer
-from server.types import TokenizedText
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.model_config import read_model_config
+from neuronserve.server.checkpoint.sentence import SentenceModel, read_sentence_model
+from neuronserve.server.config import CacheConfig, EncodeConfig, PoolingLimits
+from neuronserve.server.config.formats import Isa, WeightFormats
+from neuronserve.server.device.attention_layout import CHUNK
+from neuronserve.server.device.catalog import instance, use_catalog
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.device.layout import FLOAT32_BYTES
+from neuronserve.server.engine.attention_work import AttentionWork
+from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from neuronserve.server.engine.encode.beside import WEAK
+from neuronserve.server.engine.encode.distances import distance_bias
+from neuronserve.server.engine.encode.encoder import Encoder, StateRunner
+from neuronserve.server.engine.encode.head import load_head, without_scaling
+from neuronserve.server.engine.load.model_source import StatesSource, open_states
+from neuronserve.server.engine.load.weights import OnProgress, WeightLoader
+from neuronserve.server.engine.lowering import build_program
+from neuronserve.server.engine.operands import DistanceBias, Placement
+from neuronserve.server.engine.step_inputs import StepInputs
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.host import memory as host
+from neuronserve.server.kernels import executor
+from neuronserve.server.kernels.checks import use_checks
+from neuronserve.server.kernels.compilation import compile_kernels
+from neuronserve.server.kernels.isa.cache import use_cache
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.models.heads import Head, Normalize, classification_head
+from neuronserve.server.placement.cache_layout import kv_layer_bytes
+from neuronserve.server.placement.encoder_footprint import require_encoder_fit
+from neuronserve.server.placement.footprint import Line, ServingShape, StepLimits
+from neuronserve.server.placement.host_footprint import HostFootprint
+from neuronserve.server.placement.kv_groups import KVPlace
+from neuronserve.server.placement.shard import ShardSpec
+from neuronserve.server.text.encoder_tokenizer import EncoderTokenizer, stated_length
+from neuronserve.server.text.tokenizer import load_tokenizer
+from neuronserve.server.types import TokenizedText
 
 BLOCK_SIZE = CHUNK  # tokens of a text whose keys lie together
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.config.formats import PoolingMode
+from neuronserve.server.config.formats import PoolingMode
 
 Float32 = npt.NDArray[np.float32]
 

@@ -7,17 +7,17 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from server.engine.encode.encoder import StateRunner
-from server.engine.encode.head import Float32, HeadLayers
-from server.engine.runner import ModelRunner
-from server.kernels.program import Program
-from server.types import PoolingParams, StepPlan, StepResult, TokenizedText
+from neuronserve.server.engine.encode.encoder import StateRunner
+from neuronserve.server.engine.encode.head import Float32, HeadLayers
+from neuronserve.server.engine.runner import ModelRunner
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.types import PoolingParams, StepPlan, StepResult, TokenizedText
 
 Timed = tuple[Program, npt.NDArray[np.float64]]
 
 
 class PoolingRunner:
-    """Implements server.engine.loop.Runner for plans with `is_pooled`. Not thread-safe."""
+    """Implements neuronserve.server.engine.loop.Runner for plans with `is_pooled`. Not thread-safe."""
 
     def __init__(self, states: StateRunner, layers: HeadLayers) -> None:
         self._states, self._layers = states, layers

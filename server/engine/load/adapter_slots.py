@@ -13,17 +13,17 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.lora_adapter import LoraAdapter, Module
-from server.config import LoraConfig
-from server.config.formats import Dtype
-from server.device.core import NeuronCore
-from server.device.hbm import Buffer
-from server.device.layout import LORA_RANKS, N_TILE, WEIGHT_BYTES, round_up
-from server.kernels.lora import PartRecord
-from server.models.ops import Linear
-from server.models.spec import ModelSpec
-from server.placement.adapters import AdapterBuffers, AdapterPart, AdapterShape, adapter_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.lora_adapter import LoraAdapter, Module
+from neuronserve.server.config import LoraConfig
+from neuronserve.server.config.formats import Dtype
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.device.layout import LORA_RANKS, N_TILE, WEIGHT_BYTES, round_up
+from neuronserve.server.kernels.lora import PartRecord
+from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.adapters import AdapterBuffers, AdapterPart, AdapterShape, adapter_shapes
+from neuronserve.server.placement.shard import ShardSpec
 
 Float32 = npt.NDArray[np.float32]
 _WORDS = len(PartRecord._fields)

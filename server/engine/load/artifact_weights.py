@@ -9,14 +9,14 @@ import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from server.checkpoint.artifact import Artifact, Entry, core_file
-from server.checkpoint.manifest import MANIFEST
-from server.device.hbm import Buffer
-from server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
-from server.errors import CheckpointError
-from server.models.ops import Vector
-from server.placement.matrices import PackedShape
-from server.regular_file import open_regular
+from neuronserve.server.checkpoint.artifact import Artifact, Entry, core_file
+from neuronserve.server.checkpoint.manifest import MANIFEST
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.host.regular_file import open_regular
+from neuronserve.server.models.ops import Vector
+from neuronserve.server.placement.matrices import PackedShape
 
 CHUNK_BYTES = 1 << 20  # read, then hashed while it is in the cache
 READERS = 2  # threads: hashing takes longer than reading what is in the page cache

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from server import __version__
-from server.checkpoint.artifact import (
+from neuronserve.server import __version__
+from neuronserve.server.checkpoint.artifact import (
     CompiledBuckets,
     CoreEntries,
     Entry,
@@ -24,25 +24,25 @@ from server.checkpoint.artifact import (
     model_values,
     padded_sizes,
 )
-from server.checkpoint.manifest import MANIFEST, is_artifact
-from server.config import CompileConfig
-from server.device.buckets import BucketLists
-from server.device.catalog import instance
-from server.device.core import HostUse
-from server.device.hbm import ALIGNMENT, Buffer
-from server.device.layout import round_up
-from server.device.ledger import GIB
-from server.engine.load.artifact_weights import CHUNK_BYTES
-from server.engine.load.compile_report import CompileReport, compile_report
-from server.engine.load.model_source import ModelSource, describe_checkpoint, open_model, require_generator
-from server.engine.load.reserve import reserve
-from server.engine.load.weights import OnProgress, WeightLoader
-from server.errors import SettingsError
-from server.kernels.isa.cache import use_cache
-from server.models.spec import ModelSpec
-from server.placement.fit import with_types_of
-from server.placement.host_footprint import packed_weight_bytes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.manifest import MANIFEST, is_artifact
+from neuronserve.server.config import CompileConfig
+from neuronserve.server.device.buckets import BucketLists
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.core import HostUse
+from neuronserve.server.device.hbm import ALIGNMENT, Buffer
+from neuronserve.server.device.layout import round_up
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.engine.load.artifact_weights import CHUNK_BYTES
+from neuronserve.server.engine.load.compile_report import CompileReport, compile_report
+from neuronserve.server.engine.load.model_source import ModelSource, describe_checkpoint, open_model, require_generator
+from neuronserve.server.engine.load.reserve import reserve
+from neuronserve.server.engine.load.weights import OnProgress, WeightLoader
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.kernels.isa.cache import use_cache
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.fit import with_types_of
+from neuronserve.server.placement.host_footprint import packed_weight_bytes
+from neuronserve.server.placement.shard import ShardSpec
 
 INDEX_SUFFIX = ".index.json"
 COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # beside the weights

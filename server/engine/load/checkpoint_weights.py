@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.config.formats import WeightFormats
-from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES, is_grouped, scale_bytes, tile_bytes
-from server.engine.load.shard_reader import ShardReader, row_blocks
-from server.engine.load.stored_groups import StoredGroups
-from server.engine.load.weights import PackedShard
-from server.kernels.matmul.groups import quantize_groups
-from server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
-from server.kernels.matmul.quantize import quantize_rows, stored_rows
-from server.models.ops import Vector
-from server.placement.matrices import PackedShape
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.config.formats import WeightFormats
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.device.layout import FLOAT32_BYTES, is_grouped, scale_bytes, tile_bytes
+from neuronserve.server.engine.load.shard_reader import ShardReader, row_blocks
+from neuronserve.server.engine.load.stored_groups import StoredGroups
+from neuronserve.server.engine.load.weights import PackedShard
+from neuronserve.server.kernels.matmul.groups import quantize_groups
+from neuronserve.server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
+from neuronserve.server.kernels.matmul.quantize import quantize_rows, stored_rows
+from neuronserve.server.models.ops import Vector
+from neuronserve.server.placement.matrices import PackedShape
+from neuronserve.server.placement.shard import ShardSpec
 
 
 class CheckpointWeights:

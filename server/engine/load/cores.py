@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from server.config import EngineConfig
-from server.device.instances import Instance
-from server.device.visible_cores import take_cores
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.visible_cores import take_cores
 
 
 def group_cores(config: EngineConfig, part: Instance) -> tuple[int, ...]:

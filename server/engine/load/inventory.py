@@ -6,22 +6,22 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from server.checkpoint.gguf.directory import linked_parts
-from server.checkpoint.gguf.header import read_header
-from server.checkpoint.manifest import MANIFEST, is_artifact
-from server.checkpoint.safetensors_file import LENGTH_BYTES
-from server.checkpoint.tensor_files import INDEX, WEIGHTS, read_weight_map
-from server.config import EngineConfig
-from server.config.formats import Pace, WeightFormat, WeightFormats
-from server.cost.pricer import Pricer
-from server.device.buckets import CompiledShapes
-from server.device.core import HOST_USES, NeuronCore
-from server.device.ledger import GIB, USES, MemoryLedger
-from server.device.visible_cores import core_ranges
-from server.kernels.dispatch import linear_kernels
-from server.link.messages import CoreMemory, EngineFacts, WeightsIdentity
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
+from neuronserve.server.checkpoint.gguf.directory import linked_parts
+from neuronserve.server.checkpoint.gguf.header import read_header
+from neuronserve.server.checkpoint.manifest import MANIFEST, is_artifact
+from neuronserve.server.checkpoint.safetensors_file import LENGTH_BYTES
+from neuronserve.server.checkpoint.tensor_files import INDEX, WEIGHTS, read_weight_map
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import Pace, WeightFormat, WeightFormats
+from neuronserve.server.cost.pricer import Pricer
+from neuronserve.server.device.buckets import CompiledShapes
+from neuronserve.server.device.core import HOST_USES, NeuronCore
+from neuronserve.server.device.ledger import GIB, USES, MemoryLedger
+from neuronserve.server.device.visible_cores import core_ranges
+from neuronserve.server.kernels.dispatch import linear_kernels
+from neuronserve.server.link.messages import CoreMemory, EngineFacts, WeightsIdentity
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
 
 
 def weights_identity(directory: Path) -> WeightsIdentity:

@@ -7,51 +7,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from server.config import CacheConfig, EngineConfig, SchedulerConfig
-from server.config.formats import WeightFormats
-from server.cost.calibration import use_calibration
-from server.cost.model import CostModel
-from server.cost.pricer import HostOfSteps, StepPricer
-from server.cost.shape import stored_dtype
-from server.cost.stacks import STACKS
-from server.cost.work import Runtime
-from server.device import host
-from server.device.buckets import BucketLists, compiled_shapes
-from server.device.catalog import Instance, instance, use_catalog
-from server.device.core import NeuronCore
-from server.device.ledger import MemoryLedger
-from server.engine.adapters import AdapterBank
-from server.engine.attention_work import AttentionWork
-from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
-from server.engine.encode.beside import Beside, LayerPool, encode_beside
-from server.engine.grammar_store import GrammarStore
-from server.engine.load.adapter_slots import AdapterSlots
-from server.engine.load.cores import group_cores
-from server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
-from server.engine.load.model_source import context_length, open_model
-from server.engine.load.weights import OnProgress, WeightLoader
-from server.engine.lowering import build_program
-from server.engine.operands import Placement
-from server.engine.runner import ModelRunner, Programs
-from server.engine.sampler import Sampler
-from server.engine.step_inputs import StepInputs
-from server.errors import SettingsError
-from server.kernels import executor
-from server.kernels.checks import use_checks
-from server.kernels.compilation import Compiled, compile_kernels
-from server.kernels.dispatch import kernel_isas, require_isa
-from server.kernels.isa.cache import use_cache
-from server.kernels.sample.sample import sample
-from server.kernels.workers import WorkerPool
-from server.link.messages import EngineInfo, LoadedAdapter
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
-from server.placement.cache_layout import kv_cache_dtype, kv_layer_bytes
-from server.placement.fit import budget_bytes, require_fit, require_type, with_types_of
-from server.placement.footprint import ServingShape, StepLimits
-from server.placement.host_footprint import HostFootprint
-from server.placement.matrices import main_format
-from server.placement.shard import ShardSpec
+from neuronserve.server.config import CacheConfig, EngineConfig, SchedulerConfig
+from neuronserve.server.config.formats import WeightFormats
+from neuronserve.server.cost.calibration import use_calibration
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
+from neuronserve.server.cost.shape import stored_dtype
+from neuronserve.server.cost.stacks import STACKS
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.buckets import BucketLists, compiled_shapes
+from neuronserve.server.device.catalog import Instance, instance, use_catalog
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.device.ledger import MemoryLedger
+from neuronserve.server.engine.adapters import AdapterBank
+from neuronserve.server.engine.attention_work import AttentionWork
+from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
+from neuronserve.server.engine.encode.beside import Beside, LayerPool, encode_beside
+from neuronserve.server.engine.grammar_store import GrammarStore
+from neuronserve.server.engine.load.adapter_slots import AdapterSlots
+from neuronserve.server.engine.load.cores import group_cores
+from neuronserve.server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
+from neuronserve.server.engine.load.model_source import context_length, open_model
+from neuronserve.server.engine.load.weights import OnProgress, WeightLoader
+from neuronserve.server.engine.lowering import build_program
+from neuronserve.server.engine.operands import Placement
+from neuronserve.server.engine.runner import ModelRunner, Programs
+from neuronserve.server.engine.sampler import Sampler
+from neuronserve.server.engine.step_inputs import StepInputs
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.host import memory as host
+from neuronserve.server.kernels import executor
+from neuronserve.server.kernels.checks import use_checks
+from neuronserve.server.kernels.compilation import Compiled, compile_kernels
+from neuronserve.server.kernels.dispatch import kernel_isas, require_isa
+from neuronserve.server.kernels.isa.cache import use_cache
+from neuronserve.server.kernels.sample.sample import sample
+from neuronserve.server.kernels.workers import WorkerPool
+from neuronserve.server.link.messages import EngineInfo, LoadedAdapter
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+from neuronserve.server.placement.cache_layout import kv_cache_dtype, kv_layer_bytes
+from neuronserve.server.placement.fit import budget_bytes, require_fit, require_type, with_types_of
+from neuronserve.server.placement.footprint import ServingShape, StepLimits
+from neuronserve.server.placement.host_footprint import HostFootprint
+from neuronserve.server.placement.matrices import main_format
+from neuronserve.server.placement.shard import ShardSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.checkpoint.artifact import Artifact, require_digest
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.compressed_tensors import Stored, StoredQuantization, read_stored_quantization
-from server.checkpoint.json_file import refusals_of
-from server.checkpoint.manifest import is_artifact
-from server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
-from server.config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
-from server.device.buckets import BucketLists
-from server.engine.load.artifact_weights import ArtifactWeights
-from server.engine.load.checkpoint_weights import CheckpointWeights
-from server.engine.load.stored_groups import StoredGroups
-from server.engine.load.weights import WeightSource
-from server.errors import SettingsError
-from server.models.decoder import decoder_graph
-from server.models.spec import ModelSpec, without_output_layer
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.artifact import Artifact, require_digest
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.compressed_tensors import Stored, StoredQuantization, read_stored_quantization
+from neuronserve.server.checkpoint.json_file import refusals_of
+from neuronserve.server.checkpoint.manifest import is_artifact
+from neuronserve.server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
+from neuronserve.server.config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
+from neuronserve.server.device.buckets import BucketLists
+from neuronserve.server.engine.load.artifact_weights import ArtifactWeights
+from neuronserve.server.engine.load.checkpoint_weights import CheckpointWeights
+from neuronserve.server.engine.load.stored_groups import StoredGroups
+from neuronserve.server.engine.load.weights import WeightSource
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.spec import ModelSpec, without_output_layer
+from neuronserve.server.placement.shard import ShardSpec
 
 
 @dataclass(frozen=True, slots=True)

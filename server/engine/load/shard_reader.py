@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.config.formats import Dtype
-from server.device.layout import N_TILE
-from server.kernels.matmul.packing import interleave
-from server.models.ops import Linear, Part, Vector
-from server.placement.matrices import PackedShape
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.config.formats import Dtype
+from neuronserve.server.device.layout import N_TILE
+from neuronserve.server.kernels.matmul.packing import interleave
+from neuronserve.server.models.ops import Linear, Part, Vector
+from neuronserve.server.placement.matrices import PackedShape
+from neuronserve.server.placement.shard import ShardSpec
 
 Matrix = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]

@@ -13,9 +13,9 @@ from typing import get_args
 
 import numpy as np
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.stored import GroupedCodes
-from server.config.formats import (
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.stored import GroupedCodes
+from neuronserve.server.config.formats import (
     DEFAULT_GROUPS,
     GroupSize,
     Quantization,
@@ -24,14 +24,14 @@ from server.config.formats import (
     WeightFormats,
     WeightGroups,
 )
-from server.device.layout import GROUP_MULTIPLE
-from server.engine.load.shard_reader import ShardReader
-from server.kernels.matmul.groups import Float32, GroupedRows, as_float16, zero_code
-from server.models.graph import is_output
-from server.models.ops import Part
-from server.models.spec import ModelSpec
-from server.placement.matrices import PackedShape, packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.device.layout import GROUP_MULTIPLE
+from neuronserve.server.engine.load.shard_reader import ShardReader
+from neuronserve.server.kernels.matmul.groups import Float32, GroupedRows, as_float16, zero_code
+from neuronserve.server.models.graph import is_output
+from neuronserve.server.models.ops import Part
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.matrices import PackedShape, packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 
 SIZES: tuple[GroupSize, ...] = tuple(sorted(get_args(GroupSize), reverse=True))
 MAIN: tuple[Quantization, ...] = ("int4", "mxfp4", "mxfp8", "int8-groups")  # formats of most matrices, the first first

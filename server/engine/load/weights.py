@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.config.formats import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
-from server.device.core import HostUse
-from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
-from server.models.decoder import decoder_graph
-from server.models.graph import Graph, flat_ops
-from server.models.ops import (
+from neuronserve.server.config.formats import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
+from neuronserve.server.device.core import HostUse
+from neuronserve.server.device.hbm import Buffer
+from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
+from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.graph import Graph, flat_ops
+from neuronserve.server.models.ops import (
     Add,
     AddRows,
     Attention,
@@ -29,10 +29,10 @@ from server.models.ops import (
     StreamNorm,
     Vector,
 )
-from server.models.spec import ModelSpec
-from server.placement.core_share import DTYPE_BYTES
-from server.placement.matrices import PackedShape, Widths
-from server.placement.shard import ShardSpec
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.core_share import DTYPE_BYTES
+from neuronserve.server.placement.matrices import PackedShape, Widths
+from neuronserve.server.placement.shard import ShardSpec
 
 OnProgress = Callable[[str], None]  # called with a line for the user after each part of a long start
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.clock import NS
-from server.cost.pricer import StepCharge
-from server.engine.trace.modelled import LANES, PartTimeline
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.pricer import StepCharge
+from neuronserve.server.engine.trace.modelled import LANES, PartTimeline
 
 Event = dict[str, Any]
 

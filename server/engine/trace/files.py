@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from server.clock import MonotonicClock
-from server.config import TraceConfig
-from server.cost.pricer import Pricer
-from server.engine.loop import Inbox, Outbox, Runner
-from server.engine.trace.events import Lanes
-from server.engine.trace.tracer import DeviceRunner, Tracer
-from server.errors import SettingsError
-from server.link.messages import Command, EngineInfo, Instruction, StartTrace, TraceCommand, TraceReply
-from server.private_file import make_private_directory
+from neuronserve.server.clock import MonotonicClock
+from neuronserve.server.config import TraceConfig
+from neuronserve.server.cost.pricer import Pricer
+from neuronserve.server.engine.loop import Inbox, Outbox, Runner
+from neuronserve.server.engine.trace.events import Lanes
+from neuronserve.server.engine.trace.tracer import DeviceRunner, Tracer
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.host.private_file import make_private_directory
+from neuronserve.server.link.messages import Command, EngineInfo, Instruction, StartTrace, TraceCommand, TraceReply
 
 
 class Inputs(Protocol):
     """Where all that the API sends comes from."""
 
     def drain(self, timeout_s: float) -> list[Instruction]:
-        """As server.engine.loop.Inbox, with commands about traces among the others."""
+        """As neuronserve.server.engine.loop.Inbox, with commands about traces among the others."""
         ...
 
 
@@ -50,7 +50,7 @@ class Seams:
 
 
 class CommandInbox:
-    """Implements server.engine.loop.Inbox: commands for the loop; those about traces go to `apply`, in their turn."""
+    """Commands for the loop (implements engine.loop.Inbox); a command about traces goes to `apply` in its turn."""
 
     def __init__(self, inputs: Inputs, apply: Callable[[TraceCommand], None]) -> None:
         self._inputs, self._apply = inputs, apply

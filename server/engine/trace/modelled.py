@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from server.clock import NS
-from server.cost.model import StepCost
-from server.cost.pricer import GraphRun, StepCharge
-from server.cost.terms import Part
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.model import StepCost
+from neuronserve.server.cost.pricer import GraphRun, StepCharge
+from neuronserve.server.cost.terms import Part
 
 LANES = ("graphs", "tensor engine", "DMA", "vector and collectives", "launch and host")
 GRAPHS = 0

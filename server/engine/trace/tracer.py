@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from server import __version__
-from server.clock import Clock
-from server.cost.pricer import Pricer, StepCharge
-from server.engine.loop import Inbox, Outbox, Runner
-from server.engine.trace.events import (
+from neuronserve.server import __version__
+from neuronserve.server.clock import Clock
+from neuronserve.server.cost.pricer import Pricer, StepCharge
+from neuronserve.server.engine.loop import Inbox, Outbox, Runner
+from neuronserve.server.engine.trace.events import (
     REQUEST_EVENTS,
     STEP_EVENTS,
     Event,
@@ -30,11 +30,11 @@ from server.engine.trace.events import (
     StepTrace,
     TraceEvents,
 )
-from server.engine.trace.modelled import GRAPH_EVENTS
-from server.kernels.program import Program
-from server.link.messages import Add, Command, Tokens, TraceReply
-from server.private_file import open_private
-from server.types import StepPlan, StepResult, TokenEvent
+from neuronserve.server.engine.trace.modelled import GRAPH_EVENTS
+from neuronserve.server.host.private_file import open_private
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.link.messages import Add, Command, Tokens, TraceReply
+from neuronserve.server.types import StepPlan, StepResult, TokenEvent
 
 
 @runtime_checkable

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.device.attention_layout import CHUNK, TILE_SCALES_BYTES, TILE_SCORES_BYTES, TILE_WEIGHTS_BYTES, VALUES
-from server.kernels.attention import cache_tiles
-from server.kernels.attention.items import ITEM, attention_items
-from server.kernels.attention.state import first_key, state_bytes
-from server.kernels.attention.tile_rows import softmax_rows
-from server.kernels.isa import amx, simd
-from server.kernels.isa.jit import inline, kernel
-from server.kernels.isa.memory import load_i32, load_i64
-from server.kernels.records import ATTENTION
+from neuronserve.server.device.attention_layout import (
+    CHUNK,
+    TILE_SCALES_BYTES,
+    TILE_SCORES_BYTES,
+    TILE_WEIGHTS_BYTES,
+    VALUES,
+)
+from neuronserve.server.kernels.attention import cache_tiles
+from neuronserve.server.kernels.attention.items import ITEM, attention_items
+from neuronserve.server.kernels.attention.state import first_key, state_bytes
+from neuronserve.server.kernels.attention.tile_rows import softmax_rows
+from neuronserve.server.kernels.isa import amx, simd
+from neuronserve.server.kernels.isa.jit import inline, kernel
+from neuronserve.server.kernels.isa.memory import load_i32, load_i64
+from neuronserve.server.kernels.records import ATTENTION
 
 _SLICE = 32  # keys of one step: the k extent of a tile of weights, two tiles of K
 _dot_0_4_6, _dot_1_4_7 = amx.dot_bf16(0, 4, 6), amx.dot_bf16(1, 4, 7)

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import instruction, memory, simd
-from server.kernels.isa.access import READ, WRITE, pointer
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
+from neuronserve.server.kernels.isa import instruction, memory, simd
+from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
 
 INT8_MAX, E4M3_MAX = 127.0, 240.0
 _E4M3_BITS = 0x87F00000  # of a float32: a float8's sign, exponent and mantissa

@@ -7,11 +7,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import simd
-from server.kernels.isa.access import READ, WRITE, pointer
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import NOTHING, emitted
-from server.kernels.matmul import weight_codes
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import NOTHING, emitted
+from neuronserve.server.kernels.matmul import weight_codes
 
 _CODES, _HALVES = ir.VectorType(ir.IntType(8), 32), ir.VectorType(ir.IntType(16), 32)
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
-from server.kernels.attention.cache_elements import INT8_MAX, LEAST, load_first
-from server.kernels.attention.items import ITEM, attention_items
-from server.kernels.attention.lane_items import block_place, line_of, scales_of, sees, soften_rows
-from server.kernels.attention.softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
-from server.kernels.attention.state import state_bytes
-from server.kernels.isa import int16_pairs, simd
-from server.kernels.isa.int16_pairs import INT16_MAX, float_of_sums, load_i8, store_i16
-from server.kernels.isa.jit import inline, kernel
-from server.kernels.isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
-from server.kernels.records import ATTENTION, offsets
+from neuronserve.server.device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
+from neuronserve.server.kernels.attention.cache_elements import INT8_MAX, LEAST, load_first
+from neuronserve.server.kernels.attention.items import ITEM, attention_items
+from neuronserve.server.kernels.attention.lane_items import block_place, line_of, scales_of, sees, soften_rows
+from neuronserve.server.kernels.attention.softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
+from neuronserve.server.kernels.attention.state import state_bytes
+from neuronserve.server.kernels.isa import int16_pairs, simd
+from neuronserve.server.kernels.isa.int16_pairs import INT16_MAX, float_of_sums, load_i8, store_i16
+from neuronserve.server.kernels.isa.jit import inline, kernel
+from neuronserve.server.kernels.isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
+from neuronserve.server.kernels.records import ATTENTION, offsets
 
 
 class RunRecord(NamedTuple):

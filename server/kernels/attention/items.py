@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.device.attention_layout import ITEM_BYTES, PARTITION
-from server.kernels.attention.state import (
+from neuronserve.server.device.attention_layout import ITEM_BYTES, PARTITION
+from neuronserve.server.kernels.attention.state import (
     add_sink,
     begin_state,
     copy_state,
@@ -21,9 +21,17 @@ from server.kernels.attention.state import (
     merge_state,
     state_bytes,
 )
-from server.kernels.isa.jit import inline, share_begin
-from server.kernels.isa.memory import fetch_add, hidden, load_f32, load_i32, load_i64, store_i64, store_release
-from server.kernels.records import ATTENTION, ATTENTION_BYTES, STEP, offsets
+from neuronserve.server.kernels.isa.jit import inline, share_begin
+from neuronserve.server.kernels.isa.memory import (
+    fetch_add,
+    hidden,
+    load_f32,
+    load_i32,
+    load_i64,
+    store_i64,
+    store_release,
+)
+from neuronserve.server.kernels.records import ATTENTION, ATTENTION_BYTES, STEP, offsets
 
 
 class ItemRecord(NamedTuple):

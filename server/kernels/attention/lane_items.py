@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.device.attention_layout import CHUNK
-from server.kernels.attention.items import ITEM
-from server.kernels.attention.softmax import LINE
-from server.kernels.attention.state import first_key, state_bytes
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import hidden, load_f32, load_i32, load_i64
-from server.kernels.records import ATTENTION
+from neuronserve.server.device.attention_layout import CHUNK
+from neuronserve.server.kernels.attention.items import ITEM
+from neuronserve.server.kernels.attention.softmax import LINE
+from neuronserve.server.kernels.attention.state import first_key, state_bytes
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import hidden, load_f32, load_i32, load_i64
+from neuronserve.server.kernels.records import ATTENTION
 
 
 @inline

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.kernels.attention.cache_elements import FLOAT32, CacheCell
-from server.kernels.attention.two_rows import two_row_loops
-from server.kernels.isa import simd
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import load_f32
+from neuronserve.server.kernels.attention.cache_elements import FLOAT32, CacheCell
+from neuronserve.server.kernels.attention.two_rows import two_row_loops
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import load_f32
 
 
 def four_row_loops(cell: CacheCell) -> Any:

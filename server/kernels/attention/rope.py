@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from server.kernels.attention.cache_elements import BFLOAT16, FLOAT8, FLOAT32, INT8, CacheCell
-from server.kernels.attention.items import COUNTER_BYTES
-from server.kernels.isa import avx512, simd
-from server.kernels.isa.jit import inline, kernel, share_begin
-from server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
-from server.kernels.records import ROPE, ROPE_BYTES, STEP
+from neuronserve.server.kernels.attention.cache_elements import BFLOAT16, FLOAT8, FLOAT32, INT8, CacheCell
+from neuronserve.server.kernels.attention.items import COUNTER_BYTES
+from neuronserve.server.kernels.isa import avx512, simd
+from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
+from neuronserve.server.kernels.records import ROPE, ROPE_BYTES, STEP
 
 
 @inline

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from server.device.attention_layout import CHUNK, SUMS, VALUES
-from server.kernels.attention.cache_elements import LEAST
-from server.kernels.attention.state import LOWEST
-from server.kernels.isa import int16_pairs, simd
-from server.kernels.isa.int16_pairs import INT16_MAX
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import emitted, load_f32, store_f32
-from server.kernels.isa.softcap import softcap
+from neuronserve.server.device.attention_layout import CHUNK, SUMS, VALUES
+from neuronserve.server.kernels.attention.cache_elements import LEAST
+from neuronserve.server.kernels.attention.state import LOWEST
+from neuronserve.server.kernels.isa import int16_pairs, simd
+from neuronserve.server.kernels.isa.int16_pairs import INT16_MAX
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import emitted, load_f32, store_f32
+from neuronserve.server.kernels.isa.softcap import softcap
 
 LINE = CHUNK * 4  # bytes of one row's scores, or of the chunk's scales of K; those of V follow them
 WEIGHTS_SCALE = CHUNK * 2  # where a line of int16 weights has its scale

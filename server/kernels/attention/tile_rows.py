@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.device.attention_layout import CHUNK
-from server.kernels.attention.items import ITEM
-from server.kernels.attention.softmax import Weights
-from server.kernels.attention.softmax import softmax as softmax_of
-from server.kernels.attention.state import first_key, state_bytes
-from server.kernels.isa.avx512 import exp2, store_bf16_pair
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import load_f32, load_i64
-from server.kernels.records import ATTENTION
+from neuronserve.server.device.attention_layout import CHUNK
+from neuronserve.server.kernels.attention.items import ITEM
+from neuronserve.server.kernels.attention.softmax import Weights
+from neuronserve.server.kernels.attention.softmax import softmax as softmax_of
+from neuronserve.server.kernels.attention.state import first_key, state_bytes
+from neuronserve.server.kernels.isa.avx512 import exp2, store_bf16_pair
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import load_f32, load_i64
+from neuronserve.server.kernels.records import ATTENTION
 
 
 @inline

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from server.kernels.attention.cache_elements import CacheCell
-from server.kernels.isa import simd
-from server.kernels.isa.access import READ, pointer
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import emitted, load_f32
+from neuronserve.server.kernels.attention.cache_elements import CacheCell
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.access import READ, pointer
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import emitted, load_f32
 
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
 _VI = ir.VectorType(ir.IntType(32), simd.LANES)

@@ -5,11 +5,11 @@ A token's experts are added in the order in which it chose them, so that its sum
 
 from __future__ import annotations
 
-from server.kernels.experts.records import COMBINE, COMBINE_BYTES
-from server.kernels.isa import simd
-from server.kernels.isa.jit import inline, kernel, share_begin
-from server.kernels.isa.memory import load_f32, load_i64
-from server.kernels.records import STEP
+from neuronserve.server.kernels.experts.records import COMBINE, COMBINE_BYTES
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_f32, load_i64
+from neuronserve.server.kernels.records import STEP
 
 
 @inline

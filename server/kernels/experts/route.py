@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 
-from server.device.layout import GROUP_ROWS
-from server.kernels.experts.records import GROUPING, ROUTE, WEIGH
-from server.kernels.isa import simd
-from server.kernels.isa.jit import inline, kernel, share_begin
-from server.kernels.isa.memory import load_f32, load_i64, store_f32, store_i64
-from server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
+from neuronserve.server.device.layout import GROUP_ROWS
+from neuronserve.server.kernels.experts.records import GROUPING, ROUTE, WEIGH
+from neuronserve.server.kernels.isa import simd
+from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.memory import load_f32, load_i64, store_f32, store_i64
+from neuronserve.server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
 
 ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid")  # by the index that is the operand
 _SOFTMAX, _SOFTMAX_OF_CHOSEN = 0, 1

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from server.kernels.isa import instruction
+from neuronserve.server.kernels.isa import instruction
 
 READ, WRITE, UPDATE = range(3)  # kinds of access; an update is both in one step
 

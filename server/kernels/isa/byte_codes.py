@@ -11,11 +11,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import instruction, simd
-from server.kernels.isa.access import READ, pointer
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import emitted
-from server.kernels.isa.nibbles import by_register, every_word
+from neuronserve.server.kernels.isa import instruction, simd
+from neuronserve.server.kernels.isa.access import READ, pointer
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import emitted
+from neuronserve.server.kernels.isa.nibbles import by_register, every_word
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)

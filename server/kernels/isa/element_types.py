@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.kernels.isa import memory, simd
+from neuronserve.server.kernels.isa import memory, simd
 
 
 class Cell(NamedTuple):

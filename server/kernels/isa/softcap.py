@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.kernels.isa import instruction, simd
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import emitted
+from neuronserve.server.kernels.isa import instruction, simd
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import emitted
 
 
 @emitted(simd.float32x16, *[simd.float32x16] * 3)

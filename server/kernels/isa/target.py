@@ -1,4 +1,4 @@
-"""Which CPU the kernels are compiled for: a level of server/device/isa.py, the host's best or the one forced."""
+"""Which CPU the kernels are compiled for: a level of server/host/isa.py, the host's best or the one forced."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import llvmlite.binding
 import numba
 
-from server.config.formats import LevelIsa
-from server.device.arm_features import arm_features
-from server.device.isa import BY_ISA, TARGETS, best_target
+from neuronserve.server.config.formats import LevelIsa
+from neuronserve.server.host.arm_features import arm_features
+from neuronserve.server.host.isa import BY_ISA, TARGETS, best_target
 
 # By NUMBA_CPU_NAME, or by the process that this one helps to compile.
 _IS_TOLD = numba.config.CPU_NAME is not None or numba.config.CPU_FEATURES is not None

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.config.formats import Isa
-from server.device.layout import GROUP_SCALE_BYTES
-from server.kernels.isa import neon, nibbles, simd
-from server.kernels.isa.jit import Kernel, inline, made_kernel
-from server.kernels.isa.memory import hidden, load_f32, load_i64
-from server.kernels.matmul import epilogue
-from server.kernels.matmul.lane_products import ROWS, SUMS, stack_sums, store_tiles
-from server.kernels.matmul.loop import LINE, matmul_loop, rows_of
-from server.kernels.records import MATMUL
+from neuronserve.server.config.formats import Isa
+from neuronserve.server.device.layout import GROUP_SCALE_BYTES
+from neuronserve.server.kernels.isa import neon, nibbles, simd
+from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
+from neuronserve.server.kernels.isa.memory import hidden, load_f32, load_i64
+from neuronserve.server.kernels.matmul import epilogue
+from neuronserve.server.kernels.matmul.lane_products import ROWS, SUMS, stack_sums, store_tiles
+from neuronserve.server.kernels.matmul.loop import LINE, matmul_loop, rows_of
+from neuronserve.server.kernels.records import MATMUL
 
 CHUNK = 32  # neighbours in k that are summed as whole numbers; a group has one or more
 _PANEL, _SIDES = 1024, 16 * 8  # bytes of sixteen rows of activations: 64 codes of each, one pair of each

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.kernels.isa import neon, simd
-from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import stack_lines
-from server.kernels.matmul.loop import LINE
+from neuronserve.server.kernels.isa import neon, simd
+from neuronserve.server.kernels.isa.jit import inline
+from neuronserve.server.kernels.isa.memory import stack_lines
+from neuronserve.server.kernels.matmul.loop import LINE
 
 ROWS = 4  # that are multiplied together; sixteen, the rows of a panel, are a multiple
 SUMS = 2 * LINE  # bytes of one row's sums of two column tiles

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.config.formats import Isa
-from server.kernels.isa import dot_product, neon, simd
-from server.kernels.isa.dot_product import Dots
-from server.kernels.isa.jit import Kernel, inline, made_kernel
-from server.kernels.isa.memory import load_f32, load_i64
-from server.kernels.matmul import epilogue
-from server.kernels.matmul.lane_products import (
+from neuronserve.server.config.formats import Isa
+from neuronserve.server.kernels.isa import dot_product, neon, simd
+from neuronserve.server.kernels.isa.dot_product import Dots
+from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
+from neuronserve.server.kernels.isa.memory import load_f32, load_i64
+from neuronserve.server.kernels.matmul import epilogue
+from neuronserve.server.kernels.matmul.lane_products import (
     ROWS,
     SUMS,
     Step,
@@ -28,9 +28,9 @@ from server.kernels.matmul.lane_products import (
     unchanged,
     widened,
 )
-from server.kernels.matmul.loop import LINE, matmul_loop, rows_of, scaled_weights, stored_weights
-from server.kernels.matmul.weight_codes import from_mxfp8
-from server.kernels.records import MATMUL
+from neuronserve.server.kernels.matmul.loop import LINE, matmul_loop, rows_of, scaled_weights, stored_weights
+from neuronserve.server.kernels.matmul.weight_codes import from_mxfp8
+from neuronserve.server.kernels.records import MATMUL
 
 
 class Scaling(NamedTuple):

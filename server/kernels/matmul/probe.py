@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import amx, dot_product, instruction, neon, nibbles, simd
-from server.kernels.isa.access import READ, pointer
-from server.kernels.isa.jit import Kernel, inline, made_kernel
-from server.kernels.isa.memory import emitted, load_i64
-from server.kernels.records import offsets
+from neuronserve.server.kernels.isa import amx, dot_product, instruction, neon, nibbles, simd
+from neuronserve.server.kernels.isa.access import READ, pointer
+from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
+from neuronserve.server.kernels.isa.memory import emitted, load_i64
+from neuronserve.server.kernels.records import offsets
 
 TILE = 1024  # bytes: sixteen rows of 64, or sixteen words of k of sixteen columns
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Protocol
 
-from server.link.hub import messages as m
+from neuronserve.server.link.hub import messages as m
 
 ANSWER_TIMEOUT_S = 1.0  # of a worker that is asked something; a stopped one holds nobody up for longer
 

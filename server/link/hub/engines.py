@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from server.link.groups import EngineGroups
-from server.link.hub.remote import RemoteEngines
-from server.link.journal import OpenSequence
-from server.link.messages import Tokens
-from server.types import StepReport
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.hub.remote import RemoteEngines
+from neuronserve.server.link.journal import OpenSequence
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.types import StepReport
 
 AnyEngines = EngineGroups | RemoteEngines
 

@@ -16,16 +16,16 @@ from functools import partial
 
 import msgspec
 
-from server.errors import EngineDead, QueueFull, RequestError
-from server.link.groups import EngineGroups
-from server.link.hub import messages as m
-from server.link.hub.calls import Calls
-from server.link.hub.offers import Offer, Offers, answer
-from server.link.hub.wire import TO_HUB, Wire
-from server.link.messages import Abort, Failed, ReleaseMemory, ResetPrefixCache, Tokens, TraceCommand
-from server.link.stream import Stream
-from server.scheduler.admission import check_queue
-from server.types import Charge, Request, TokenEvent
+from neuronserve.server.errors import EngineDead, QueueFull, RequestError
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.hub import messages as m
+from neuronserve.server.link.hub.calls import Calls
+from neuronserve.server.link.hub.offers import Offer, Offers, answer
+from neuronserve.server.link.hub.wire import TO_HUB, Wire
+from neuronserve.server.link.messages import Abort, Failed, ReleaseMemory, ResetPrefixCache, Tokens, TraceCommand
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.scheduler.admission import check_queue
+from neuronserve.server.types import Charge, Request, TokenEvent
 
 STATE_PERIOD_S = 0.1  # between two looks at whether workers must be told how the engines are
 MAX_UNSENT_BYTES = 64 * 2**20  # that wait for one worker: it has stopped

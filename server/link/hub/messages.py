@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from server.errors import RequestError, Unavailable
-from server.link.messages import Abort, EngineInfo, Failed, ReleaseMemory, ResetPrefixCache, Tokens
-from server.link.watchdog import EngineState
-from server.types import Request
+from neuronserve.server.errors import RequestError, Unavailable
+from neuronserve.server.link.messages import Abort, EngineInfo, Failed, ReleaseMemory, ResetPrefixCache, Tokens
+from neuronserve.server.link.watchdog import EngineState
+from neuronserve.server.types import Request
 
 TRACE = "trace"  # what the hub is asked for a TraceCommand, which its engines answer by one TraceReply each
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from server.errors import RequestError
-from server.link.hub import messages as m
+from neuronserve.server.errors import RequestError
+from neuronserve.server.link.hub import messages as m
 
 # What a worker, by its number, has asked for. Raises RequestError. What need not be awaited is done in their order.
 Offer = Callable[[int, bytes], bytes | Awaitable[bytes]]

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from server.errors import EngineDead, RequestError
-from server.link.engines import Engines
-from server.link.groups import merged
-from server.link.hub import messages as m
-from server.link.hub.wire import TO_WORKER, Wire
-from server.link.journal import OpenSequence
-from server.link.messages import (
+from neuronserve.server.errors import EngineDead, RequestError
+from neuronserve.server.link.engines import Engines
+from neuronserve.server.link.groups import merged
+from neuronserve.server.link.hub import messages as m
+from neuronserve.server.link.hub.wire import TO_WORKER, Wire
+from neuronserve.server.link.journal import OpenSequence
+from neuronserve.server.link.messages import (
     Abort,
     EngineInfo,
     Failed,
@@ -31,9 +31,9 @@ from server.link.messages import (
     TraceCommand,
     TraceReply,
 )
-from server.link.stream import Stream
-from server.link.watchdog import EngineState
-from server.types import Request, StepReport
+from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.watchdog import EngineState
+from neuronserve.server.types import Request, StepReport
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 TRACE_REPLIES = msgspec.msgpack.Decoder(list[TraceReply])

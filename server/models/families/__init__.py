@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import msgspec
 
-from server.models.config_values import ConfigError, Values, read_record
-from server.models.families.classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
-from server.models.families.cohere import Cohere2Config, CohereConfig
-from server.models.families.decoder import DecoderConfig
-from server.models.families.encoder import BertConfig, DistilBertConfig, EncoderConfig, MPNetConfig, RobertaConfig
-from server.models.families.gemma import Gemma2Config, GemmaConfig
-from server.models.families.gemma3 import Gemma3Config
-from server.models.families.gpt_oss import GptOssConfig
-from server.models.families.granite import GraniteConfig
-from server.models.families.granite_moe import GraniteMoeConfig, GraniteMoeHybridConfig
-from server.models.families.llama4 import Llama4TextConfig
-from server.models.families.mistral import Ministral3Config, MinistralConfig, MistralConfig
-from server.models.families.mixtral import MixtralConfig
-from server.models.families.modernbert import ModernBertConfig
-from server.models.families.olmo import Olmo2Config, Olmo3Config
-from server.models.families.olmoe import OlmoeConfig
-from server.models.families.phi3 import Phi3Config
-from server.models.families.qwen import Qwen2Config, Qwen3Config
-from server.models.families.qwen_moe import Qwen2MoeConfig, Qwen3MoeConfig
-from server.models.families.smollm3 import SmolLM3Config
-from server.models.families.text_part import TEXT_PARTS, text_part
-from server.models.spec import ModelSpec, without_output_layer
-from server.typed_json import shown
+from neuronserve.server.models.config_values import ConfigError, Values, read_record
+from neuronserve.server.models.families.classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
+from neuronserve.server.models.families.cohere import Cohere2Config, CohereConfig
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.encoder import (
+    BertConfig,
+    DistilBertConfig,
+    EncoderConfig,
+    MPNetConfig,
+    RobertaConfig,
+)
+from neuronserve.server.models.families.gemma import Gemma2Config, GemmaConfig
+from neuronserve.server.models.families.gemma3 import Gemma3Config
+from neuronserve.server.models.families.gpt_oss import GptOssConfig
+from neuronserve.server.models.families.granite import GraniteConfig
+from neuronserve.server.models.families.granite_moe import GraniteMoeConfig, GraniteMoeHybridConfig
+from neuronserve.server.models.families.llama4 import Llama4TextConfig
+from neuronserve.server.models.families.mistral import Ministral3Config, MinistralConfig, MistralConfig
+from neuronserve.server.models.families.mixtral import MixtralConfig
+from neuronserve.server.models.families.modernbert import ModernBertConfig
+from neuronserve.server.models.families.olmo import Olmo2Config, Olmo3Config
+from neuronserve.server.models.families.olmoe import OlmoeConfig
+from neuronserve.server.models.families.phi3 import Phi3Config
+from neuronserve.server.models.families.qwen import Qwen2Config, Qwen3Config
+from neuronserve.server.models.families.qwen_moe import Qwen2MoeConfig, Qwen3MoeConfig
+from neuronserve.server.models.families.smollm3 import SmolLM3Config
+from neuronserve.server.models.families.text_part import TEXT_PARTS, text_part
+from neuronserve.server.models.spec import ModelSpec, without_output_layer
+from neuronserve.server.typed_json import shown
 
 GENERATORS: dict[str, type[DecoderConfig]] = {
     "LlamaForCausalLM": DecoderConfig,

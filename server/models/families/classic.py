@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from server.models.families.decoder import DecoderConfig
-from server.models.names import ROPE_FREQUENCIES, Names
-from server.models.rope import DEFAULT_THETA, Theta, rope_object, rope_of
-from server.models.spec import Activation, ModelSpec
+from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.names import ROPE_FREQUENCIES, Names
+from neuronserve.server.models.rope import DEFAULT_THETA, Theta, rope_object, rope_of
+from neuronserve.server.models.spec import Activation, ModelSpec
 
 ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
 ACTIVATIONS: dict[ActivationName, Activation] = {  # three are one formula, written in three ways

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
-from server.models.families.decoder import DecoderConfig, LayerType
-from server.models.rope import DEFAULT_THETA, read_rope
+from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
+from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.rope import DEFAULT_THETA, read_rope
 
 
 class CohereConfig(DecoderConfig, kw_only=True):

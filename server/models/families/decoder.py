@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from server.models.config_values import (
+from neuronserve.server.models.config_values import (
     MIN_HEAD_DIM,
     Epsilon,
     HeadDim,
@@ -23,8 +23,8 @@ from server.models.config_values import (
     Width,
     refuse,
 )
-from server.models.rope import check_ropes, read_rope
-from server.models.spec import ModelSpec
+from neuronserve.server.models.rope import check_ropes, read_rope
+from neuronserve.server.models.spec import ModelSpec
 
 LayerType = Literal["full_attention", "sliding_attention"]
 

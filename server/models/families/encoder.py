@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from server.models.names import Names
-from server.models.rope import check_ropes
-from server.models.spec import Activation, ModelSpec
-from server.models.traits import TRAITS
+from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.rope import check_ropes
+from neuronserve.server.models.spec import Activation, ModelSpec
+from neuronserve.server.models.traits import TRAITS
 
 HiddenAct = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ACTIVATIONS: dict[HiddenAct, Activation] = {

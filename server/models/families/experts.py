@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from server.models.config_values import MAX_LAYERS, refuse
+from neuronserve.server.models.config_values import MAX_LAYERS, refuse
 
 Experts = Annotated[int, Meta(ge=1, le=4096)]
 LayerIndex = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from server.models.config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
 
 Scalar = Annotated[float, Meta(gt=0.0, le=1e6)]
 Cap = Annotated[float, Meta(gt=0.0, le=1e6)]

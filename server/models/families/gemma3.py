@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.models.config_values import Layers, Positions, Values, Vocab
-from server.models.families.decoder import LayerType
-from server.models.families.gemma import Cap, Gemma2Config
-from server.models.rope import Theta, ropes_by_type
+from neuronserve.server.models.config_values import Layers, Positions, Values, Vocab
+from neuronserve.server.models.families.decoder import LayerType
+from neuronserve.server.models.families.gemma import Cap, Gemma2Config
+from neuronserve.server.models.rope import Theta, ropes_by_type
 
 GLOBAL_THETA = 1_000_000.0
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from server.models.config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from server.models.families.decoder import DecoderConfig, LayerType
-from server.models.families.experts import Experts, expert_fields
-from server.models.names import Names
-from server.models.rope import read_rope
+from neuronserve.server.models.config_values import (
+    Epsilon,
+    HeadDim,
+    Heads,
+    Layers,
+    Positions,
+    Values,
+    Vocab,
+    Width,
+    refuse,
+)
+from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.families.experts import Experts, expert_fields
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.rope import read_rope
 
 NAMES = replace(Names.of({"mlp.gate": "mlp.router"}, "model."), fused="inputs, in turns")
 THETA = 150_000.0

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from server.models.config_values import Values
-from server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.config_values import Values
+from neuronserve.server.models.families.decoder import DecoderConfig
 
 Multiplier = Annotated[float, Meta(gt=0.0, le=1e6)]
 

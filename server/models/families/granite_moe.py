@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from server.models.config_values import Values, Width, refuse
-from server.models.families.experts import expert_fields
-from server.models.families.granite import GraniteConfig
-from server.models.names import Names
+from neuronserve.server.models.config_values import Values, Width, refuse
+from neuronserve.server.models.families.experts import expert_fields
+from neuronserve.server.models.families.granite import GraniteConfig
+from neuronserve.server.models.names import Names
 
 # Of experts in one tensor, and of the router, a file has names of its own.
 _IN_FILES = tuple(

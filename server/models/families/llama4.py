@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from server.models.config_values import (
+from neuronserve.server.models.config_values import (
     MAX_LAYERS,
     Epsilon,
     HeadDim,
@@ -22,11 +22,11 @@ from server.models.config_values import (
     Width,
     refuse,
 )
-from server.models.families.decoder import DecoderConfig
-from server.models.families.experts import Experts, LayerIndex, expert_fields, sparse_layers
-from server.models.names import Names
-from server.models.rope import read_rope
-from server.models.spec import TemperatureSpec
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_fields, sparse_layers
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.rope import read_rope
+from neuronserve.server.models.spec import TemperatureSpec
 
 NAMES = replace(Names.of({"mlp": "feed_forward", "mlp.gate": "feed_forward.router"}, "model."), fused="inputs")
 THETA = 500_000.0

@@ -7,10 +7,20 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from server.models.config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, read_record
-from server.models.families.decoder import DecoderConfig, LayerType
-from server.models.rope import rope_object, rope_of
-from server.models.spec import TemperatureSpec
+from neuronserve.server.models.config_values import (
+    Epsilon,
+    HeadDim,
+    Heads,
+    Layers,
+    Positions,
+    Values,
+    Vocab,
+    Width,
+    read_record,
+)
+from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.rope import rope_object, rope_of
+from neuronserve.server.models.spec import TemperatureSpec
 
 # Of configurations that leave rope_parameters out: Ministral3Config.__post_init__.
 MINISTRAL3_ROPE = {

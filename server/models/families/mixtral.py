@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.models.config_values import Epsilon, Positions, Values
-from server.models.families.experts import Experts, expert_fields
-from server.models.families.mistral import MistralConfig
-from server.models.names import Names
-from server.models.rope import read_rope
+from neuronserve.server.models.config_values import Epsilon, Positions, Values
+from neuronserve.server.models.families.experts import Experts, expert_fields
+from neuronserve.server.models.families.mistral import MistralConfig
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.rope import read_rope
 
 THETA = 1_000_000.0
 NAMES = Names.of({"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}, "model.")

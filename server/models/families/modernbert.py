@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from server.models.families.encoder import EncoderConfig, HiddenAct
-from server.models.names import Names
-from server.models.rope import Theta, rope_object
-from server.models.spec import RopeSpec
-from server.typed_json import shown
+from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from neuronserve.server.models.families.encoder import EncoderConfig, HiddenAct
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.rope import Theta, rope_object
+from neuronserve.server.models.spec import RopeSpec
+from neuronserve.server.typed_json import shown
 
 LayerType = Literal["full_attention", "sliding_attention"]
 WORDS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.models.config_values import Epsilon, Positions, Values, Vocab
-from server.models.families.decoder import DecoderConfig, LayerType
-from server.models.rope import ropes_by_type
+from neuronserve.server.models.config_values import Epsilon, Positions, Values, Vocab
+from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.rope import ropes_by_type
 
 OLMO3_THETA = 500_000.0
 

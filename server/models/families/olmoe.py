@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from server.models.families.decoder import DecoderConfig
-from server.models.families.experts import Experts, expert_fields
+from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.experts import Experts, expert_fields
 
 
 class OlmoeConfig(DecoderConfig, kw_only=True):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.models.config_values import Epsilon, Positions, Values, Vocab, Width
-from server.models.families.decoder import DecoderConfig
-from server.models.names import Names
-from server.models.rope import DEFAULT_THETA, rope_object, rope_of
+from neuronserve.server.models.config_values import Epsilon, Positions, Values, Vocab, Width
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.rope import DEFAULT_THETA, rope_object, rope_of
 
 PHI3 = Names.of(
     {

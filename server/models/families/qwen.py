@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from server.models.config_values import (
+from neuronserve.server.models.config_values import (
     MAX_LAYERS,
     MAX_POSITIONS,
     HeadDim,
@@ -17,7 +17,7 @@ from server.models.config_values import (
     Width,
     refuse,
 )
-from server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
 
 
 class QwenConfig(DecoderConfig, kw_only=True):

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from server.models.config_values import Heads, Layers, Values, Width
-from server.models.families.decoder import LayerType
-from server.models.families.experts import Experts, LayerIndex, expert_fields, sparse_layers
-from server.models.families.qwen import QwenConfig
+from neuronserve.server.models.config_values import Heads, Layers, Values, Width
+from neuronserve.server.models.families.decoder import LayerType
+from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_fields, sparse_layers
+from neuronserve.server.models.families.qwen import QwenConfig
 
 
 class QwenMoeConfig(QwenConfig, kw_only=True):

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from server.models.config_values import Heads, Layers, Positions, Values, Vocab, Width
-from server.models.families.decoder import DecoderConfig, LayerType
-from server.models.rope import read_rope
+from neuronserve.server.models.config_values import Heads, Layers, Positions, Values, Vocab, Width
+from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.rope import read_rope
 
 THETA = 2_000_000.0
 

@@ -5,7 +5,7 @@ Their files nest it: its configuration under `text_config`, its tensors under on
 
 from __future__ import annotations
 
-from server.models.config_values import Values, refuse
+from neuronserve.server.models.config_values import Values, refuse
 
 # The text's architecture by the whole's and the text's `model_type`; the first where a file names none.
 TEXT_PARTS: dict[str, dict[str, str]] = {

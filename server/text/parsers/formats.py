@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from server.text.parsers import harmony, json_calls, pythonic, qwen3_coder
-from server.text.parsers.shapes import CallShape, Thinking
-from server.text.parsers.source import Functions, Read, Reader, content
-from server.text.parsers.thinking import read_thinking
+from neuronserve.server.text.parsers import harmony, json_calls, pythonic, qwen3_coder
+from neuronserve.server.text.parsers.shapes import CallShape, Thinking
+from neuronserve.server.text.parsers.source import Functions, Read, Reader, content
+from neuronserve.server.text.parsers.thinking import read_thinking
 
 ToolParserName = Literal[
     "openai",

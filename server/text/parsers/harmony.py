@@ -10,8 +10,8 @@ reads anything, so a server without one could not use it; here the marks are rea
 
 from __future__ import annotations
 
-from server.text.parsers.shapes import Thinking
-from server.text.parsers.source import Event, Functions, Kind, Reader, Source, gather, until
+from neuronserve.server.text.parsers.shapes import Thinking
+from neuronserve.server.text.parsers.source import Event, Functions, Kind, Reader, Source, gather, until
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL, RETURN = "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Literal
 
-from server.text.parsers.call_object import CallObject
-from server.text.parsers.source import (
+from neuronserve.server.text.parsers.call_object import CallObject
+from neuronserve.server.text.parsers.source import (
     MAX_NAME_CHARS,
     Event,
     Functions,

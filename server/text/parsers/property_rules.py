@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from server.text.grammar import OPTIONS, GrammarError, json_schema, quoted
-from server.text.parsers.shapes import Arguments
-from server.text.schema_tree import rewritten
+from neuronserve.server.text.grammar import OPTIONS, GrammarError, json_schema, quoted
+from neuronserve.server.text.parsers.shapes import Arguments
+from neuronserve.server.text.schema_tree import rewritten
 
 # Keys of a schema that the rules keep, or that rule nothing out.
 _KEPT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions", OPTIONS}

@@ -5,9 +5,9 @@ Without a mark any list might be one, so a call is only what has the name of a f
 
 from __future__ import annotations
 
-from server.text.parsers.json_calls import End
-from server.text.parsers.python_text import keyword_arguments
-from server.text.parsers.source import (
+from neuronserve.server.text.parsers.json_calls import End
+from neuronserve.server.text.parsers.python_text import keyword_arguments
+from neuronserve.server.text.parsers.source import (
     MAX_NAME_CHARS,
     Event,
     Functions,

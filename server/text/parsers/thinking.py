@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.text.parsers.shapes import Thinking
-from server.text.parsers.source import Event, Read, Reader, Source, blanks, literal, until
+from neuronserve.server.text.parsers.shapes import Thinking
+from neuronserve.server.text.parsers.source import Event, Read, Reader, Source, blanks, literal, until
 
 
 def read_thinking(source: Source, thinking: Thinking, is_open: bool | None, answer: Read) -> Reader[None]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from server.api.errors import RateLimited
-from server.api.keys.file import OTHERS, read_keys
-from server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
-from server.api.keys.ring import KeyRing
-from server.api.keys.use import MAX_NAMES, Accounts
-from server.clock import ManualClock
-from server.errors import SettingsError
+from neuronserve.server.api.errors import RateLimited
+from neuronserve.server.api.keys.file import OTHERS, read_keys
+from neuronserve.server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
+from neuronserve.server.api.keys.ring import KeyRing
+from neuronserve.server.api.keys.use import MAX_NAMES, Accounts
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.errors import SettingsError
 
 SECRET = "sk-s3cret-of-nobody"
 GOOD = f"""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from server.api.config import StoreConfig
-from server.api.errors import NotFound
-from server.api.store.files import FileLabel
-from server.api.store.store import Store
-from server.errors import SettingsError
+from neuronserve.server.api.config import StoreConfig
+from neuronserve.server.api.errors import NotFound
+from neuronserve.server.api.store.files import FileLabel
+from neuronserve.server.api.store.store import Store
+from neuronserve.server.errors import SettingsError
 
 # What version 1 of the tables had.
 OLD_FILES = (

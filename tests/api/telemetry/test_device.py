@@ -10,17 +10,17 @@ import httpx
 import openai
 import pytest
 
-from loadtests.bench import measure
-from loadtests.cost import modelled
-from loadtests.plan import make_plan
-from server.api.keys.file import NO_KEY
-from server.api.telemetry.device_account import DeviceAccount, KeyAccount
-from server.api.telemetry.stats_log import INTERVAL_S, PaceLog
-from server.clock import NS, ManualClock
-from server.cost.charge_rate import ChargeRate
-from server.device.catalog import instance
-from server.link.messages import Tokens
-from server.types import Charge, DeviceStep, TokenEvent
+from neuronserve.loadtests.bench import measure
+from neuronserve.loadtests.cost import modelled
+from neuronserve.loadtests.plan import make_plan
+from neuronserve.server.api.keys.file import NO_KEY
+from neuronserve.server.api.telemetry.device_account import DeviceAccount, KeyAccount
+from neuronserve.server.api.telemetry.stats_log import INTERVAL_S, PaceLog
+from neuronserve.server.clock import NS, ManualClock
+from neuronserve.server.cost.charge_rate import ChargeRate
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.types import Charge, DeviceStep, TokenEvent
 from tests.api.serving import MAX_MODEL_LEN, Server, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.telemetry.test_watch import report

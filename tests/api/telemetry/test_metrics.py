@@ -16,12 +16,12 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from server.api.config import ApiConfig
-from server.api.listener import address, bind
-from server.api.server import ApiServer
-from server.api.telemetry.families import ALIASES, FAMILIES
-from server.link.groups import EngineGroups
-from server.link.handle import EngineHandle
+from neuronserve.server.api.config import ApiConfig
+from neuronserve.server.api.listener import address, bind
+from neuronserve.server.api.server import ApiServer
+from neuronserve.server.api.telemetry.families import ALIASES, FAMILIES
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.handle import EngineHandle
 from tests.api.serving import PATIENCE_S, Server, run_fake, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.test_life import events, until

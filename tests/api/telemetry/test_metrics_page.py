@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from server.api.telemetry.families import FAMILIES
-from server.api.telemetry.tracing import attributes
-from server.settings.serve import ServeSettings
+from neuronserve.server.api.telemetry.families import FAMILIES
+from neuronserve.server.api.telemetry.tracing import attributes
+from neuronserve.server.settings.serve import ServeSettings
 from tests.api.telemetry.test_watch import Bench
 from tools.doc_tables import DOCS
 

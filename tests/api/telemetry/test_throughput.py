@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 from test_watch import report, token
 
-from server.api.telemetry.stats_log import ThroughputLog
-from server.clock import ManualClock
-from server.link.messages import Tokens
+from neuronserve.server.api.telemetry.stats_log import ThroughputLog
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.link.messages import Tokens
 from tests.api.serving import read_until, running_server
 
 BODY = {"prompt": "a" * 40, "max_tokens": 8, "ignore_eos": True}

@@ -17,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.config import ApiConfig, OtlpProtocol
-from server.api.listener import address, bind
-from server.api.server import ApiServer
-from server.link.groups import EngineGroups
-from server.link.handle import EngineHandle
+from neuronserve.server.api.config import ApiConfig, OtlpProtocol
+from neuronserve.server.api.listener import address, bind
+from neuronserve.server.api.server import ApiServer
+from neuronserve.server.link.groups import EngineGroups
+from neuronserve.server.link.handle import EngineHandle
 from tests.api.serving import PATIENCE_S, ROOT, environment, run_command, run_fake, running_server
 from tests.link.test_client import config, until
 

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from server.api.http.origin import Origin
-from server.api.telemetry.families import FAMILIES, of_tokens, one_two_five
-from server.api.telemetry.instruments import Instruments
-from server.api.telemetry.lifecycle import RequestLife, SequenceLife
-from server.api.telemetry.request_metrics import RequestMetrics
-from server.api.telemetry.request_observer import RequestObserver, RequestWatch
-from server.clock import ManualClock
-from server.errors import EngineDead, Unavailable
-from server.link.messages import Tokens
-from server.types import FinishReason, Request, SamplingParams, StepReport, TokenEvent
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.telemetry.families import FAMILIES, of_tokens, one_two_five
+from neuronserve.server.api.telemetry.instruments import Instruments
+from neuronserve.server.api.telemetry.lifecycle import RequestLife, SequenceLife
+from neuronserve.server.api.telemetry.request_metrics import RequestMetrics
+from neuronserve.server.api.telemetry.request_observer import RequestObserver, RequestWatch
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.errors import EngineDead, Unavailable
+from neuronserve.server.link.messages import Tokens
+from neuronserve.server.types import FinishReason, Request, SamplingParams, StepReport, TokenEvent
 from tests.api.telemetry.scraping import Scrape
 
 

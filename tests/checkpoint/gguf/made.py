@@ -11,11 +11,11 @@ from typing import Any
 import gguf
 import numpy as np
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.gguf.architectures import ARCHITECTURES as ROWS
-from server.config.formats import RequestedFormats
-from server.engine.load.model_source import describe_checkpoint
-from server.models.tensors import tensor_shapes
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.gguf.architectures import ARCHITECTURES as ROWS
+from neuronserve.server.config.formats import RequestedFormats
+from neuronserve.server.engine.load.model_source import describe_checkpoint
+from neuronserve.server.models.tensors import tensor_shapes
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 ARCHITECTURES = {row.model_type: row.name for row in ROWS.values()} | {

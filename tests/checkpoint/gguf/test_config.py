@@ -11,10 +11,10 @@ import gguf
 import numpy as np
 import pytest
 
-from server.checkpoint.gguf.architectures import ARCHITECTURES
-from server.checkpoint.gguf.config import config_of
-from server.checkpoint.gguf.files import open_gguf
-from server.errors import CheckpointError
+from neuronserve.server.checkpoint.gguf.architectures import ARCHITECTURES
+from neuronserve.server.checkpoint.gguf.config import config_of
+from neuronserve.server.checkpoint.gguf.files import open_gguf
+from neuronserve.server.errors import CheckpointError
 from tests.checkpoint.gguf.made import finish
 
 Edit = Callable[[gguf.GGUFWriter], object]

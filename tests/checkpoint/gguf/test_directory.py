@@ -10,16 +10,16 @@ import gguf
 import numpy as np
 import pytest
 
-from server.checkpoint.gguf.directory import gguf_directory
-from server.checkpoint.gguf.files import MAX_PARTS
-from server.checkpoint.hub import resolve_model
-from server.config import CompileConfig
-from server.config.formats import RequestedFormats
-from server.engine.load.artifact_writer import compile_model
-from server.engine.load.inventory import weights_identity
-from server.engine.load.model_source import open_model
-from server.errors import CheckpointError, SettingsError
-from server.planner.model_names import resolve_shape
+from neuronserve.planner.model_names import resolve_shape
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.gguf.files import MAX_PARTS
+from neuronserve.server.checkpoint.hub import resolve_model
+from neuronserve.server.config import CompileConfig
+from neuronserve.server.config.formats import RequestedFormats
+from neuronserve.server.engine.load.artifact_writer import compile_model
+from neuronserve.server.engine.load.inventory import weights_identity
+from neuronserve.server.engine.load.model_source import open_model
+from neuronserve.server.errors import CheckpointError, SettingsError
 from tests.checkpoint.gguf.made import write_pair
 
 ASKED = RequestedFormats("float32")

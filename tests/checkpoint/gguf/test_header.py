@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.checkpoint.gguf.directory import gguf_directory
-from server.checkpoint.gguf.header import MAX_STRINGS, MAX_TENSORS, MAX_VALUES, is_gguf, read_header
-from server.config.formats import RequestedFormats
-from server.engine.load.model_source import open_model
-from server.errors import CheckpointError, StartError
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.gguf.header import MAX_STRINGS, MAX_TENSORS, MAX_VALUES, is_gguf, read_header
+from neuronserve.server.config.formats import RequestedFormats
+from neuronserve.server.engine.load.model_source import open_model
+from neuronserve.server.errors import CheckpointError, StartError
 from tests.checkpoint.gguf.made import finish, write_pair
 
 STRING, ARRAY, U32, U64 = 8, 9, 4, 10

@@ -17,9 +17,9 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS
-from server.text.detokenizer import TextStream
-from server.text.tokenizer import Tokenizer
+from neuronserve.server.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS
+from neuronserve.server.text.detokenizer import TextStream
+from neuronserve.server.text.tokenizer import Tokenizer
 from tests.checkpoint.gguf.test_tokenizer import read, write
 
 GOLDEN = json.loads((Path(__file__).parent / "llama_cpp.json").read_text(encoding="utf-8"))

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.gguf.directory import gguf_directory
-from server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
-from server.checkpoint.gguf.types import block_type
-from server.checkpoint.model_config import read_model_spec
-from server.config.formats import RequestedFormats
-from server.engine.load.model_source import open_model
-from server.engine.load.shard_reader import ShardReader
-from server.errors import CheckpointError
-from server.models.spec import ModelSpec
-from server.models.tensors import tensor_shapes
-from server.placement.matrices import packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
+from neuronserve.server.checkpoint.gguf.types import block_type
+from neuronserve.server.checkpoint.model_config import read_model_spec
+from neuronserve.server.config.formats import RequestedFormats
+from neuronserve.server.engine.load.model_source import open_model
+from neuronserve.server.engine.load.shard_reader import ShardReader
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import tensor_shapes
+from neuronserve.server.placement.matrices import packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 from tests.checkpoint.gguf.made import write_gguf, write_pair
 
 ASKED = RequestedFormats("float32")

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-from server.checkpoint.gguf.directory import gguf_directory
-from server.checkpoint.gguf.files import open_gguf
-from server.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS
-from server.checkpoint.gguf.tokenizer import GgufVocabulary, tokenizer_of
-from server.errors import CheckpointError
-from server.text.chat_template import load_chat_template
-from server.text.generation_config import load_generation_defaults
-from server.text.tokenizer import load_tokenizer
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.gguf.files import open_gguf
+from neuronserve.server.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS
+from neuronserve.server.checkpoint.gguf.tokenizer import GgufVocabulary, tokenizer_of
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.text.chat_template import load_chat_template
+from neuronserve.server.text.generation_config import load_generation_defaults
+from neuronserve.server.text.tokenizer import load_tokenizer
 from tests.checkpoint.gguf.made import finish, write_config
 
 SENTENCES = [

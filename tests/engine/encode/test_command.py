@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import transformers
 
-from server.cli import main
+from neuronserve.cli import main
 from tests.encoders import loaded, random_model, save, write_json
 
 Run = Callable[..., tuple[int, str, str]]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from server.engine.encode.distances import buckets
+from neuronserve.server.engine.encode.distances import buckets
 
 
 def test_buckets_are_those_of_transformers() -> None:

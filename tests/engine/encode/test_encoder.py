@@ -14,13 +14,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from server.config import EngineConfig
-from server.config.formats import Quantization
-from server.engine.encode.encoder import Encoder
-from server.engine.load.loading import load_engine
-from server.errors import CheckpointError, DeviceMemoryError, InvalidRequest, SettingsError
-from server.kernels.dispatch import host_isas
-from server.types import TokenizedText
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.engine.encode.encoder import Encoder
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.errors import CheckpointError, DeviceMemoryError, InvalidRequest, SettingsError
+from neuronserve.server.kernels.dispatch import host_isas
+from neuronserve.server.types import TokenizedText
 from tests.depth import representative
 from tests.encoders import FAMILIES, LONGEST, VOCAB, loaded, random_model, save, write_json
 

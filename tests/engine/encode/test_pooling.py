@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from server.config.formats import PoolingMode
-from server.engine.encode.pooling import MODES, pooled
+from neuronserve.server.config.formats import PoolingMode
+from neuronserve.server.engine.encode.pooling import MODES, pooled
 
 DEFINITIONS: dict[PoolingMode, Callable[[np.ndarray], np.ndarray]] = {
     "cls": lambda x: x[0],

@@ -12,10 +12,10 @@ import pytest
 import torch
 import transformers
 
-from server.config import DataParallel, EngineConfig, LoraConfig
-from server.engine.serving import is_pooling, load_served
-from server.errors import DeviceMemoryError, SettingsError
-from server.types import PoolingParams, SamplingParams, ScheduledSeq, StepPlan
+from neuronserve.server.config import DataParallel, EngineConfig, LoraConfig
+from neuronserve.server.engine.serving import is_pooling, load_served
+from neuronserve.server.errors import DeviceMemoryError, SettingsError
+from neuronserve.server.types import PoolingParams, SamplingParams, ScheduledSeq, StepPlan
 from tests.encoders import FAMILIES, LONGEST, loaded, random_model, save, write_json
 from tests.engine.encode.test_encoder import texts
 

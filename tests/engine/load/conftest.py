@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from server.config import EngineConfig
-from server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from tools.random_checkpoint.shapes import SHAPES, Shape
 
 Load = Callable[..., LoadedEngine]

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from server.checkpoint.artifact import core_file
-from server.checkpoint.manifest import MANIFEST
-from server.cli import main
-from server.config import CompileConfig, EngineConfig
-from server.config.formats import RequestedFormats, WeightGroups
-from server.device.buckets import BucketLists
-from server.device.core import NeuronCore
-from server.engine.load.artifact_writer import compile_model
-from server.engine.load.loading import load_engine
-from server.engine.load.model_source import open_model
-from server.engine.load.weights import ModelWeights, PackedMatrix, PackedShard, WeightLoader
-from server.errors import CheckpointError, SettingsError
-from server.placement.shard import ShardSpec
+from neuronserve.cli import main
+from neuronserve.server.checkpoint.artifact import core_file
+from neuronserve.server.checkpoint.manifest import MANIFEST
+from neuronserve.server.config import CompileConfig, EngineConfig
+from neuronserve.server.config.formats import RequestedFormats, WeightGroups
+from neuronserve.server.device.buckets import BucketLists
+from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.engine.load.artifact_writer import compile_model
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.engine.load.model_source import open_model
+from neuronserve.server.engine.load.weights import ModelWeights, PackedMatrix, PackedShard, WeightLoader
+from neuronserve.server.errors import CheckpointError, SettingsError
+from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint

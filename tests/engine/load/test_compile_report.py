@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import main
-from server.config import CompileConfig, NeuronConfig
-from server.config.formats import RequestedFormats, WeightFormats
-from server.device.buckets import BucketLists
-from server.engine.load.compile_report import CompileReport, compile_report
-from server.settings.model import DEFAULT_MODEL
+from neuronserve.cli import main
+from neuronserve.server.config import CompileConfig, NeuronConfig
+from neuronserve.server.config.formats import RequestedFormats, WeightFormats
+from neuronserve.server.device.buckets import BucketLists
+from neuronserve.server.engine.load.compile_report import CompileReport, compile_report
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.cost.pricing import SMALL, small_pricer
 
 BFLOAT16 = WeightFormats("bfloat16")

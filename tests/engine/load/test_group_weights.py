@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.config.formats import Quantization, RequestedFormats, WeightGroups
-from server.engine.load.loading import LoadedEngine
-from server.engine.load.model_source import describe_checkpoint, open_model
-from server.engine.load.shard_reader import ShardReader
-from server.engine.load.stored_groups import StoredGroups
-from server.errors import DeviceError
-from server.kernels.matmul.groups import dequantize_groups
-from server.models.tensors import linear_modules
-from server.placement.host_footprint import packed_weight_bytes
-from server.placement.matrices import packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.config.formats import Quantization, RequestedFormats, WeightGroups
+from neuronserve.server.engine.load.loading import LoadedEngine
+from neuronserve.server.engine.load.model_source import describe_checkpoint, open_model
+from neuronserve.server.engine.load.shard_reader import ShardReader
+from neuronserve.server.engine.load.stored_groups import StoredGroups
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.kernels.matmul.groups import dequantize_groups
+from neuronserve.server.models.tensors import linear_modules
+from neuronserve.server.placement.host_footprint import packed_weight_bytes
+from neuronserve.server.placement.matrices import packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 from tests.checkpoint.test_packed import (
     awq,
     awq_section,

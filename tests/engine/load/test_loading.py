@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from server.config import DataParallel, EngineConfig, RuntimeCores
-from server.cost.calibration import default_calibration
-from server.cost.stacks import STACKS, Stack
-from server.device import host
-from server.device.buckets import CompiledShapes
-from server.engine.load.inventory import weights_identity
-from server.engine.load.loading import load_engine
-from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
-from server.placement.footprint import Footprint, ServingShape, StepLimits
-from server.placement.host_footprint import HostFootprint
-from server.placement.shard import ShardSpec
+from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.cost.stacks import STACKS, Stack
+from neuronserve.server.device.buckets import CompiledShapes
+from neuronserve.server.engine.load.inventory import weights_identity
+from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
+from neuronserve.server.host import memory as host
+from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
+from neuronserve.server.placement.host_footprint import HostFootprint
+from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint

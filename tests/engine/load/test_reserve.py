@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.load.reserve import reserve
+from neuronserve.server.engine.load.reserve import reserve
 
 WAYS = [True, False]
 

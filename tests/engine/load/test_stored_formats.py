@@ -11,19 +11,19 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file, save_file
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.gguf.directory import gguf_directory
-from server.config import CompileConfig
-from server.config.formats import RequestedFormats, WeightFormat
-from server.engine.load.artifact_writer import compile_model
-from server.engine.load.model_source import describe_checkpoint, open_model
-from server.engine.load.shard_reader import ShardReader
-from server.engine.load.stored_groups import StoredGroups
-from server.errors import CheckpointError
-from server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups
-from server.models.tensors import linear_modules
-from server.placement.matrices import packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.config import CompileConfig
+from neuronserve.server.config.formats import RequestedFormats, WeightFormat
+from neuronserve.server.engine.load.artifact_writer import compile_model
+from neuronserve.server.engine.load.model_source import describe_checkpoint, open_model
+from neuronserve.server.engine.load.shard_reader import ShardReader
+from neuronserve.server.engine.load.stored_groups import StoredGroups
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups
+from neuronserve.server.models.tensors import linear_modules
+from neuronserve.server.placement.matrices import packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 from tests.checkpoint.gguf.made import write_pair
 from tests.checkpoint.test_fused_experts import as_mxfp4, gpt_oss_of_whole_blocks
 from tests.engine.load.conftest import Load

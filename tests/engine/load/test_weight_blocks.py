@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.safetensors_file import SafetensorsFile
-from server.config.formats import Quantization, RequestedFormats, WeightFormats, WeightGroups
-from server.device.core import HostUse
-from server.device.hbm import Buffer, Hbm
-from server.device.layout import is_grouped, scale_bytes, tile_bytes
-from server.engine.load import shard_reader
-from server.engine.load.checkpoint_weights import CheckpointWeights
-from server.engine.load.model_source import open_model
-from server.engine.load.shard_reader import ShardReader, row_blocks
-from server.engine.load.weights import PackedShard, WeightLoader
-from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequencies
-from server.errors import CheckpointError
-from server.kernels.matmul.groups import quantize_groups
-from server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
-from server.kernels.matmul.quantize import quantize_rows
-from server.models.ops import Axis, Linear, Part
-from server.models.spec import ModelSpec, RopeSpec
-from server.placement.matrices import PackedShape, packed_shapes
-from server.placement.shard import ShardSpec
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
+from neuronserve.server.config.formats import Quantization, RequestedFormats, WeightFormats, WeightGroups
+from neuronserve.server.device.core import HostUse
+from neuronserve.server.device.hbm import Buffer, Hbm
+from neuronserve.server.device.layout import is_grouped, scale_bytes, tile_bytes
+from neuronserve.server.engine.load import shard_reader
+from neuronserve.server.engine.load.checkpoint_weights import CheckpointWeights
+from neuronserve.server.engine.load.model_source import open_model
+from neuronserve.server.engine.load.shard_reader import ShardReader, row_blocks
+from neuronserve.server.engine.load.weights import PackedShard, WeightLoader
+from neuronserve.server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequencies
+from neuronserve.server.errors import CheckpointError
+from neuronserve.server.kernels.matmul.groups import quantize_groups
+from neuronserve.server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
+from neuronserve.server.kernels.matmul.quantize import quantize_rows
+from neuronserve.server.models.ops import Axis, Linear, Part
+from neuronserve.server.models.spec import ModelSpec, RopeSpec
+from neuronserve.server.placement.matrices import PackedShape, packed_shapes
+from neuronserve.server.placement.shard import ShardSpec
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 MIB = 1 << 20

@@ -6,10 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from server.checkpoint.manifest import MANIFEST
-from server.checkpoint.tensor_files import INDEX, WEIGHTS
-from server.engine.load.inventory import weights_identity
-from server.link.messages import WeightsIdentity
+from neuronserve.server.checkpoint.manifest import MANIFEST
+from neuronserve.server.checkpoint.tensor_files import INDEX, WEIGHTS
+from neuronserve.server.engine.load.inventory import weights_identity
+from neuronserve.server.link.messages import WeightsIdentity
 
 
 def shard(path: Path, header: dict[str, object], data: bytes) -> None:

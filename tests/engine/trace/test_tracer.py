@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from server.clock import ManualClock
-from server.config import CacheConfig, SchedulerConfig, TraceConfig
-from server.cost.pricer import StepPricer
-from server.engine.fake_runner import FakeRunner
-from server.engine.loop import EngineLoop
-from server.engine.trace.events import Lanes
-from server.engine.trace.files import CommandInbox, traced
-from server.engine.trace.tracer import DeviceRunner, Tracer
-from server.kernels.program import Program
-from server.kv_cache.manager import KVCacheManager
-from server.link.messages import (
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import CacheConfig, SchedulerConfig, TraceConfig
+from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.engine.fake_runner import FakeRunner
+from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.trace.events import Lanes
+from neuronserve.server.engine.trace.files import CommandInbox, traced
+from neuronserve.server.engine.trace.tracer import DeviceRunner, Tracer
+from neuronserve.server.kernels.program import Program
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.link.messages import (
     Abort,
     Add,
     Command,
@@ -31,8 +31,8 @@ from server.link.messages import (
     TraceCommand,
     TraceReply,
 )
-from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams, StepPlan, StepResult
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams, StepPlan, StepResult
 from tests.api.serving import fake_facts
 from tests.cost.pricing import small_pricer
 from tests.engine.trace.trace_file import DEVICE, GRAPHS, HOST, PART, TraceFile

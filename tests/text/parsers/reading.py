@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from server.text.parsers.formats import REASONING, ReasoningParserName, ToolParserName, output_reader
-from server.text.parsers.output import OutputParser
-from server.text.parsers.source import Functions
+from neuronserve.server.text.parsers.formats import REASONING, ReasoningParserName, ToolParserName, output_reader
+from neuronserve.server.text.parsers.output import OutputParser
+from neuronserve.server.text.parsers.source import Functions
 
 FUNCTIONS: Functions = {
     "f": {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, ToolParserName
+from neuronserve.server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, ToolParserName
 from tests.text.parsers.conversations import GOLDEN, Golden
 from tests.text.parsers.reading import Form, cut, every_split, parser, read
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from server.settings.model import DEFAULT_MODEL
-from server.text.chat_template import load_chat_template
-from server.text.parsers.formats import parsers_for
+from neuronserve.server.settings.model import DEFAULT_MODEL
+from neuronserve.server.text.chat_template import load_chat_template
+from neuronserve.server.text.parsers.formats import parsers_for
 
 HERMES = "For each call, return a json object within XML tags:\\n<tool_call>\\n{...}\\n</tool_call>"
 TEMPLATES: list[tuple[str, tuple[str, str]]] = [
@@ -56,7 +56,7 @@ def test_the_default_model_writes_hermes() -> None:
 def test_asking_is_cheap() -> None:
     """A command that only lists models loads no server, no tokenizer and no grammar for it."""
     code = (
-        "import sys, server.text.parsers.formats\n"
+        "import sys, neuronserve.server.text.parsers.formats\n"
         "print([name for name in sys.modules if name.split('.')[0] in "
         "{'numpy', 'tokenizers', 'llguidance', 'fastapi', 'pydantic', 'jinja2', 'msgspec'}])"
     )

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from server.api.tools.message import MessageReader
-from server.text.parsers.call_object import CallObject
-from server.text.parsers.json_calls import HERMES
+from neuronserve.server.api.tools.message import MessageReader
+from neuronserve.server.text.parsers.call_object import CallObject
+from neuronserve.server.text.parsers.json_calls import HERMES
 from tests.text.parsers.reading import Form, parser
 from tests.text.parsers.reading import read as read_message
 

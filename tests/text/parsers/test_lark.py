@@ -14,13 +14,13 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from server.text.grammar import GrammarError, compile_grammar, grammar_text, json_schema
-from server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, ToolParserName, output_reader
-from server.text.parsers.lark import Function, Lead, Marks, budget_rules, call_rules, lead, text_rule
-from server.text.parsers.output import OutputParser
-from server.text.parsers.property_rules import is_held
-from server.text.parsers.shapes import Arguments
-from server.text.tokenizer import Tokenizer
+from neuronserve.server.text.grammar import GrammarError, compile_grammar, grammar_text, json_schema
+from neuronserve.server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, ToolParserName, output_reader
+from neuronserve.server.text.parsers.lark import Function, Lead, Marks, budget_rules, call_rules, lead, text_rule
+from neuronserve.server.text.parsers.output import OutputParser
+from neuronserve.server.text.parsers.property_rules import is_held
+from neuronserve.server.text.parsers.shapes import Arguments
+from neuronserve.server.text.tokenizer import Tokenizer
 
 END = "<|eos|>"
 TAGS = sorted({tag for row in (*CALLS.values(), *REASONING.values()) for tag in row.tags if " " not in tag})

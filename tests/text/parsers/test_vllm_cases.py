@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.text.parsers.formats import output_reader
-from server.text.parsers.output import OutputParser
+from neuronserve.server.text.parsers.formats import output_reader
+from neuronserve.server.text.parsers.output import OutputParser
 from tests.text.parsers.reading import Message, cut, every_split
 from tests.text.parsers.vllm_cases import CASES, FUNCTIONS, Calls, Case
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from server.api.config import MAX_PROMPTS
-from server.api.errors import invalid_body
-from server.api.pipeline.fill_in import fill_in_prompts
-from server.api.pipeline.prompts import Prompt, check_ids, encode
-from server.api.pipeline.sampling import check_logprobs
-from server.api.service import ServedModel, Service
-from server.api.wire.completions import CompletionRequest
-from server.api.wire.llama import InfillRequest, LlamaRequest
-from server.errors import InvalidRequest
-from server.text.tokenizer import Tokenizer
+from neuronserve.server.api.config import MAX_PROMPTS
+from neuronserve.server.api.errors import invalid_body
+from neuronserve.server.api.pipeline.fill_in import fill_in_prompts
+from neuronserve.server.api.pipeline.prompts import Prompt, check_ids, encode
+from neuronserve.server.api.pipeline.sampling import check_logprobs
+from neuronserve.server.api.service import ServedModel, Service
+from neuronserve.server.api.wire.completions import CompletionRequest
+from neuronserve.server.api.wire.llama import InfillRequest, LlamaRequest
+from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.text.tokenizer import Tokenizer
 
 NEVER = -100.0  # the bias of a token that is to be left out
 FILE_MARK = "<|file_sep|>"  # before each file, where the vocabulary has it

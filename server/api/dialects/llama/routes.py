@@ -4,22 +4,28 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server import __version__
-from server.api.dialects.embeddings import embedded
-from server.api.dialects.llama.request import completion_request, infill_prompt, limit_of, mixed_prompt, split_mixed
-from server.api.dialects.llama.writer import LlamaWriter, settings_of
-from server.api.http.body import body_of
-from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from server.api.http.origin import origin_of
-from server.api.pipeline.continuation import Continuation
-from server.api.pipeline.prompts import Prompt, chat_prompt, template_source
-from server.api.pipeline.respond import respond
-from server.api.pipeline.sampling import SamplingBuilder
-from server.api.service import Service, ServiceOf
-from server.api.tools.plan import require_template
-from server.api.wire.completions import CompletionRequest
-from server.api.wire.llama import (
+from neuronserve.server import __version__
+from neuronserve.server.api.dialects.embeddings import embedded
+from neuronserve.server.api.dialects.llama.request import (
+    completion_request,
+    infill_prompt,
+    limit_of,
+    mixed_prompt,
+    split_mixed,
+)
+from neuronserve.server.api.dialects.llama.writer import LlamaWriter, settings_of
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.event_stream import until_disconnect
+from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from neuronserve.server.api.http.origin import origin_of
+from neuronserve.server.api.pipeline.continuation import Continuation
+from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, template_source
+from neuronserve.server.api.pipeline.respond import respond
+from neuronserve.server.api.pipeline.sampling import SamplingBuilder
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.tools.plan import require_template
+from neuronserve.server.api.wire.completions import CompletionRequest
+from neuronserve.server.api.wire.llama import (
     AppliedTemplate,
     ApplyTemplateRequest,
     InfillRequest,
@@ -30,9 +36,9 @@ from server.api.wire.llama import (
     Props,
     Slot,
 )
-from server.api.wire.pooling import EmbeddingRequest
-from server.api.wire.tools import functions_of
-from server.errors import InvalidRequest
+from neuronserve.server.api.wire.pooling import EmbeddingRequest
+from neuronserve.server.api.wire.tools import functions_of
+from neuronserve.server.errors import InvalidRequest
 
 router = APIRouter()
 RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from server.api.http.event_stream import frame
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.generation import AnyGeneration
-from server.api.pipeline.logprobs import TokenNames
-from server.api.service import Service
-from server.api.wire.llama import (
+from neuronserve.server.api.http.event_stream import frame
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.logprobs import TokenNames
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.llama import (
     LlamaAnswer,
     LlamaChunk,
     LlamaCompletion,
@@ -19,7 +19,7 @@ from server.api.wire.llama import (
     Timings,
     TokenProbability,
 )
-from server.types import FinishReason, SamplingParams, TokenLogprobs
+from neuronserve.server.types import FinishReason, SamplingParams, TokenLogprobs
 
 MS = 1e3
 # Samplers of llama.cpp that are not offered, as they are when switched off.

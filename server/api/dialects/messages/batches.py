@@ -11,16 +11,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
 
-from server.api.anthropic_error import anthropic_error
-from server.api.errors import NotFound
-from server.api.http.body import body_of
-from server.api.http.openapi import OF_BODIES, anthropic_errors_of, documented
-from server.api.http.origin import CallerOf
-from server.api.service import Service, ServiceOf
-from server.api.store.batches import Tally, Wanted
-from server.api.store.files import ENDED, FileLabel
-from server.api.store.records import StoredBatch
-from server.api.wire.message_batches import (
+from neuronserve.server.api.anthropic_error import anthropic_error
+from neuronserve.server.api.errors import NotFound
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.openapi import OF_BODIES, anthropic_errors_of, documented
+from neuronserve.server.api.http.origin import CallerOf
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.store.batches import Tally, Wanted
+from neuronserve.server.api.store.files import ENDED, FileLabel
+from neuronserve.server.api.store.records import StoredBatch
+from neuronserve.server.api.wire.message_batches import (
     BatchItem,
     DeletedMessageBatch,
     MessageBatch,
@@ -28,7 +28,7 @@ from server.api.wire.message_batches import (
     MessageBatchList,
     MessageBatchRequest,
 )
-from server.errors import InvalidRequest, RequestError
+from neuronserve.server.errors import InvalidRequest, RequestError
 
 PATH = "/v1/messages/batches"
 ENDPOINT = "/v1/messages"  # of every line

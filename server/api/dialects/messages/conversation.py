@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from server.api.anthropic_error import THREAD_UNSUPPORTED
-from server.api.dialects.messages.blocks import UNSUPPORTED, part_of, required, text_of, thought_of
-from server.api.dialects.messages.client_tools import function_of
-from server.api.dialects.terms import Terms
-from server.api.errors import invalid_body
-from server.api.wire import messages
-from server.api.wire.chat import ChatRequest
-from server.api.wire.messages import (
+from neuronserve.server.api.anthropic_error import THREAD_UNSUPPORTED
+from neuronserve.server.api.dialects.messages.blocks import UNSUPPORTED, part_of, required, text_of, thought_of
+from neuronserve.server.api.dialects.messages.client_tools import function_of
+from neuronserve.server.api.dialects.terms import Terms
+from neuronserve.server.api.errors import invalid_body
+from neuronserve.server.api.wire import messages
+from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.api.wire.messages import (
     AnyTool,
     Block,
     ClientToolParam,
@@ -24,7 +24,7 @@ from server.api.wire.messages import (
     MessagesRequest,
     ToolChoiceParam,
 )
-from server.errors import InvalidRequest
+from neuronserve.server.errors import InvalidRequest
 
 REFUSED = ("container", "mcp_servers", "compaction")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -6,18 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.anthropic_error import anthropic_error_bytes
-from server.api.dialects.messages.run import count, prepare
-from server.api.dialects.messages.writer import MessageWriter
-from server.api.errors import as_request_error
-from server.api.http.body import body_of
-from server.api.http.event_stream import EventStream, ShortWay, until_disconnect
-from server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
-from server.api.http.origin import origin_of
-from server.api.pipeline.respond import frames_of, whole_answer
-from server.api.service import ServiceOf
-from server.api.wire.message import MessageAnswer, TokenCount
-from server.api.wire.messages import CountTokensRequest, MessagesRequest
+from neuronserve.server.api.anthropic_error import anthropic_error_bytes
+from neuronserve.server.api.dialects.messages.run import count, prepare
+from neuronserve.server.api.dialects.messages.writer import MessageWriter
+from neuronserve.server.api.errors import as_request_error
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.event_stream import EventStream, ShortWay, until_disconnect
+from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
+from neuronserve.server.api.http.origin import origin_of
+from neuronserve.server.api.pipeline.respond import frames_of, whole_answer
+from neuronserve.server.api.service import ServiceOf
+from neuronserve.server.api.wire.message import MessageAnswer, TokenCount
+from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
 
 router = APIRouter()
 

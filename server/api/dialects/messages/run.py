@@ -8,17 +8,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from server.api.dialects.chat import Conversation, prepare_conversation, prompt_of
-from server.api.dialects.messages.conversation import chat_request
-from server.api.dialects.messages.late_system import rendered
-from server.api.dialects.messages.writer import MessageWriter
-from server.api.dialects.terms import Terms
-from server.api.http.origin import Origin
-from server.api.pipeline.prompts import template_source
-from server.api.service import Service
-from server.api.tools.chosen import chosen_parsers
-from server.api.wire.chat import ChatRequest
-from server.api.wire.messages import CountTokensRequest, MessagesRequest
+from neuronserve.server.api.dialects.chat import Conversation, prepare_conversation, prompt_of
+from neuronserve.server.api.dialects.messages.conversation import chat_request
+from neuronserve.server.api.dialects.messages.late_system import rendered
+from neuronserve.server.api.dialects.messages.writer import MessageWriter
+from neuronserve.server.api.dialects.terms import Terms
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.prompts import template_source
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
 
 
 async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:

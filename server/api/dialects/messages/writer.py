@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from server.api.dialects.chat import Conversation
-from server.api.dialects.sealed import seal
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.generation import AnyGeneration
-from server.api.tools.message import MessagePart, MessageReader
-from server.api.wire.message import (
+from neuronserve.server.api.dialects.chat import Conversation
+from neuronserve.server.api.dialects.sealed import seal
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.tools.message import MessagePart, MessageReader
+from neuronserve.server.api.wire.message import (
     AnyBlock,
     BlockDelta,
     BlockPiece,
@@ -32,8 +32,8 @@ from server.api.wire.message import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from server.api.wire.messages import MessagesRequest
-from server.api.wire.tools import ToolCallDelta
+from neuronserve.server.api.wire.messages import MessagesRequest
+from neuronserve.server.api.wire.tools import ToolCallDelta
 
 
 def event(made: Event) -> bytes:

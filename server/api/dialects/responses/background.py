@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 
 from fastapi import Request
 
-from server.api.dialects.responses.run import ResponseRun
-from server.api.peers import Part, Peers
-from server.errors import InvalidRequest, Unavailable
+from neuronserve.server.api.dialects.responses.run import ResponseRun
+from neuronserve.server.api.peers import Part, Peers
+from neuronserve.server.errors import InvalidRequest, Unavailable
 
 MAX_REMEMBERED = 16  # streams that have ended and can still be followed
 NUM_TRIES = 3  # to hear of a stream in another process

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 
-from server.api.dialects import chat
-from server.api.dialects.responses.conversation import NAMES, TOOL_NAMES, messages_of
-from server.api.dialects.responses.history import asked_of
-from server.api.dialects.responses.items import ItemIds, listed, new_id
-from server.api.dialects.responses.writer import response_usage
-from server.api.dialects.sealed import seal
-from server.api.dialects.terms import Terms
-from server.api.http.origin import Origin
-from server.api.pipeline.respond import whole_answer
-from server.api.service import Service
-from server.api.wire.chat import ChatCompletion, ChatRequest
-from server.api.wire.response import Compaction
-from server.api.wire.responses import CompactRequest, InputItem
+from neuronserve.server.api.dialects import chat
+from neuronserve.server.api.dialects.responses.conversation import NAMES, TOOL_NAMES, messages_of
+from neuronserve.server.api.dialects.responses.history import asked_of
+from neuronserve.server.api.dialects.responses.items import ItemIds, listed, new_id
+from neuronserve.server.api.dialects.responses.writer import response_usage
+from neuronserve.server.api.dialects.sealed import seal
+from neuronserve.server.api.dialects.terms import Terms
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.respond import whole_answer
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
+from neuronserve.server.api.wire.response import Compaction
+from neuronserve.server.api.wire.responses import CompactRequest, InputItem
 
 MAX_TOKENS = 2048  # of a summary
 REQUEST = (

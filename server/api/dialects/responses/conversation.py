@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from server.api.dialects.responses.tools import UNSUPPORTED, Tools, chat_name
-from server.api.dialects.sealed import unseal
-from server.api.dialects.terms import Terms
-from server.api.errors import invalid_body
-from server.api.wire.chat import ChatRequest
-from server.api.wire.responses import (
+from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, Tools, chat_name
+from neuronserve.server.api.dialects.sealed import unseal
+from neuronserve.server.api.dialects.terms import Terms
+from neuronserve.server.api.errors import invalid_body
+from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.api.wire.responses import (
     ITEM_TYPES,
     REFUSAL,
     TEXT_PARTS,
@@ -23,7 +23,7 @@ from server.api.wire.responses import (
     PlainFormat,
     ResponsesRequest,
 )
-from server.errors import InvalidRequest
+from neuronserve.server.errors import InvalidRequest
 
 Asking = ResponsesRequest | CompactRequest
 LOGPROBS = "message.output_text.logprobs"

@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 
-from server.api.dialects.responses.items import MAX_LISTED, item_list, page
-from server.api.dialects.responses.records import add_new_items, encoded, new_conversation
-from server.api.errors import NotFound
-from server.api.http.body import body_of
-from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.http.origin import CallerOf
-from server.api.service import ServiceOf
-from server.api.store.records import StoredConversation
-from server.api.wire.response import Conversation, DeletedConversation, ItemList
-from server.api.wire.responses import ConversationRequest, ItemsRequest, MetadataRequest
+from neuronserve.server.api.dialects.responses.items import MAX_LISTED, item_list, page
+from neuronserve.server.api.dialects.responses.records import add_new_items, encoded, new_conversation
+from neuronserve.server.api.errors import NotFound
+from neuronserve.server.api.http.body import body_of
+from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
+from neuronserve.server.api.http.origin import CallerOf
+from neuronserve.server.api.service import ServiceOf
+from neuronserve.server.api.store.records import StoredConversation
+from neuronserve.server.api.wire.response import Conversation, DeletedConversation, ItemList
+from neuronserve.server.api.wire.responses import ConversationRequest, ItemsRequest, MetadataRequest
 
 router = APIRouter()
 STORED = errors_of(400, 401, 404, 507)

@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.api.dialects.responses.conversation import Asking
-from server.api.dialects.responses.items import items_of, own_items, owner_of
-from server.api.dialects.responses.records import require_room
-from server.api.errors import NotFound
-from server.api.service import Service
-from server.api.store.store import Store
-from server.api.wire.responses import REFERENCE, InputItem, ResponsesRequest
-from server.errors import InvalidRequest
+from neuronserve.server.api.dialects.responses.conversation import Asking
+from neuronserve.server.api.dialects.responses.items import items_of, own_items, owner_of
+from neuronserve.server.api.dialects.responses.records import require_room
+from neuronserve.server.api.errors import NotFound
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.store.store import Store
+from neuronserve.server.api.wire.responses import REFERENCE, InputItem, ResponsesRequest
+from neuronserve.server.errors import InvalidRequest
 
 MAX_REFERRED = 1000  # responses that the references of one request are about
 

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.store.records import StoredResponse
-from server.api.wire.response import ItemList
-from server.api.wire.responses import CompactRequest, InputItem, Part, ResponsesRequest
-from server.errors import InvalidRequest
+from neuronserve.server.api.store.records import StoredResponse
+from neuronserve.server.api.wire.response import ItemList
+from neuronserve.server.api.wire.responses import CompactRequest, InputItem, Part, ResponsesRequest
+from neuronserve.server.errors import InvalidRequest
 
 PREFIXES = {
     "message": "msg",

@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from server.api.dialects import chat
-from server.api.dialects.responses.conversation import LOGPROBS, Messages, chat_request, messages_of
-from server.api.dialects.responses.history import asked_of
-from server.api.dialects.responses.items import new_id
-from server.api.dialects.responses.run import ResponseRun
-from server.api.dialects.responses.tools import UNSUPPORTED, tools_of
-from server.api.http.origin import Origin
-from server.api.pipeline.sampling import first
-from server.api.service import ServedModel, Service
-from server.api.wire.response import ConversationId, Response
-from server.api.wire.responses import FUNCTION, ResponsesRequest, ResponseTool
-from server.errors import InvalidRequest, RequestError
-from server.scheduler.admission import CODE as TOO_LONG
+from neuronserve.server.api.dialects import chat
+from neuronserve.server.api.dialects.responses.conversation import LOGPROBS, Messages, chat_request, messages_of
+from neuronserve.server.api.dialects.responses.history import asked_of
+from neuronserve.server.api.dialects.responses.items import new_id
+from neuronserve.server.api.dialects.responses.run import ResponseRun
+from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, tools_of
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.sampling import first
+from neuronserve.server.api.service import ServedModel, Service
+from neuronserve.server.api.wire.response import ConversationId, Response
+from neuronserve.server.api.wire.responses import FUNCTION, ResponsesRequest, ResponseTool
+from neuronserve.server.errors import InvalidRequest, RequestError
+from neuronserve.server.scheduler.admission import CODE as TOO_LONG
 
 T = TypeVar("T")
 OFFERED = {  # what there is instead of fields that are not

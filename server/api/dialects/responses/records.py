@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from server.api.dialects.responses.conversation import Messages
-from server.api.dialects.responses.items import ItemIds, listed, new_id
-from server.api.store.conversations import ConversationStore
-from server.api.store.records import StoredConversation
-from server.api.wire.model import MAX_ITEMS
-from server.api.wire.responses import InputItem
-from server.errors import InvalidRequest
+from neuronserve.server.api.dialects.responses.conversation import Messages
+from neuronserve.server.api.dialects.responses.items import ItemIds, listed, new_id
+from neuronserve.server.api.store.conversations import ConversationStore
+from neuronserve.server.api.store.records import StoredConversation
+from neuronserve.server.api.wire.model import MAX_ITEMS
+from neuronserve.server.api.wire.responses import InputItem
+from neuronserve.server.errors import InvalidRequest
 
 MAX_BYTES = 8 * 2**20  # of the items of a conversation that is added to
 

@@ -8,21 +8,21 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 
-from server.api.dialects import chat
-from server.api.dialects.responses.conversation import ENCRYPTED, LOGPROBS
-from server.api.dialects.responses.history import Asked
-from server.api.dialects.responses.items import ItemIds, listed
-from server.api.dialects.responses.records import add_items
-from server.api.dialects.responses.tools import Tools
-from server.api.dialects.responses.writer import ResponseWriter, Writing
-from server.api.errors import NotFound, StorageFull
-from server.api.http.origin import Origin
-from server.api.pipeline.logprobs import TokenNames
-from server.api.service import Service
-from server.api.store.records import StoredResponse
-from server.api.tools.message import MessageReader
-from server.api.wire.response import Response
-from server.api.wire.responses import ResponsesRequest
+from neuronserve.server.api.dialects import chat
+from neuronserve.server.api.dialects.responses.conversation import ENCRYPTED, LOGPROBS
+from neuronserve.server.api.dialects.responses.history import Asked
+from neuronserve.server.api.dialects.responses.items import ItemIds, listed
+from neuronserve.server.api.dialects.responses.records import add_items
+from neuronserve.server.api.dialects.responses.tools import Tools
+from neuronserve.server.api.dialects.responses.writer import ResponseWriter, Writing
+from neuronserve.server.api.errors import NotFound, StorageFull
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.logprobs import TokenNames
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.store.records import StoredResponse
+from neuronserve.server.api.tools.message import MessageReader
+from neuronserve.server.api.wire.response import Response
+from neuronserve.server.api.wire.responses import ResponsesRequest
 
 log = logging.getLogger("neuronserve.api")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.api.wire.responses import (
+from neuronserve.server.api.wire.responses import (
     ALLOWED_TOOLS,
     CUSTOM,
     FUNCTION,
@@ -17,7 +17,7 @@ from server.api.wire.responses import (
     ResponseTool,
     ResponseToolChoice,
 )
-from server.errors import InvalidRequest
+from neuronserve.server.errors import InvalidRequest
 
 UNSUPPORTED = "unsupported_parameter"
 JOINT = "__"  # between a namespace and a name

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.api.dialects.responses.items import ItemIds
-from server.api.dialects.sealed import seal
-from server.api.errors import as_request_error
-from server.api.pipeline.deltas import Delta
-from server.api.pipeline.logprobs import TokenNames, chat_logprobs
-from server.api.tools.message import MessagePart, MessageReader
-from server.api.wire.chat import TokenLogprob
-from server.api.wire.response import (
+from neuronserve.server.api.dialects.responses.items import ItemIds
+from neuronserve.server.api.dialects.sealed import seal
+from neuronserve.server.api.errors import as_request_error
+from neuronserve.server.api.pipeline.deltas import Delta
+from neuronserve.server.api.pipeline.logprobs import TokenNames, chat_logprobs
+from neuronserve.server.api.tools.message import MessagePart, MessageReader
+from neuronserve.server.api.wire.chat import TokenLogprob
+from neuronserve.server.api.wire.response import (
     CustomCallItem,
     FunctionCallItem,
     IncompleteDetails,
@@ -33,8 +33,8 @@ from server.api.wire.response import (
     ResponseError,
     ResponseUsage,
 )
-from server.api.wire.tools import CustomCallDelta, ToolCallDelta
-from server.api.wire.usage import Usage
+from neuronserve.server.api.wire.tools import CustomCallDelta, ToolCallDelta
+from neuronserve.server.api.wire.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

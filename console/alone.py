@@ -1,0 +1,38 @@
+"""`neuronserve plan --serve`: the planner's page by itself, without a model or an engine."""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+from fastapi import FastAPI
+
+from neuronserve.console.pages import pages_router
+from neuronserve.console.plan_routes import PlanPage, plan_router
+from neuronserve.console.question import Defaults, InForce
+from neuronserve.server import __version__
+from neuronserve.server.api import errors
+from neuronserve.server.api.http.cross_site import CrossSite
+from neuronserve.server.api.http.host_names import names_of
+from neuronserve.server.api.http.middleware import HeadAsGet, RequestIds
+from neuronserve.server.api.listener import address, bind
+
+
+def planner_app(in_force: InForce, model: str, host: str) -> FastAPI:
+    """The application on `host`; plans are made for `model` unless another is named."""
+    app = FastAPI(title="neuronserve plan", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(pages_router("planner.html"))
+    app.include_router(plan_router(PlanPage(in_force, Defaults(model, model))))
+    errors.install(app, ())
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(CrossSite, names=names_of(host))
+    app.add_middleware(RequestIds)
+    return app
+
+
+def run_planner(in_force: InForce, model: str, host: str, port: int) -> None:
+    """Serve the page until interrupted. Raises StartError when nothing can listen there."""
+    listener = bind(host, port)
+    print(f"planner: {address(listener)}", file=sys.stderr, flush=True)
+    config = uvicorn.Config(planner_app(in_force, model, host), log_level="warning", ws="none", lifespan="off")
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,207 @@
+"""What the pages show of the past: the steps of the last minute, the last requests, and the sums of an hour.
+
+Pure records in rings of fixed size; adding a step costs about a microsecond, whether a page is open or not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from neuronserve.server.api.telemetry.lifecycle import RequestLife
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.charge_rate import ChargeRate
+from neuronserve.server.types import StepReport
+
+BIN_S = 0.1
+NUM_BINS = 600  # a minute, of each engine
+NUM_REQUESTS = 200
+NUM_LENGTHS = 10_000  # requests that the traffic is judged by
+SAMPLE_S = 10.0
+NUM_SAMPLES = 361  # an hour
+
+
+@dataclass(slots=True)
+class StepBin:
+    """Steps that ended in one tenth of a second."""
+
+    number: int  # tenths of a second of the host's monotonic clock
+    num_steps: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    num_prefill_padding: int = 0
+    num_decode_padding: int = 0
+    prefill_ns: int = 0  # of the modelled part
+    decode_ns: int = 0
+
+    def add(self, report: StepReport) -> None:
+        """Add one step."""
+        self.num_steps += 1
+        self.num_prefill_tokens += report.num_prefill_tokens
+        self.num_decode_tokens += report.num_decode_tokens
+        if (device := report.device) is not None:
+            self.num_prefill_padding += device.num_prefill_padding
+            self.num_decode_padding += device.num_decode_padding
+            self.prefill_ns += device.prefill_ns
+            self.decode_ns += device.decode_ns
+
+    def row(self, engine: int) -> list[int]:
+        """As a page gets it."""
+        return [
+            engine,
+            self.number,
+            self.num_steps,
+            self.num_prefill_tokens,
+            self.num_decode_tokens,
+            self.num_prefill_padding,
+            self.num_decode_padding,
+            self.prefill_ns,
+            self.decode_ns,
+        ]
+
+
+class StepHistory:
+    """The last minute of one engine."""
+
+    def __init__(self) -> None:
+        self._bins: deque[StepBin] = deque(maxlen=NUM_BINS)
+
+    def add(self, report: StepReport) -> None:
+        """Add one turn of the engine."""
+        if not report.num_tokens:
+            return
+        number = int(report.time / BIN_S)
+        if not self._bins or self._bins[-1].number != number:
+            self._bins.append(StepBin(number))
+        self._bins[-1].add(report)
+
+    def since(self, number: int) -> Iterable[StepBin]:
+        """Bins from `number` on, oldest first."""
+        found: list[StepBin] = []
+        for each in reversed(self._bins):
+            if each.number < number:
+                break
+            found.append(each)
+        return reversed(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums of all engines since the start."""
+
+    time_s: float
+    busy_ns: int
+    idle_ns: int
+    num_prompt_tokens: int  # computed
+    num_cached_tokens: int  # of prompts, found in the cache
+    num_output_tokens: int
+
+    def since(self, before: Totals) -> Totals:
+        """The difference; `time_s` is the time between."""
+        names = ("time_s", "busy_ns", "idle_ns", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens")
+        return Totals(*(getattr(self, name) - getattr(before, name) for name in names))
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_cached_tokens + self.num_output_tokens
+
+    def cost(self, rate: ChargeRate) -> dict[str, Any]:
+        """Dollars of the time, and for a million tokens; null where no price is known or no token was served."""
+        whole_ns = self.busy_ns + self.idle_ns
+        busy, idle, unused = rate.usd(self.busy_ns), rate.usd(self.idle_ns), rate.unused_usd(whole_ns)
+        usd = None if busy is None or idle is None or unused is None else busy + idle + unused
+        return {
+            "seconds": self.time_s,
+            "busy_s": self.busy_ns / NS,
+            "idle_s": self.idle_ns / NS,
+            "prompt_tokens": self.num_prompt_tokens,
+            "cached_tokens": self.num_cached_tokens,
+            "output_tokens": self.num_output_tokens,
+            "busy_usd": busy,
+            "idle_usd": idle,
+            "unused_cores_usd": unused,
+            "usd_per_million": _per_million(usd, self.num_tokens),
+            "busy_usd_per_million": _per_million(busy, self.num_tokens),
+            "usd_per_million_output": _per_million(usd, self.num_output_tokens),
+        }
+
+
+def _per_million(usd: float | None, num_tokens: int) -> float | None:
+    return None if usd is None or not num_tokens else 1e6 * usd / num_tokens
+
+
+class TotalsHistory:
+    """Totals at intervals, for an hour."""
+
+    def __init__(self, first: Totals) -> None:
+        self._samples: deque[Totals] = deque([first], maxlen=NUM_SAMPLES)
+
+    def is_due(self, now: float) -> bool:
+        """Whether the last sample is old enough for another."""
+        return now - self._samples[-1].time_s >= SAMPLE_S
+
+    def add(self, totals: Totals) -> None:
+        self._samples.append(totals)
+
+    def before(self, time_s: float) -> Totals:
+        """The last sample that is not after `time_s`; the oldest when all are."""
+        found = self._samples[0]
+        for sample in reversed(self._samples):
+            if sample.time_s <= time_s:
+                return sample
+        return found
+
+
+@dataclass(slots=True)
+class RequestHistory:
+    """The last requests that ended, and the lengths of many more."""
+
+    ended: deque[tuple[int, dict[str, Any]]] = field(default_factory=lambda: deque(maxlen=NUM_REQUESTS))
+    lengths: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=NUM_LENGTHS))
+    num_ended: int = 0
+
+    def add(self, life: RequestLife, rate: ChargeRate) -> None:
+        """Note the end of a request."""
+        self.num_ended += 1
+        self.ended.append((self.num_ended, request_row(life, rate)))
+        for group in life.groups:
+            if num_tokens := sum(each.num_tokens for each in group):
+                self.lengths.append((life.origin.arrival_time, group[0].num_prompt_tokens, num_tokens))
+
+    def since(self, number: int) -> list[dict[str, Any]]:
+        """Requests that ended after the first `number` ones, oldest first."""
+        return [row for each, row in self.ended if each > number]
+
+    def traffic(self) -> Sequence[tuple[float, int, int]]:
+        """Arrival, prompt tokens and output tokens of the last prompts that got an answer, by arrival."""
+        return sorted(self.lengths)
+
+
+def request_row(life: RequestLife, rate: ChargeRate) -> dict[str, Any]:
+    """One request as a page gets it: times in seconds, of the host's monotonic clock or between."""
+    whole, lives = life.whole, list(life.sequences.values())
+    device_ns = sum(each.charge.device_ns for each in lives)
+    return {
+        "id": life.origin.request_id,
+        "sequences": list(life.sequences),
+        "key": life.origin.caller.name,
+        "engine": lives[0].engine,
+        "arrival": life.origin.arrival_time,
+        "end": life.end_time,
+        "queue_s": whole.queue_s,
+        "prefill_s": whole.prefill_s,
+        "decode_s": whole.decode_s,
+        "ttft_s": life.ttft_s,
+        "e2e_s": life.e2e_s,
+        "prompt_tokens": life.num_prompt_tokens,
+        "cached_tokens": sum(group[0].num_cached_tokens for group in life.groups),
+        "output_tokens": life.num_tokens,
+        "max_tokens": life.sampling.max_tokens,
+        "preemptions": sum(each.num_preemptions for each in lives),
+        "finish": sorted({each.finish_reason for each in lives if each.finish_reason is not None}),
+        "device_s": device_ns / NS,
+        "usd": rate.usd(device_ns),
+        "is_extrapolated": any(each.charge.is_extrapolated for each in lives),
+    }

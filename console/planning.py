@@ -1,0 +1,112 @@
+"""What the planner's process does for the pages: one part at a time, so that a picture grows while others are planned.
+
+Everything here is called in that process; arguments and results are plain records.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuronserve.console.question import Lengths, Question, Row
+from neuronserve.planner.emit.folder import texts_of
+from neuronserve.planner.plan.demand import with_trace
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.report import Candidate, PlanReport
+from neuronserve.planner.plan.search import plan
+from neuronserve.server.clock import NS
+from neuronserve.server.device.catalog import instances
+from neuronserve.server.errors import DeviceMemoryError, SettingsError
+from neuronserve.server.models.public import models
+from neuronserve.server.workload.workload import Workload
+
+
+def _report(question: Question, device: str, **narrowed: Any) -> PlanReport:
+    """The plan of one part. Raises as `plan`, and SettingsError for traffic without a rate."""
+    own = {"devices": (device,), "instances_per_replica": (1,), **narrowed}
+    options = PlanOptions(**{**question.options, **own})
+    if not question.lengths:
+        return plan(options)
+    trace = _workload(question.lengths)
+    return plan(with_trace(options, trace), trace)
+
+
+def choices() -> dict[str, Any]:
+    """What the controls offer: instances, and public models."""
+    return {
+        "devices": [{"name": part.name, "chip": part.chip.name, "cores": part.num_cores} for part in instances()],
+        "models": [model.hub_id for model in models()],
+    }
+
+
+def require_public(model: str) -> None:
+    """Raise SettingsError for the path of a file: a page may name models, not look around on this host."""
+    if Path(model).expanduser().exists():
+        raise SettingsError(f"model {model!r} is a path on the server: a public model's name is needed")
+
+
+def plan_part(question: Question, device: str) -> dict[str, Any]:
+    """All configurations of one part; none with the reason, where the model does not fit it. Raises as `plan`."""
+    try:
+        report = _report(question, device)
+    except DeviceMemoryError as error:
+        return {"device": device, "rows": [], "why_none": str(error)}
+    verdicts = report.verdicts
+    return {
+        "device": device,
+        "rows": [_row(report, candidate, verdicts[candidate.place].outcome) for candidate in report.candidates],
+        "demand": report.demand.as_json(),
+        "calibration": report.calibration,
+        "notes": [*report.notes],
+    }
+
+
+def files_of(question: Question, row: Row) -> bytes:
+    """The files that deploy a configuration, as a ZIP archive. Raises as `plan`, and SettingsError for no such row."""
+    report = _report(question, row.device, tensor_parallel_sizes=(row.tp,), pipeline_parallel_sizes=(row.pp,))
+    found = [each for each in report.candidates if (each.dtype, each.batch) == (row.dtype, row.batch)]
+    if not found:
+        raise SettingsError(f"row: no configuration of {row.device} TP {row.tp} has {row.dtype} and batch {row.batch}")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as folder:
+        for name, text in texts_of(report, found[0]).items():
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))  # the same plan is the same file
+            entry.external_attr = (0o755 if text.startswith("#!") else 0o644) << 16
+            folder.writestr(entry, text)
+    return archive.getvalue()
+
+
+def _workload(lengths: Lengths) -> Workload:
+    arrivals, inputs, outputs = (np.asarray(column) for column in zip(*lengths, strict=True))
+    arrival_ns = np.rint((arrivals - arrivals[0]) * NS).astype(np.int64)
+    return Workload(f"the last {len(lengths)} requests", arrival_ns, inputs, outputs)
+
+
+def _row(report: PlanReport, row: Candidate, runs: str) -> dict[str, Any]:
+    price = row.at_rate[report.options.price_basis]
+    known = row.known.as_json()
+    return {
+        "device": row.device,
+        "tp": row.tp,
+        "pp": row.pp,
+        "dp": row.dp,
+        "dtype": row.dtype,
+        "batch": row.batch,
+        "stack": row.stack,
+        "load": row.load,
+        "ttft_ms": row.ttft_s * 1e3,
+        "tpot_ms": row.tpot_s * 1e3,
+        "usd": None if price is None else price.total_usd,
+        "hourly_usd": None if price is None else price.hourly_usd,
+        "misses": list(row.misses),
+        "extrapolated": row.extrapolated,
+        "runs": runs,
+        "instances": row.instances,
+        "provenance": known["provenance"],
+        "nearest": known["nearest"],
+        "bands": {name: known[name] for name in ("ttft_s", "tpot_s", "instances")},
+    }

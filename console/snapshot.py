@@ -1,0 +1,153 @@
+"""The records that pages get: what the server is, how it is now, and which block is whose. Plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from neuronserve.console.history import RequestHistory, StepHistory, Totals, TotalsHistory, request_row
+from neuronserve.server import __version__
+from neuronserve.server.api.endpoints.inventory import inventory
+from neuronserve.server.api.service import Service
+from neuronserve.server.api.telemetry.lifecycle import RequestLife
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.topology import neighbours
+from neuronserve.server.errors import RequestError
+from neuronserve.server.link.hub.engines import seen
+from neuronserve.server.link.messages import BlockMap, EngineInfo, Tokens
+
+MAX_OPEN = 256  # requests of one record; the rest is a number
+MINUTE_S, HOUR_S = 60.0, 3600.0
+
+
+class Recorder:
+    """Follows the engines of a service from the start on, and puts what it has into records."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.requests = RequestHistory()
+        self._steps = [StepHistory() for _ in service.engine.clients]
+        self._num_output_tokens = 0
+        self._totals = TotalsHistory(self.totals())
+        for rank, client in enumerate(seen(service.engine)):
+            client.observe(partial(self._record, rank))
+        service.telemetry.at_request_end.append(self._ended)
+
+    def _record(self, rank: int, tokens: Tokens) -> None:
+        self._steps[rank].add(tokens.report)
+        self._num_output_tokens += tokens.num_generated
+        if self._totals.is_due(tokens.report.time):
+            self._totals.add(self.totals())
+
+    def _ended(self, life: RequestLife) -> None:
+        self.requests.add(life, self.service.served.rate)
+
+    def totals(self) -> Totals:
+        """Sums up to now."""
+        service = self.service
+        accounts = service.telemetry.accounts
+        reports = [client.report for client in service.engine.clients if client.report is not None]
+        return Totals(
+            time_s=service.clock.now(),
+            busy_ns=sum(sum(account.busy_ns.values()) for account in accounts),
+            idle_ns=sum(account.idle_ns for account in accounts),
+            num_prompt_tokens=sum(account.num_tokens["prefill"] for account in accounts),
+            num_cached_tokens=sum(report.prefix_hits for report in reports),
+            num_output_tokens=self._num_output_tokens,
+        )
+
+    def server(self) -> dict[str, Any]:
+        """What the server is; without `inventory` while it does not serve."""
+        service = self.service
+        infos = service.engine.infos
+        try:
+            found = inventory(service)
+        except RequestError:
+            found = None
+        return {
+            "type": "server",
+            "version": __version__,
+            "phase": service.phase,
+            "models": [*service.config.model_names, *service.adapters.names],
+            "has_admin_key": service.keys.has_operators,
+            "inventory": found,
+            "part": _part(infos[0]) if infos else None,
+            "cores": [core for rank, info in enumerate(infos) for core in _cores(rank, info)],
+        }
+
+    def live(self, from_bin: int, num_ended: int) -> dict[str, Any]:
+        """How the server is now: steps from bin `from_bin` on, and requests that ended after the first `num_ended`."""
+        service = self.service
+        now = self.totals()
+        is_ready = bool(service.telemetry.accounts)
+        open_requests = service.model.requests.open_requests if service.phase not in NOT_SERVING else []
+        rows = [request_row(life, service.model.rate) for life in open_requests[:MAX_OPEN]]
+        return {
+            "type": "live",
+            "now": now.time_s,
+            "phase": service.phase,
+            "engines": [self._engine(rank) for rank in range(len(service.engine.clients))],
+            "bins": [each.row(rank) for rank, steps in enumerate(self._steps) for each in steps.since(from_bin)],
+            "open": rows,
+            "num_open": len(open_requests),
+            "ended": self.requests.since(num_ended),
+            "num_ended": self.requests.num_ended,
+            "cost": self._cost(now) if is_ready and service.phase not in NOT_SERVING else None,
+        }
+
+    def _engine(self, rank: int) -> dict[str, Any]:
+        service = self.service
+        client = service.engine.clients[rank]
+        report = client.report
+        found: dict[str, Any] = {"state": client.state, "open": client.num_open}
+        if service.telemetry.accounts:
+            account = service.telemetry.accounts[rank]
+            found |= {"time_ns": account.time_ns(), "flops": account.flops, "hbm_bytes": account.hbm_bytes}
+            found |= {"tokens": account.num_tokens, "padding": account.num_padding}
+        if report is not None:
+            names = ("num_running", "num_waiting", "num_free_blocks", "num_blocks", "prefix_queries", "prefix_hits")
+            found |= {name: getattr(report, name) for name in names}
+        return found
+
+    def _cost(self, now: Totals) -> dict[str, Any]:
+        rate = self.service.model.rate
+        windows = {"minute": MINUTE_S, "hour": HOUR_S}
+        return {
+            name: now.since(self._totals.before(now.time_s - seconds)).cost(rate) for name, seconds in windows.items()
+        }
+
+
+NOT_SERVING = frozenset({"loading", "draining", "dead"})
+
+
+def blocks_record(maps: Sequence[BlockMap]) -> dict[str, Any]:
+    """The blocks of each engine."""
+    return {"type": "blocks", "engines": [{"runs": each.runs, "owners": each.owners} for each in maps]}
+
+
+def _part(info: EngineInfo) -> dict[str, Any]:
+    part = instance(info.device)
+    chip = part.chip
+    return {
+        "name": part.name,
+        "num_chips": part.num_chips,
+        "cores_per_chip": chip.cores_per_chip,
+        "core_name": chip.core_name,
+        "chip": chip.name,
+        "lnc": chip.lnc,
+        "memory_gib": chip.memory_gib,
+        "bandwidth_gb_s": chip.bandwidth_gb_s,
+        "tflops": chip.tflops.get(info.dtype),
+        "link": None if part.link is None else asdict(part.link),
+        "neighbours": [list(neighbours(part, i)) for i in range(part.num_chips)],
+    }
+
+
+def _cores(rank: int, info: EngineInfo) -> list[dict[str, Any]]:
+    ids = info.core_ids or range(rank * len(info.memory), (rank + 1) * len(info.memory))
+    return [
+        {"id": core, "engine": rank, "used": memory.used, "budget": memory.budget, "capacity": memory.capacity}
+        for core, memory in zip(ids, info.memory, strict=True)
+    ]

@@ -1,0 +1,108 @@
+"""The `neuronserve` command: a table of subcommands, each of which imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from neuronserve.cli import client_tests, commands
+from neuronserve.cli.call import Call, Parser
+from neuronserve.cli.ending import INTERRUPTED, leave
+from neuronserve.server import __version__
+from neuronserve.server.errors import StartError
+
+if TYPE_CHECKING:
+    from neuronserve.server.config import EngineConfig
+    from neuronserve.server.link.handle import EngineEnd, EngineMain
+
+
+def engine_main(config: EngineConfig, end: EngineEnd) -> int:
+    """What an engine's process runs; only that process imports the compiler."""
+    from neuronserve.server.engine.process import run_engine
+    from neuronserve.server.engine.serving import load_served
+    from neuronserve.server.kernels.isa.target import use_target
+
+    use_target(config.isa)
+    return run_engine(load_served, config, end)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the command; returns the exit code."""
+    return run(argv, engine_main)
+
+
+def run_process(engine: EngineMain = engine_main) -> int:
+    """Run the command that this process was started as. A failure ends the process at once, with its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if code := run(None, engine):
+        leave(code)
+    return 0
+
+
+def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
+    """`main` with what the engine's process runs as an argument."""
+    found, rest = _parser().parse_known_args(argv)
+    try:
+        siblings = {name: what for name, (_, what) in COMMANDS.items()}
+        return found.run(Call(found.name, found.what, rest, engine, siblings)) or 0
+    except StartError as error:
+        print(f"neuronserve: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        print("neuronserve: error: the working directory has been removed", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("neuronserve: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+Run = Callable[[Call], int | None]
+COMMANDS: dict[str, tuple[Run, str]] = {
+    "serve": (commands.serve, "serve a model over HTTP"),
+    "run-batch": (commands.run_batch, "answer a file of requests, without HTTP"),
+    "bench latency": (commands.bench_latency, "prefill and decode of a model in this process, without HTTP"),
+    "bench throughput": (commands.bench_throughput, "many sequences at once in this process, without HTTP"),
+    "bench accuracy": (commands.bench_accuracy, "logits error and perplexity of each weight format against float32"),
+    "bench serve": (
+        commands.bench_serve,
+        "load test an OpenAI-compatible endpoint over HTTP (python -m neuronserve.loadtests)",
+    ),
+    "plan": (commands.plan, "find the instances that meet a workload's limits, and their cost"),
+    "simulate": (commands.simulate, "serve a workload on modelled instances in virtual time"),
+    "compile": (commands.compile_ahead, "quantize and pack a model, for a faster start"),
+    "models": (commands.models, "list what can be served, or say whether a checkpoint can, and where it fits"),
+    "embed": (commands.embed, "vectors of texts by an encoder, or scores of their classes"),
+    "calibrate": (
+        commands.calibrate,
+        "fit the cost model to published measurements, or check the stored fit",
+    ),
+    "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
+    "chat": (commands.chat, "talk to a running server, or to any endpoint with OpenAI's API"),
+    "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
+    "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
+    "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
+    "record": (client_tests.record, "pass requests on to an OpenAI endpoint, and keep its answers as a cassette"),
+    "replay": (client_tests.replay, "answer from a cassette, without a model"),
+    "survive": (client_tests.survive, "run a client through all faults, and say what it did not survive"),
+    "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
+    "completion": (commands.completion, "print what completes commands and flags in a shell: bash, zsh or fish"),
+    "version": (commands.version, "print the version"),
+}
+
+
+def _parser() -> Parser:
+    """Knows the names of the commands alone; what is behind a name is left to it."""
+    parser = Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
+    parser.add_argument("--version", action="version", version=__version__)
+    groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
+    for name, (run_command, what) in COMMANDS.items():
+        group, _, last = name.rpartition(" ")
+        if group not in groups:
+            groups[group] = groups[""].add_parser(group, help="measure").add_subparsers(required=True, metavar="WHAT")
+        command = groups[group].add_parser(last, help=what, add_help=False, allow_abbrev=False)
+        command.set_defaults(run=run_command, name=name, what=what)
+    return parser

@@ -1,0 +1,54 @@
+"""One subcommand as it was called: its settings, and a parser that complains in one line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from neuronserve.server.link.handle import EngineMain
+    from neuronserve.server.settings.base import Settings
+
+Kind = TypeVar("Kind", bound="Settings")
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One subcommand as it was called."""
+
+    name: str  # "bench latency"
+    what: str
+    argv: Sequence[str]  # behind the name
+    engine: EngineMain  # what an engine's process runs
+    siblings: Mapping[str, str]  # every command, and what it does
+
+    def settings(self, kind: type[Kind]) -> Kind:
+        """The settings of the call; what they name is in force afterwards. Raises SettingsError."""
+        from neuronserve.server.settings.sources import load_settings, misspelt_variables
+
+        if suspects := misspelt_variables(kind):
+            from neuronserve.cli.every import refuse_misspelt
+
+            refuse_misspelt(suspects)
+        settings = load_settings(kind, self.argv, self.parser())
+        settings.put_in_force()
+        for notice in settings.notices:
+            print(f"neuronserve: {notice}", file=sys.stderr)
+        return settings
+
+    def parser(self) -> Parser:
+        """A parser without arguments, which says where they come from."""
+        where = "Each setting can also come from NEURONSERVE_<NAME> or the --config file."
+        description = f"{self.what[0].upper()}{self.what[1:]}. {where}"
+        return Parser(prog=f"neuronserve {self.name}", description=description, allow_abbrev=False)

@@ -1,0 +1,40 @@
+"""Subcommands for tests of clients: `record`, `replay` and `survive`. Each imports what it needs."""
+
+from __future__ import annotations
+
+from neuronserve.cli.call import Call
+
+
+def record(call: Call) -> None:
+    """A proxy that records what an endpoint answers."""
+    from neuronserve.testkit.settings.cassette import RecordSettings
+
+    settings = call.settings(RecordSettings)
+    from neuronserve.server.settings.base import slice_of
+    from neuronserve.testkit.cassette.command import Place, run_record
+
+    run_record(settings.upstream, settings.cassette, settings.append, slice_of(Place, settings))
+
+
+def replay(call: Call) -> None:
+    """A server that answers as recorded."""
+    from neuronserve.testkit.settings.cassette import ReplaySettings
+
+    settings = call.settings(ReplaySettings)
+    from neuronserve.server.settings.base import slice_of
+    from neuronserve.testkit.cassette.command import Place, run_replay
+
+    run_replay(settings.cassette, settings.timings, settings.fault_config, slice_of(Place, settings))
+
+
+def survive(call: Call) -> int:
+    """Run a client's command through all faults. What is behind -- is the command."""
+    from dataclasses import replace
+
+    from neuronserve.testkit.settings.survive import SurviveSettings
+
+    end = call.argv.index("--") if "--" in call.argv else len(call.argv)
+    settings = replace(call, argv=call.argv[:end]).settings(SurviveSettings)
+    from neuronserve.testkit.survival.command import run_survive
+
+    return run_survive(settings.plan(call.argv[end + 1 :]), settings.json_file)

@@ -1,0 +1,297 @@
+"""What each subcommand does. Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from neuronserve.cli.call import Call, Parser
+from neuronserve.server import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from neuronserve.server.settings.model import ModelSettings
+
+
+def serve(call: Call) -> None:
+    """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
+    from neuronserve.cli.ending import leave_when_interrupted
+    from neuronserve.server.host.fork_server import start_fork_server
+
+    leave_when_interrupted()
+    gc.disable()  # until the server has loaded: a tenth of the time of imports
+    if not {"-h", "--help"}.intersection(call.argv):
+        start_fork_server()
+    from neuronserve.cli.serve import ServeCommandSettings
+    from neuronserve.server.device.support_log import log_support
+    from neuronserve.server.link.handle import EngineHandle
+
+    settings = call.settings(ServeCommandSettings)
+    settings.require_price()
+    log_support(
+        settings.model, settings.device, settings.tensor_parallel_size, settings.max_model_len, settings.features
+    )
+    model_path = _model_path(settings)
+    engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    try:
+        from neuronserve.server.api.http.deferred import import_fastapi
+
+        import_fastapi()
+        from neuronserve.server.api import server
+        from neuronserve.server.api.listener import bind
+
+        listener = bind(settings.host, settings.port)
+        if settings.api_workers > 1:
+            from neuronserve.cli.worker import start_worker
+            from neuronserve.server.api.workers import supervisor
+
+            start = partial(start_worker, settings, model_path, listener)
+            supervisor.serve(settings.api_config(model_path), engines, listener, settings.api_workers, start)
+        elif settings.console:
+            from neuronserve.console.mount import console
+            from neuronserve.console.question import InForce
+
+            in_force = InForce(settings.catalog_config, settings.calibration_file)
+            server.serve(settings.api_config(model_path), engines, listener, console(in_force, str(model_path)))
+        else:
+            server.serve(settings.api_config(model_path), engines, listener)
+    finally:
+        for process in engines:
+            process.close()
+
+
+def run_batch(call: Call) -> int:
+    """Answer a file of requests into another. The file is checked before anything is loaded."""
+    from neuronserve.server.api.batch import command
+    from neuronserve.server.link.handle import EngineHandle
+    from neuronserve.server.settings.run_batch import RunBatchSettings
+
+    settings = call.settings(RunBatchSettings)
+    settings.require_price()
+    model_path = _model_path(settings)
+    config = settings.api_config(model_path)
+    total = command.check_input(settings.input_file, config)
+    engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    try:
+        return command.run_batch(config, engines, settings.input_file, settings.output_file, total)
+    finally:
+        for process in engines:
+            process.close()
+
+
+def bench_latency(call: Call) -> None:
+    """Measure prefill and decode in this process, and print a table."""
+    from neuronserve.server.settings.bench import LatencySettings
+
+    settings = call.settings(LatencySettings)
+    from neuronserve.server.bench.latency_report import run_latency
+    from neuronserve.server.kernels.isa.target import use_target
+
+    use_target(settings.isa)
+    run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
+
+
+def bench_throughput(call: Call) -> None:
+    """Measure many sequences at once in this process, and print a table."""
+    from neuronserve.server.settings.bench import ThroughputSettings
+
+    settings = call.settings(ThroughputSettings)
+    from neuronserve.server.bench.throughput_report import run_throughput
+    from neuronserve.server.kernels.isa.target import use_target
+
+    use_target(settings.isa)
+    run_throughput(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
+
+
+def bench_accuracy(call: Call) -> None:
+    """Measure what each format of the weights does to the model's answers."""
+    from neuronserve.server.settings.bench import AccuracySettings
+
+    settings = call.settings(AccuracySettings)
+    from neuronserve.server.bench.accuracy_report import run_accuracy
+    from neuronserve.server.kernels.isa.target import use_target
+
+    use_target(settings.isa)
+    run_accuracy(settings.engine_config(_model_path(settings)), settings.options)
+
+
+def bench_serve(call: Call) -> int:
+    """Run the load tests, a program of its own with its own flags."""
+    from neuronserve.loadtests.cli import main as load_test
+
+    return load_test(list(call.argv))
+
+
+def compile_ahead(call: Call) -> None:
+    """Quantize and pack a model into a directory that `serve` starts from; print the graphs of the part."""
+    from neuronserve.server.settings.compile import CompileSettings
+
+    settings = call.settings(CompileSettings)
+    from rich.console import Console
+
+    from neuronserve.planner.command import write_json
+    from neuronserve.server.device.support import failures_anywhere
+    from neuronserve.server.engine.load.artifact_writer import compile_model
+    from neuronserve.server.engine.load.compile_report import render
+
+    for fact in failures_anywhere(settings.model):
+        print(f"warning: known not to run on {fact}", file=sys.stderr)
+    report = compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+    Console().print(render(report))
+    write_json(settings.json_file, report.as_json())
+
+
+def embed(call: Call) -> None:
+    """Print the vectors of texts, or the scores of their classes."""
+    from neuronserve.server.engine.encode.command import run_embed
+    from neuronserve.server.settings.embed import EmbedSettings
+
+    settings = call.settings(EmbedSettings)
+    run_embed(settings.encode_config(_model_path(settings)), settings.options)
+
+
+def models(call: Call) -> int:
+    """What can be served; or whether one checkpoint can, and where it fits."""
+    from neuronserve.cli.models import run_models
+    from neuronserve.server.settings.models import ModelsSettings
+
+    settings = call.settings(ModelsSettings)
+    return run_models(settings.model or None, settings.device, settings.gguf_cache)
+
+
+def calibrate(call: Call) -> None:
+    """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
+    from neuronserve.planner.calibrate.command import run_calibration
+    from neuronserve.planner.settings.plan import CalibrateSettings
+
+    settings = call.settings(CalibrateSettings)
+    run_calibration(settings.rows, settings.json_file, settings.stack, is_fit=settings.data is not None)
+
+
+def observe(call: Call) -> None:
+    """Fit the cost model to one endpoint, from load tests: a probe's, or those whose reports are given."""
+    from neuronserve.loadtests.probe import ProbeShape, probe
+    from neuronserve.planner.observe.command import run_observe
+    from neuronserve.planner.settings.observe import ObserveSettings
+    from neuronserve.server.settings.base import slice_of
+
+    settings = call.settings(ObserveSettings)
+    label, deployment = settings.label, settings.deployment
+    endpoint = settings.base_url, settings.served_model_name, settings.api_key
+    runs = settings.recorded or probe(*endpoint, slice_of(ProbeShape, settings))
+    run_observe(label, runs, deployment, settings.output)
+
+
+def plan(call: Call) -> None:
+    """Which instance, degree, dtype and batch meet the limits, and at what cost."""
+    from neuronserve.planner.command import run_encoder_plan, run_plan
+    from neuronserve.planner.settings.plan import PlanSettings
+
+    settings = call.settings(PlanSettings)
+    if settings.serve:
+        from neuronserve.console.alone import run_planner
+        from neuronserve.console.question import InForce
+
+        in_force = InForce(settings.catalog_config, settings.calibration_file)
+        run_planner(in_force, settings.model, settings.host, settings.port)
+        return
+    if settings.is_encoder:
+        run_encoder_plan(settings.encoder_options, settings.json_file, settings.view)
+        return
+    trace = settings.recorded
+    files = settings.json_file, settings.picture
+    run_plan(settings.options(trace), *files, settings.view, trace, settings.emission)
+
+
+def simulate(call: Call) -> None:
+    """Serve a workload on modelled instances in virtual time."""
+    from neuronserve.planner.command import run_simulate
+    from neuronserve.planner.settings.plan import SimulateSettings
+
+    settings = call.settings(SimulateSettings)
+    run_simulate(settings.options, settings.json_file)
+
+
+def chat(call: Call) -> None:
+    """A conversation in the terminal."""
+    from neuronserve.server.chat.endpoint import ChatEndpoint
+    from neuronserve.server.chat.terminal import run_chat
+    from neuronserve.server.settings.chat import ChatSettings
+
+    settings = call.settings(ChatSettings)
+    endpoint = ChatEndpoint(settings.url, settings.api_key, settings.timeout)
+    run_chat(endpoint, settings.model, settings.system, settings.sampling)
+
+
+def ls(call: Call) -> None:
+    """The devices of the emulated instance, and who uses them."""
+    from neuronserve.server.monitor.neuron_ls import run_ls
+    from neuronserve.server.settings.monitor import LsSettings
+
+    settings = call.settings(LsSettings)
+    run_ls(settings.endpoint, settings.device, settings.json_output)
+
+
+def top(call: Call) -> None:
+    """A live view of a running server."""
+    from neuronserve.server.monitor.neuron_top import run_top
+    from neuronserve.server.settings.monitor import TopSettings
+
+    settings = call.settings(TopSettings)
+    run_top(settings.endpoint, settings.interval, settings.once)
+
+
+def monitor(call: Call) -> None:
+    """JSON lines about a running server."""
+    from neuronserve.server.monitor.neuron_monitor import run_monitor
+    from neuronserve.server.settings.monitor import MonitorSettings
+
+    settings = call.settings(MonitorSettings)
+    run_monitor(settings.endpoint, settings.interval, settings.once)
+
+
+def doctor(call: Call) -> None:
+    """What a server would meet on this host."""
+    from neuronserve.server.settings.doctor import DoctorSettings
+
+    settings = call.settings(DoctorSettings)
+    from neuronserve.server.doctor.command import run_doctor
+
+    run_doctor(settings.host, settings.port, settings.kernel_cache, settings.json_output)
+
+
+def completion(call: Call) -> None:
+    """Print a shell's completion of all commands and flags."""
+    from neuronserve.cli.completion import SHELLS, described, settings_parser
+    from neuronserve.cli.every import BY_COMMAND
+    from neuronserve.loadtests.cli import run_parser
+
+    parsers = {name: settings_parser(kind) for name, kind in BY_COMMAND.items()} | {"bench serve": run_parser()}
+    parser = Parser(prog=f"neuronserve {call.name}", description=f"{call.what[0].upper()}{call.what[1:]}.")
+    parser.add_argument("shell", choices=sorted(SHELLS))
+    print(SHELLS[parser.parse_args(call.argv).shell](described(call.siblings, parsers)), end="")
+
+
+def version(call: Call) -> None:
+    """Print the version."""
+    Parser(prog=f"neuronserve {call.name}", description="Print the version.").parse_args(call.argv)
+    print(__version__)
+
+
+def _model_path(settings: ModelSettings) -> Path:
+    """The local directory of the model; a hub id is downloaded first, a GGUF file gets one."""
+    from pathlib import Path
+
+    if settings.compiled_model is not None:
+        return settings.compiled_model
+    if Path(settings.model).is_dir() and settings.revision is None:
+        from neuronserve.server.checkpoint.wanted import refuse_pointers
+
+        refuse_pointers(Path(settings.model))
+        return Path(settings.model)
+    from neuronserve.server.checkpoint.hub import resolve_model
+
+    return resolve_model(settings.model, settings.revision, settings.gguf_cache)

@@ -1,0 +1,53 @@
+"""The settings of all commands together, which share one environment: a variable may be another command's setting."""
+
+from collections.abc import Mapping
+
+from neuronserve.cli.serve import ServeCommandSettings
+from neuronserve.planner.settings.observe import ObserveSettings
+from neuronserve.planner.settings.plan import CalibrateSettings, PlanSettings, SimulateSettings
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.base import ENV_PREFIX, Settings
+from neuronserve.server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
+from neuronserve.server.settings.chat import ChatSettings
+from neuronserve.server.settings.compile import CompileSettings
+from neuronserve.server.settings.doctor import DoctorSettings
+from neuronserve.server.settings.embed import EmbedSettings
+from neuronserve.server.settings.models import ModelsSettings
+from neuronserve.server.settings.monitor import LsSettings, MonitorSettings, TopSettings
+from neuronserve.server.settings.run_batch import RunBatchSettings
+from neuronserve.server.settings.sources import names
+from neuronserve.testkit.settings.cassette import RecordSettings, ReplaySettings
+from neuronserve.testkit.settings.survive import SurviveSettings
+
+BY_COMMAND: Mapping[str, type[Settings]] = {
+    "serve": ServeCommandSettings,
+    "run-batch": RunBatchSettings,
+    "bench latency": LatencySettings,
+    "bench throughput": ThroughputSettings,
+    "bench accuracy": AccuracySettings,
+    "plan": PlanSettings,
+    "simulate": SimulateSettings,
+    "compile": CompileSettings,
+    "embed": EmbedSettings,
+    "models": ModelsSettings,
+    "calibrate": CalibrateSettings,
+    "observe": ObserveSettings,
+    "chat": ChatSettings,
+    "ls": LsSettings,
+    "top": TopSettings,
+    "monitor": MonitorSettings,
+    "doctor": DoctorSettings,
+    "record": RecordSettings,
+    "replay": ReplaySettings,
+    "survive": SurviveSettings,
+}
+KINDS = tuple(BY_COMMAND.values())
+
+
+def refuse_misspelt(suspects: Mapping[str, str]) -> None:
+    """Raises SettingsError for the first of `suspects` (a name, and the setting it is near) that no command knows."""
+    known = {name for kind in KINDS for name in names(kind)}
+    for name, near in suspects.items():
+        if name not in known:
+            variable, meant = (ENV_PREFIX + each.upper() for each in (name, near))
+            raise SettingsError(f"{variable}: there is no such setting (did you mean {meant}?)")

@@ -1,0 +1,126 @@
+"""Load generators of the published load tests: how they send, and which figures they print. Simulates no server.
+
+llmperf as of spring 2024 (token_benchmark_ray.py) sends waves: as many requests as there are users, one launch after
+another, and no more until all are answered. guidellm sends for two minutes, at a rate or with a number of users, and
+counts what was answered by then. Both request lengths with a standard deviation of 20 tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import exp, inf, sqrt
+
+import numpy as np
+
+from neuronserve.planner.calibrate.published import PublishedRow
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.workload import IntArray, Workload
+
+LENGTH_SD = 20.0
+WINDOW_S = 120.0  # of guidellm
+WAVES = 8  # of the published llmperf runs: benchmark.sh sends eight requests for each user
+ENOUGH = 512  # requests of a simulated run of waves, which are alike
+USERS = 128  # of guidellm when a row does not state how many
+SEED = 7
+
+_RATE = re.compile(r"^(asynchronous|constant)@([\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What the clients of llmperf add, fitted with the stacks. Defaults are where a fit starts."""
+
+    spacing_s: float = 0.1  # work between two launches of a wave
+    stop_rate: float = 1e-3  # chance of an answer to end at a token before its limit
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTest:
+    """Arrivals of a load test. Users send again when answered; without users, requests come at a rate."""
+
+    users: int | None = None
+    rate: float | None = None  # requests a second
+    is_poisson: bool = False  # else evenly spaced
+    is_waves: bool = False  # users wait for each other
+
+    @classmethod
+    def of(cls, row: PublishedRow) -> LoadTest | None:
+        """The load test of a row; None when it is none, or not of a known kind."""
+        arrival, users = row.label("arrival"), row.counts.get("concurrency")
+        found = _RATE.match(arrival)
+        if found and float(found[2]) > 0:
+            return cls(rate=float(found[2]), is_poisson=found[1] == "asynchronous")
+        if arrival == "synchronous":
+            return cls(users=1)
+        if arrival == "throughput":
+            return cls(users=users or USERS)
+        if arrival.startswith("closed loop") and users:
+            return cls(users=users, is_waves=True)
+        return None
+
+    @property
+    def num_waves(self) -> int:
+        """Waves to simulate; 0 when there are none."""
+        return max(2, min(WAVES, ENOUGH // (self.users or 1))) if self.is_waves else 0
+
+    def workload(self, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> Workload:
+        """Requests of one wave, or as many requests as can be sent within the window when `most_per_s` are answered."""
+        random = np.random.default_rng((SEED, seed))
+        if self.is_waves:
+            size, arrivals = self.users or 1, Arrivals(1 / clients.spacing_s, burstiness=inf)
+        elif self.rate is None:
+            size, arrivals = (self.users or 1) + int(WINDOW_S * most_per_s), Arrivals(inf)
+        else:
+            size = max(1, int(WINDOW_S * self.rate))
+            arrivals = Arrivals(self.rate, burstiness=1.0 if self.is_poisson else inf)
+        arrival_ns = arrivals.times_ns(random, size)
+        lengths = answers.draw(random, size)
+        return Workload("load test", arrival_ns, np.full(size, answers.prompt, dtype=np.int64), lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLengths:
+    """Lengths of outputs: the one requested, and the chance of each token to be the last before that."""
+
+    prompt: int
+    requested: int
+    stop_rate: float
+
+    @classmethod
+    def of(cls, row: PublishedRow, clients: Clients) -> OutputLengths:
+        """Lengths of a row; their mean follows from tokens and requests a second where a row has both."""
+        requested, measures = row.counts["output_len"], row.measures
+        per_s = measures.get("req_per_s", 0.0)
+        if per_s > 0:
+            return cls(
+                row.counts["input_len"], requested, stop_rate(requested, measures.get("output_tok_s", 0.0) / per_s)
+            )
+        is_llmperf = row.label("arrival").startswith("closed loop")
+        return cls(row.counts["input_len"], requested, clients.stop_rate if is_llmperf else 0.0)
+
+    @property
+    def mean(self) -> float:
+        """Mean tokens of an output."""
+        rate = self.stop_rate
+        return (1 - exp(-rate * self.requested)) / rate if rate else float(self.requested)
+
+    def draw(self, random: np.random.Generator, size: int) -> IntArray:
+        """`size` lengths of at least one token."""
+        lengths = random.normal(self.requested, min(LENGTH_SD, self.requested / 4), size)
+        stops = random.exponential(1.0, size)
+        if self.stop_rate:
+            lengths = np.minimum(lengths, stops / self.stop_rate)
+        return np.maximum(1, np.rint(lengths)).astype(np.int64)
+
+
+def stop_rate(requested: int, mean: float) -> float:
+    """The chance per token that makes outputs of at most `requested` tokens `mean` long; 0 when that is all of them."""
+    if not 1 <= mean < 0.985 * requested:
+        return 0.0
+    low, high = 1e-9, 1.0
+    for _ in range(60):
+        middle = sqrt(low * high)
+        is_longer = (1 - exp(-middle * requested)) / middle > mean
+        low, high = (middle, high) if is_longer else (low, middle)
+    return low

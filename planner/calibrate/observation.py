@@ -1,0 +1,261 @@
+"""Published rows as work of the cost model: the definitions of TPOT and TTFT, in one place.
+
+The definitions (docs/cost-model.md): TPOT as a P50 is the step of the bucket that holds the median token; as a mean it
+is the mean over buckets; "includes prefill" is (prefill + steps) / tokens. TTFT of a static batch is that of all its
+prompts; of anything else, that of one prompt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neuronserve.planner.calibrate.published import EXPERTS, SHAPE, PublishedRow
+from neuronserve.server.cost.evidence import Phase, Point
+from neuronserve.server.cost.shape import matrix_billions, matrix_params
+from neuronserve.server.cost.work import Runtime, StepWork, Work
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.models.public import known_model
+from neuronserve.server.models.spec import ModelSpec
+
+SMALLEST_BUCKET = 128  # NxD Inference feature-guide.rst: powers of two from 128
+CONTINUOUS_SDK = 17  # optimum-neuron batches continuously since the releases built on 2.17
+SPREAD_SDK = 18  # grouped queries are spread over more cores than KV heads as today since 2.18
+SINGLE_BUCKET_SDK = 21  # optimum-neuron on NxD compiles one bucket
+PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
+COARSE_MS = 1000.0  # readings rounded to 0.1 s are used from here on: rounding is at most 5 %
+STATIC = "static batch"  # the arrival of rows whose prompts come together
+MS = 1e-3
+
+# Fields of a known model that the cost model reads and no column of the published file holds.
+UNSTATED = ("is_gated", "expert_layers", "dense_intermediate_size", "shared_intermediate_size", "has_attention_gate")
+
+
+class Unusable(Exception):
+    """The row cannot be compared with the model; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A measured time, and the work that took it."""
+
+    row_id: str
+    model: str
+    source: str
+    sdk: int  # minor release
+    shape: ModelSpec
+    group: str
+    series: tuple[object, ...]  # rows of one series are repetitions: together they weigh as the root of their number
+    point: Point
+    seconds: float
+    work: Work
+
+
+def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
+    """The row's decode and prefill observations, and for each that is missing the reason."""
+    found, reasons = [], []
+    for kind in (_decode, _prefill):
+        try:
+            found.append(kind(row))
+        except (Unusable, DeviceError, SettingsError) as error:
+            reasons.append(f"{kind.__name__[1:]}: {error}")
+    return found, reasons
+
+
+def shape_of(row: PublishedRow) -> ModelSpec:
+    """The model's dimensions: the row's own, or those of a known model of that name. Raises Unusable."""
+    if row.label("arch") not in ("dense", "moe", ""):
+        raise Unusable(f"architecture {row.label('arch')} is not modelled")
+    counts = dict(row.counts)
+    if "hidden_size" in counts and "n_heads" in counts:
+        counts.setdefault("head_dim", counts["hidden_size"] // counts["n_heads"])
+    if any(name not in counts for name in SHAPE):
+        known, params_b = known_model(row.texts["model"]), row.measures.get("params_b")
+        if known is None or (params_b and size_error(known, params_b) > PARAMS_TOLERANCE):
+            raise Unusable("the shape is not stated and the model is not a known one")
+        return _bare(known)
+    if counts["n_heads"] % counts["n_kv_heads"]:
+        raise Unusable(f"{counts['n_heads']} heads cannot share {counts['n_kv_heads']} KV heads")
+    experts: dict[str, Any] = {field: counts.get(name, 0) for name, field in EXPERTS.items()}
+    if bool(experts["num_experts"]) != bool(experts["experts_per_token"]):
+        raise Unusable("only one of n_experts and experts_per_token is stated")
+    sizes: dict[str, Any] = {field: counts[name] for name, field in SHAPE.items()}
+    shape = ModelSpec("", **sizes, **experts, max_position=0)
+    params_b = row.measures.get("params_b")
+    if not params_b:
+        return shape
+    return min((shape, replace(shape, is_gated=False)), key=lambda model: size_error(model, params_b))
+
+
+def _bare(model: ModelSpec) -> ModelSpec:
+    """The fields that the cost model reads, so that rows which agree in them count as one model."""
+    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), *UNSTATED)}
+    return ModelSpec("", **sizes, max_position=0)
+
+
+def size_error(model: ModelSpec, params_b: float) -> float:
+    """Relative distance of the model's size from `params_b` billions, with the output layer tied or not."""
+    untied = matrix_params(model)
+    tied = untied - model.vocab_size * model.hidden_size
+    return min(abs(size / 1e9 / params_b - 1) for size in (untied, tied))
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Compilation and batch of the row's model."""
+
+    row: PublishedRow
+    shape: ModelSpec
+    part: Instance
+    work: StepWork
+    batch: int
+    is_continuous: bool
+    max_len: int
+
+    @classmethod
+    def of(cls, row: PublishedRow) -> Setup:
+        if "tp" not in row.counts:
+            raise Unusable("the tensor-parallel degree is not stated")
+        shape = shape_of(row)
+        batch, count = row.counts.get("batch_size", 1), row.counts
+        if row.sdk < SPREAD_SDK and shape.num_kv_heads < min(row.counts["tp"], shape.num_heads):
+            raise Unusable(
+                f"SDK 2.{row.sdk} spread grouped queries over cores as no later release does, 3 times slower"
+            )
+        software = row.label("framework")
+        serves = any(name in software for name in ("optimum", "tgi", "vllm"))
+        is_continuous = serves and batch > 1 and row.sdk >= CONTINUOUS_SDK
+        max_len = count.get("max_seq_len", 0) or count.get("input_len", 0) + count.get("output_len", 0)
+        if not max_len:
+            raise Unusable("no length is stated")
+        runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
+        part = instance(row.texts["instance"])
+        return cls(row, shape, part, StepWork(shape, part, row.counts["tp"], runtime), batch, is_continuous, max_len)
+
+    @property
+    def has_one_bucket(self) -> bool:
+        is_nxd = "optimum" in self.row.label("framework") and self.row.sdk >= SINGLE_BUCKET_SDK
+        return self.is_continuous or is_nxd or "nxd" in self.row.label("framework")
+
+    def prompt_length(self, prompt: int) -> int:
+        """Positions that a prompt is padded to."""
+        return self.max_len if self.has_one_bucket else bucket(prompt)
+
+    def step_length(self) -> int:
+        """Positions that a decode step reads of each slot: those compiled, or the mean over the buckets it ran on."""
+        prompt, output = (self.row.counts.get(name, 0) for name in ("input_len", "output_len"))
+        if self.has_one_bucket:
+            return self.max_len
+        if not output:
+            return bucket(self.max_len)
+        if self.row.label("tpot_stat").startswith("p50, excl"):
+            return bucket(prompt + output // 2 + 1)
+        return mean_bucket(prompt, output, bucket(self.max_len))
+
+    def group(self, kind: str) -> str:
+        """Group of errors, such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
+        part = self.row.texts["instance"].split(".")[0].removesuffix("n")
+        arch = "moe" if self.shape.num_experts else "dense"
+        return f"{kind}_{part}" if part == "trn1" and arch == "dense" else f"{kind}_{arch}_{part}"
+
+    def prompts(self) -> int:
+        """Prompts that a first token waits for. Raises Unusable when that is not known."""
+        arrival = self.row.label("arrival")
+        if not arrival and self.batch > 1:
+            raise Unusable(f"whether the {self.batch} prompts of a batch came together is not stated")
+        return self.batch if arrival == STATIC else 1
+
+    def observation(self, phase: Phase, milliseconds: float, work: Work, positions: int) -> Observation:
+        batch = self.batch if phase == "decode" else self.prompts()
+        source, tp = self.row.texts["source_group"], self.work.core.tp
+        width, has_experts = self.work.weight_bytes, bool(self.shape.num_experts)
+        billions = matrix_billions(self.shape)
+        return Observation(
+            row_id=self.row.row_id,
+            model=self.row.texts["model"],
+            source=source,
+            sdk=self.row.sdk,
+            shape=self.shape,
+            group=self.group(phase),
+            series=(phase, source, self.shape, tp, self.batch, self.row.sdk),
+            point=Point(phase, self.part.chip.name, billions, tp, batch, positions, width, has_experts),
+            seconds=milliseconds * MS,
+            work=work,
+        )
+
+
+def bucket(tokens: int) -> int:
+    """The power of two from 128 that holds `tokens`."""
+    return max(SMALLEST_BUCKET, 1 << (tokens - 1).bit_length())
+
+
+def mean_bucket(prompt: int, output: int, longest: int) -> int:
+    """Mean over the generated tokens of the bucket that each step ran on, none above `longest`."""
+    total, done = 0, 0
+    while done < output:
+        size = min(bucket(prompt + done + 1), longest)
+        steps = output - done if size == longest else min(output - done, size - prompt - done)
+        total, done = total + steps * size, done + steps
+    return round(total / output)
+
+
+def _check_usable(row: PublishedRow, flag: str, measure: str) -> float:
+    if not row.label(flag).startswith(("yes", "approx", "tpot only")):
+        raise Unusable(f"{flag} is {row.label(flag)!r}")
+    if row.label("quality") not in ("a", "b"):
+        raise Unusable(f"quality is {row.texts['quality']}")
+    value = row.measures.get(measure, 0.0)
+    if value <= 0:
+        raise Unusable(f"no {measure}")
+    return value
+
+
+def _decode(row: PublishedRow) -> Observation:
+    measured = _check_usable(row, "use_decode_fit", "tpot_ms")
+    if row.samples_on_host:
+        raise Unusable("tokens were sampled on the host")
+    setup, stat, output = Setup.of(row), row.label("tpot_stat"), row.counts.get("output_len", 0)
+    size = setup.step_length()
+    work = setup.work.decode(setup.batch, size)
+    if "includes prefill" in stat and output:
+        work = _sum(work, _scaled(_whole_prefill(setup, row.counts.get("input_len", 0)), 1 / output))
+    elif "includes ttft" in stat and output:
+        measured -= row.measures.get("ttft_ms", 0.0) / output
+        if measured <= 0:
+            raise Unusable("ttft_ms leaves no time for the other tokens")
+    return setup.observation("decode", measured, work, size)
+
+
+def _prefill(row: PublishedRow) -> Observation:
+    if not row.label("use_prefill_fit").startswith("yes"):
+        raise Unusable(f"use_prefill_fit is {row.label('use_prefill_fit')!r}")
+    measured = _check_usable(row, "use_prefill_fit", "ttft_ms")
+    if "coarse" in row.label("use_prefill_fit") and measured < COARSE_MS:
+        raise Unusable(f"{measured:g} ms rounded to 0.1 s")
+    setup = Setup.of(row)
+    prompt = row.counts.get("input_len", 0)
+    if not prompt:
+        raise Unusable("no input_len")
+    return setup.observation("prefill", measured, _whole_prefill(setup, prompt), setup.prompt_length(prompt))
+
+
+def _whole_prefill(setup: Setup, prompt: int) -> Work:
+    """What a first token waits for: all prompts of a static batch, else its own.
+
+    Slots that come and go are encoded one by one. A static batch is one call for all of its prompts.
+    """
+    prompts, length = setup.prompts(), setup.prompt_length(prompt)
+    if not setup.is_continuous:
+        return setup.work.prefill(length, prompts)
+    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": 1.0}  # the host's part once for the batch
+
+
+def _scaled(work: Work, factor: float) -> Work:
+    return {name: amount * factor for name, amount in work.items()}
+
+
+def _sum(one: Work, other: Work) -> Work:
+    return dict(Counter(one) + Counter(other))

@@ -1,0 +1,130 @@
+"""`neuronserve calibrate`: fit the cost model to published rows, or check the stored fit, and report the errors.
+
+A check never fits. Errors are (predicted - measured) / measured; group figures are of their absolute values.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from neuronserve.planner.calibrate.observation import Observation, observe
+from neuronserve.planner.calibrate.published import PublishedRow, data_hash, read_rows
+from neuronserve.planner.calibrate.serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
+from neuronserve.planner.calibrate.step_errors import (
+    RowError,
+    StepOutcome,
+    calibrate_steps,
+    check_steps,
+    coefficients_without,
+)
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
+from neuronserve.server.cost.evidence import Phase
+from neuronserve.server.errors import SettingsError
+
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
+Skipped = tuple[tuple[str, str], ...]  # row and reason
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReport:
+    """The outcome of a fit or of a check."""
+
+    calibration: Calibration
+    is_fit: bool
+    groups: dict[str, GroupError]
+    baselines: dict[str, dict[str, ErrorStats | None]]  # of plain models on the same groups; see baselines.py
+    rows: tuple[RowError, ...]
+    serving: tuple[ServingError, ...]  # of load tests: up to three figures a row
+    skipped: Skipped  # a row gives one or two observations or reasons
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: `groups` by name with errors; baselines; every row; what was skipped and why."""
+        return {
+            "calibration": self.calibration.as_dict(),
+            "is_fit": self.is_fit,
+            "groups": {name: asdict(group) for name, group in self.groups.items()},
+            "baselines": {
+                name: {group: stats and asdict(stats) for group, stats in groups.items()}
+                for name, groups in self.baselines.items()
+            },
+            "band_coverage": {
+                phase: dict(zip(("configurations", "rows"), self.calibration.evidence.coverage(phase), strict=True))
+                for phase in PHASES
+            },
+            "rows": [asdict(row) for row in self.rows],
+            "serving": [asdict(row) for row in self.serving],
+            "skipped": [{"row_id": row_id, "reason": reason} for row_id, reason in self.skipped],
+        }
+
+
+def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
+    """Choose the terms and fit all coefficients to the usable rows of `data`; and again without what is predicted.
+
+    `date` (ISO) is stored with the fit; today when not given. Raises SettingsError when the file cannot be read as
+    such a table or no row is usable.
+    """
+    rows = read_rows(data)
+    observations, skipped = _usable(rows, data)
+    steps = calibrate_steps(observations)
+    calibration = Calibration(
+        coefficients=steps.coefficients,
+        date=date or datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        data_sha256=data_hash(data),
+        num_rows=len({o.row_id for o in observations}),
+        errors=steps.groups,
+        evidence=steps.evidence,
+        baselines=steps.baselines,
+    )
+
+    def without(source: str) -> Calibration:
+        return replace(calibration, coefficients=coefficients_without(observations, source))
+
+    served = calibrate_serving(rows, calibration, without)
+    found = replace(
+        calibration,
+        errors=steps.groups | served.groups,
+        hosts=served.coefficients.hosts,
+        clients=asdict(served.coefficients.clients),
+    )
+    return _report(found, True, steps, served, skipped)
+
+
+def run_check(data: Path, calibration: Calibration | None = None, stack: StackName | None = None) -> CalibrationReport:
+    """Apply a stored calibration (the shipped one by default) to the usable rows of `data`. Fits nothing.
+
+    With `stack` load tests of other software are left out.
+
+    Raises SettingsError when the file cannot be read as such a table or no row is usable.
+    """
+    calibration = calibration or default_calibration()
+    rows = read_rows(data)
+    served = check_serving(rows, calibration, stack)
+    observations, skipped = _usable(rows, data, is_enough=bool(served.errors))
+    steps = check_steps(observations, dict(calibration.coefficients), calibration.evidence)
+    return _report(calibration, False, steps, served, skipped)
+
+
+def _report(
+    calibration: Calibration, is_fit: bool, steps: StepOutcome, served: ServingOutcome, skipped: Skipped
+) -> CalibrationReport:
+    groups = steps.groups | served.groups
+    rest = steps.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
+    return CalibrationReport(calibration, is_fit, groups, *rest)
+
+
+def _usable(rows: Sequence[PublishedRow], data: Path, is_enough: bool = False) -> tuple[list[Observation], Skipped]:
+    """Observations of steps; there must be some, unless the rest of the table `is_enough`."""
+    observations: list[Observation] = []
+    skipped: list[tuple[str, str]] = []
+    for row in rows:
+        found, reasons = observe(row)
+        observations += found
+        skipped += [(row.row_id, reason) for reason in reasons]
+    if not (observations or is_enough):
+        raise SettingsError(f"none of the {len(rows)} rows of {data} is usable; the first: {skipped[0][1]}")
+    return observations, tuple(skipped)

@@ -1,0 +1,89 @@
+"""Which optional terms a cost model keeps, decided by rows that a fit has not seen; and errors that include the choice.
+
+Terms are dropped one after another for as long as predictions of left-out sources, models and degrees lose nothing by
+it: of two models that predict alike, the one with fewer terms. To say how good the outcome is, the choice too is
+repeated without what is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuronserve.planner.calibrate.fit import FIXED, OPTIONAL, Problem, Vector
+from neuronserve.planner.calibrate.observation import Observation
+
+WORTH = 0.005  # a term stays when without it the mean error would grow by this share of itself
+WORST = 1.0  # of an error, as far as it counts in a score
+
+Rows = NDArray[np.bool_]
+Labels = NDArray[np.int64]  # of each row: the fold that it belongs to
+Terms = tuple[int, ...]
+Fit = Callable[[Rows], Vector]
+
+
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """Ways to leave rows out: by source, by model and by degree."""
+
+    labels: dict[str, Labels]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> Folds:
+        return cls(
+            {
+                "source": _numbered([o.source for o in observations]),
+                "model": _numbered([o.shape for o in observations]),
+                "degree": _numbered([(o.point.chip, o.point.tp) for o in observations]),
+            }
+        )
+
+
+def _numbered(keys: Sequence[Hashable]) -> Labels:
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys])
+
+
+def choose_terms(problem: Problem, folds: Folds, rows: Rows) -> Terms:
+    """The terms that predict left-out parts of `rows` best, none that is worth less than WORTH among them."""
+    terms = (*FIXED, *OPTIONAL)
+    score = _score(problem, folds, rows, terms)
+    seen = {term for term in OPTIONAL if problem.work[rows, term].any()}  # the others no row speaks for or against
+    while True:
+        trials = [tuple(t for t in terms if t != dropped) for dropped in terms if dropped in seen]
+        if not trials:
+            return terms
+        scores = [_score(problem, folds, rows, trial) for trial in trials]
+        least = int(np.argmin(scores))
+        if scores[least] > score * (1 + WORTH):
+            return terms
+        terms, score = trials[least], min(score, scores[least])
+
+
+def _score(problem: Problem, folds: Folds, rows: Rows, terms: Terms) -> float:
+    """Mean absolute error of left-out rows, over all ways to leave some out."""
+    found = [left_out(problem, labels, rows, lambda kept: problem.fit(terms, kept)) for labels in folds.labels.values()]
+    return float(np.mean([np.minimum(np.abs(errors[rows]), WORST).mean() for errors in found]))
+
+
+def left_out(problem: Problem, labels: Labels, rows: Rows, fit: Fit) -> Vector:
+    """Error of each of `rows` by a fit to those of `rows` with another label. NaN when there are none."""
+    errors = np.full(len(labels), np.nan)
+    for label in np.unique(labels[rows]):
+        own = rows & (labels == label)
+        kept = rows & ~own
+        if kept.any():
+            errors[own] = problem.errors(fit(kept), own)
+    return errors
+
+
+def nested_errors(problem: Problem, folds: Folds, rows: Rows) -> dict[str, Vector]:
+    """By way to leave rows out: errors of models whose terms and coefficients were both found without them."""
+
+    def fit(kept: Rows) -> Vector:
+        return problem.fit(choose_terms(problem, folds, kept), kept)
+
+    return {name: left_out(problem, labels, rows, fit) for name, labels in folds.labels.items()}

@@ -1,0 +1,249 @@
+"""Published load tests, simulated: tokens a second, TTFT and time per token of a serving stack under many users.
+
+A row's stack is one of server/cost/stacks.py over static slots (slot_engine.py), its clients those of
+load_generators.py, its steps those of the cost model. What the hosts of stacks and the clients add is fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import inf
+
+import numpy as np
+
+from neuronserve.planner.calibrate.contradictions import contradictions
+from neuronserve.planner.calibrate.load_generators import WINDOW_S, Clients, LoadTest, OutputLengths
+from neuronserve.planner.calibrate.observation import CONTINUOUS_SDK, Setup, Unusable
+from neuronserve.planner.calibrate.published import PublishedRow
+from neuronserve.planner.calibrate.slot_engine import SlotEngine, SlotTimes
+from neuronserve.planner.simulate.records import Records
+from neuronserve.planner.simulate.routing import RoundRobin
+from neuronserve.planner.simulate.simulator import Driver
+from neuronserve.server.clock import NS
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.calibration import Calibration
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.stacks import STACKS, HostWork, Stack
+from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
+from neuronserve.server.workload.workload import FloatArray
+
+ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
+STACK_TGI_2_SDK = 19  # images before it have TGI 1, whose --waiting-served-ratio is 1.2
+TGI_1 = replace(POLICIES["tgi"], waiting_ratio=1.2)
+
+SATURATED = 0.8  # of the tokens a second that a deployment was measured to give at most
+
+QUANTITIES = ("throughput", "ttft", "itl")
+ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCoefficients:
+    """What a fit to load tests finds: the hosts of stacks, and the clients. Defaults are where it starts."""
+
+    hosts: dict[StackName, HostWork] = field(
+        default_factory=lambda: {
+            "nxdi-vllm": HostWork(request_s=0.05, slot_s=2e-4, logit_s=5e-9, copy_s=5e-9),
+            "tgi": HostWork(request_s=0.05, slot_s=2e-4, logit_s=5e-9),
+        }
+    )
+    clients: Clients = field(default_factory=Clients)
+
+
+def stack_of(row: PublishedRow) -> Stack:
+    """The stack that a load test was run on, as it was at the row's release. Raises Unusable when it is none known."""
+    software = row.label("framework")
+    if row.sdk < CONTINUOUS_SDK or not any(name in software for name in ("tgi", "vllm")):
+        raise Unusable(f"no continuous batching is known of {row.texts['framework']} on SDK 2.{row.sdk}")
+    if "vllm" in software:
+        return replace(STACKS["nxdi-vllm"], samples_on_device=not row.samples_on_host)
+    return replace(STACKS["tgi"], samples_on_device=row.sdk >= ON_DEVICE_SAMPLING_SDK)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRow:
+    """A load test that can be simulated: the deployment, the clients, and what was measured."""
+
+    row: PublishedRow
+    group: str  # the family of the part, and what is not dense: inf2, trn1, moe_trn2
+    model: CostModel
+    shape: ModelSpec
+    test: LoadTest
+    stack: Stack
+    num_slots: int
+    lengths: tuple[int, int]  # positions that a prompt is padded to, and that a step reads of each slot
+    num_engines: int
+    measured: dict[str, float]  # by quantity; those that the row states
+    contradiction: str = ""  # with other rows of the table; empty when there is none
+    is_saturated: bool = False  # arrivals come nearly as fast as the row's deployment can answer: queues grow with time
+
+    @classmethod
+    def of(cls, row: PublishedRow, calibration: Calibration) -> ServingRow:
+        """Raises Unusable with the reason, DeviceError or SettingsError for what no part or type is."""
+        test, counts = LoadTest.of(row), row.counts
+        if test is None:
+            raise Unusable("no load test of a known kind")
+        if row.label("quality") not in ("a", "b"):
+            raise Unusable(f"quality is {row.texts['quality']}")
+        stack = stack_of(row)
+        missing = [
+            name for name in ("tp", "batch_size", "max_seq_len", "input_len", "output_len") if name not in counts
+        ]
+        if missing:
+            raise Unusable(f"{', '.join(missing)} not stated")
+        setup = Setup.of(row)
+        part = row.texts["instance"].split(".")[0].removesuffix("n")
+        return cls(
+            row=row,
+            group=f"moe_{part}" if setup.shape.num_experts else part,
+            model=CostModel(calibration, setup.work, setup.part),
+            shape=setup.shape,
+            test=test,
+            stack=stack,
+            num_slots=setup.batch,
+            lengths=(setup.prompt_length(counts["input_len"]), setup.step_length()),
+            num_engines=counts.get("dp", 1),
+            measured=_measured(row),
+        )
+
+    @property
+    def policy(self) -> BatchingPolicy:
+        """When waiting prompts are encoded, as it was at the row's release."""
+        is_tgi_1 = self.stack.name == "tgi" and self.row.sdk < STACK_TGI_2_SDK
+        return TGI_1 if is_tgi_1 else POLICIES[self.stack.batching]
+
+    @property
+    def source(self) -> str:
+        return self.row.texts["source_group"]
+
+    def times(self, host: HostWork) -> SlotTimes:
+        """Times of one engine."""
+        prompt, positions = self.lengths
+        vocab = 0 if self.stack.samples_on_device else self.shape.vocab_size
+        return SlotTimes(
+            prefill_ns=round(self.model.prefill(prompt, prompt).elapsed_s * NS),
+            decode_ns=round(self.model.decode(self.num_slots, positions).elapsed_s * NS),
+            host_ns=tuple(round(host.step_s(n, self.num_slots, vocab) * NS) for n in range(self.num_slots + 1)),
+            request_host_ns=round(host.request_s * NS),
+        )
+
+    def used_coefficients(self, coefficients: ServingCoefficients) -> tuple[object, ...]:
+        """The coefficients that this row's prediction depends on."""
+        host = coefficients.hosts[self.stack.name]
+        if self.stack.samples_on_device:
+            host = replace(host, logit_s=0.0, copy_s=0.0)
+        return host, coefficients.clients if self.test.is_waves else None
+
+    def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> ServingFigures:
+        """The figures that the tool of the row would print; of `num_waves` waves instead of all."""
+        clients = coefficients.clients
+        times, answers = self.times(coefficients.hosts[self.stack.name]), OutputLengths.of(self.row, clients)
+        most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS
+        num_runs = max(1, min(self.test.num_waves, num_waves or self.test.num_waves))
+        runs = [self._run(times, answers, most_per_s, clients, i) for i in range(num_runs)]
+        seconds = sum(run.seconds for run in runs)
+        tokens, ttft, latency = (
+            np.concatenate([getattr(run, n) for run in runs]) for n in ("tokens", "ttft", "latency")
+        )
+        if not len(tokens):
+            return 0.0, float("inf"), float("inf")
+        has_ttft = "incl" in self.row.label("tpot_stat")
+        itl = latency / tokens if has_ttft else (latency - ttft) / np.maximum(tokens - 1, 1)
+        middle = {name: np.median if self.row.label(name).startswith("p50") else np.mean for name in _STATS}
+        if "p50" in self.row.label("tpot_stat"):
+            middle["tpot_stat"] = np.median
+        return float(tokens.sum()) / seconds, float(middle["ttft_stat"](ttft)), float(middle["tpot_stat"](itl))
+
+    def _run(self, times: SlotTimes, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> _Run:
+        workload = self.test.workload(answers, most_per_s, clients, seed)
+        records = Records(len(workload))
+        engines = [SlotEngine(self.num_slots, self.policy, times, workload, records) for _ in range(self.num_engines)]
+        driver = Driver(engines, workload, records, *_no_limits(), RoundRobin())
+        if self.test.is_waves:
+            driver.run()
+        else:
+            driver.run(self.test.users, round(WINDOW_S * NS))
+        return _Run.of(records, None if self.test.is_waves else WINDOW_S)
+
+
+_STATS = ("ttft_stat", "tpot_stat")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Measurements of a load tool: seconds in all; output tokens, and ms to the first and the last, of each answer."""
+
+    seconds: float
+    tokens: FloatArray
+    ttft: FloatArray
+    latency: FloatArray
+
+    @classmethod
+    def of(cls, records: Records, window_s: float | None) -> _Run:
+        finish = np.array(records.finish_ns, dtype=np.float64)
+        done = finish >= 0
+        if window_s is not None:
+            done &= finish <= window_s * NS
+        sent, first = (np.array(times, dtype=np.float64)[done] for times in (records.sent_ns, records.first_token_ns))
+        tokens = np.array(records.num_output, dtype=np.float64)[done]
+        seconds = float(finish[done].max(initial=0.0)) / NS if window_s is None else window_s
+        return cls(seconds, tokens, (first - sent) / 1e6, (finish[done] - sent) / 1e6)
+
+
+@cache
+def _no_limits() -> tuple[SchedulerConfig, CacheConfig]:
+    """The stack's own limits are slots; nothing is refused."""
+    most = 1 << 30
+    return SchedulerConfig(most, most, most, most), CacheConfig(most, 32, False)
+
+
+def _measured(row: PublishedRow) -> dict[str, float]:
+    columns = zip(QUANTITIES, ("output_tok_s", "ttft_ms", "tpot_ms"), strict=True)
+    found = {name: row.measures.get(column, 0.0) for name, column in columns}
+    if any(value < 0 for value in found.values()):
+        raise Unusable("a measured figure is negative")
+    found = {name: value for name, value in found.items() if value > 0}
+    if not found:
+        raise Unusable("no throughput, TTFT or time per token")
+    return found
+
+
+def serving_rows(
+    rows: Sequence[PublishedRow], calibration: Calibration, stack: StackName | None = None
+) -> tuple[list[ServingRow], list[tuple[str, str]]]:
+    """The load tests of a table, of one stack if it is given, and for those that cannot be simulated the reason."""
+    found, skipped = [], []
+    contradicted, most = contradictions(rows), _saturations(rows)
+    for row in rows:
+        if row.label("arrival") in ("", "static batch", "single"):
+            continue
+        try:
+            one = ServingRow.of(row, calibration)
+            if stack not in (None, one.stack.name):
+                raise Unusable(f"a load test of {one.stack.name}")
+            share = row.measures.get("output_tok_s", 0.0) / (most[_deployment(row)] or inf)
+            is_saturated = one.test.rate is not None and share > SATURATED
+            contradiction = contradicted.get(row.row_id, "")
+            found.append(replace(one, contradiction=contradiction, is_saturated=is_saturated))
+        except (Unusable, DeviceError, SettingsError) as error:
+            skipped.append((row.row_id, f"serving: {error}"))
+    return found, skipped
+
+
+def _saturations(rows: Sequence[PublishedRow]) -> dict[tuple[object, ...], float]:
+    """Most output tokens a second that was measured of each deployment."""
+    most: dict[tuple[object, ...], float] = {}
+    for row in rows:
+        key = _deployment(row)
+        most[key] = max(most.get(key, 0.0), row.measures.get("output_tok_s", 0.0))
+    return most
+
+
+def _deployment(row: PublishedRow) -> tuple[object, ...]:
+    names = ("source_group", "model", "instance", "framework", "neuron_sdk")
+    return (*(row.texts[name] for name in names), *(row.counts.get(name) for name in ("tp", "dp", "batch_size")))

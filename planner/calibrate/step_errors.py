@@ -1,0 +1,171 @@
+"""A fit to the times of steps, with errors of models that had not seen what they predict. Prints nothing.
+
+Errors are (predicted - measured) / measured; statistics are of their absolute values, a bias is their median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuronserve.planner.calibrate import baselines
+from neuronserve.planner.calibrate.contradictions import contradicted_steps
+from neuronserve.planner.calibrate.fit import Problem, Vector, as_coefficients, as_vector
+from neuronserve.planner.calibrate.observation import Observation
+from neuronserve.planner.calibrate.selection import Folds, choose_terms, nested_errors
+from neuronserve.server.cost.calibration import ErrorStats, GroupError
+from neuronserve.server.cost.evidence import Evidence, Sample
+
+SIX, ROOFLINE, REPEATS = "six coefficients", "roofline", "repeated runs"
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """A compared time. `left_out` is the error of a fit that saw nothing of the row's source; None in a check."""
+
+    row_id: str
+    group: str
+    model: str
+    tp: int
+    measured_ms: float
+    predicted_ms: float
+    error: float
+    left_out: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """Coefficients, and how wrong they are."""
+
+    coefficients: dict[str, float]
+    groups: dict[str, GroupError]
+    rows: tuple[RowError, ...]
+    baselines: dict[str, dict[str, ErrorStats | None]]  # by name, then by group; of rows whose source they had not seen
+    evidence: Evidence
+
+
+def group_names(observations: Sequence[Observation]) -> NDArray[np.str_]:
+    """Group of each observation: such as decode_dense_inf2, and decode_contradicted_inf2 of what cannot be told."""
+    contradicted = contradicted_steps(observations)
+    names = []
+    for index, observation in enumerate(observations):
+        kind, *rest = observation.group.split("_")
+        names.append("_".join((kind, "contradicted", rest[-1])) if index in contradicted else observation.group)
+    return np.array(names, dtype=np.str_)
+
+
+def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
+    """Terms and coefficients by all observations but contradicted ones; errors by those without the row's source."""
+    names, folds = group_names(observations), Folds.of(observations)
+    problem, rows = Problem(observations), np.array(["contradicted" not in name for name in names])
+    fitted = problem.fit(choose_terms(problem, folds, rows), rows)
+    unseen = nested_errors(problem, folds, rows)
+    stats = {way: _stats_by_group(names, errors) for way, errors in unseen.items()}
+    every = np.ones(len(names), dtype=np.bool_)
+    errors = problem.errors(fitted, every)
+    groups = {
+        name: GroupError(
+            int((names == name).sum()), stats_of(errors[names == name]), {w: stats[w][name] for w in stats}
+        )
+        for name in sorted(set(names.tolist()))
+    }
+    plain = {
+        SIX: _stats_by_group(names, baselines.six_coefficients(problem, folds.labels["source"], rows)),
+        ROOFLINE: _stats_by_group(names, np.where(rows, baselines.roofline(problem), np.nan)),
+        REPEATS: repeat_spread(observations, names),
+    }
+    coefficients = as_coefficients(fitted)
+    evidence = _evidence(observations, unseen["source"])
+    return StepOutcome(coefficients, groups, _rows(observations, names, errors, unseen["source"]), plain, evidence)
+
+
+def check_steps(observations: Sequence[Observation], coefficients: dict[str, float], evidence: Evidence) -> StepOutcome:
+    """Errors of given coefficients. Fits nothing."""
+    if not observations:
+        return StepOutcome(coefficients, {}, (), {}, evidence)
+    names, problem = group_names(observations), Problem(observations)
+    errors = problem.errors(as_vector(coefficients), np.ones(len(names), dtype=np.bool_))
+    groups = {
+        name: GroupError(int((names == name).sum()), stats_of(errors[names == name]))
+        for name in sorted(set(names.tolist()))
+    }
+    plain = {
+        ROOFLINE: _stats_by_group(names, baselines.roofline(problem)),
+        REPEATS: repeat_spread(observations, names),
+    }
+    return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
+
+
+def coefficients_without(observations: Sequence[Observation], source: str) -> dict[str, float]:
+    """Terms and coefficients by the observations of all other sources."""
+    folds, problem = Folds.of(observations), Problem(observations)
+    rows = np.array([o.source != source for o in observations]) & np.array(
+        ["contradicted" not in name for name in group_names(observations)]
+    )
+    return as_coefficients(problem.fit(choose_terms(problem, folds, rows), rows))
+
+
+def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
+    """None for a group with errors that nothing predicts."""
+    own = {name: errors[names == name] for name in sorted(set(names.tolist()))}
+    return {name: None if np.isnan(found).any() else stats_of(found) for name, found in own.items()}
+
+
+def repeat_spread(observations: Sequence[Observation], names: NDArray[np.str_]) -> dict[str, ErrorStats | None]:
+    """How far times of one step are from their own median, where several sources or releases give one: what no model of
+    steps can do better than. None for a group without such steps.
+    """
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for index, o in enumerate(observations):
+        work = tuple(f"{amount:.3g}" for name, amount in o.work.items() if not name.startswith("old"))
+        alike.setdefault((names[index], o.shape, o.point, work), []).append(index)
+    found: dict[str, list[float]] = {name: [] for name in sorted(set(names.tolist()))}
+    for own in alike.values():
+        if len({(observations[i].source, observations[i].sdk) for i in own}) > 1:
+            middle = float(np.median([observations[i].seconds for i in own]))
+            found[str(names[own[0]])] += [observations[i].seconds / middle - 1 for i in own]
+    return {name: stats_of(np.array(errors)) if errors else None for name, errors in found.items()}
+
+
+def stats_of(errors: Vector) -> ErrorStats:
+    """Statistics of signed relative errors."""
+    size = np.abs(errors)
+    return ErrorStats(
+        float(size.mean()), float(np.median(size)), float(np.quantile(size, 0.9)), float(np.median(errors))
+    )
+
+
+def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
+    """What was measured of each configuration over what a fit without its source says: the median of its rows."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for index, o in enumerate(observations):
+        if np.isfinite(unseen[index]):
+            alike.setdefault((*o.series, o.point), []).append(index)
+    samples = []
+    for own in alike.values():
+        first = observations[own[0]]
+        ratio = float(np.median(1 / (1 + unseen[own])))
+        samples.append(Sample(first.point, first.model, first.source, len(own), ratio))
+    return Evidence(samples)
+
+
+def _rows(
+    observations: Sequence[Observation], names: NDArray[np.str_], errors: Vector, unseen: Vector | None
+) -> tuple[RowError, ...]:
+    held = [None] * len(observations) if unseen is None else [float(e) if np.isfinite(e) else None for e in unseen]
+    return tuple(
+        RowError(
+            row_id=o.row_id,
+            group=str(name),
+            model=o.model,
+            tp=o.point.tp,
+            measured_ms=o.seconds * 1e3,
+            predicted_ms=o.seconds * (1 + float(error)) * 1e3,
+            error=float(error),
+            left_out=left,
+        )
+        for o, name, error, left in zip(observations, names, errors, held, strict=True)
+    )

@@ -1,0 +1,98 @@
+"""`neuronserve plan` and `neuronserve simulate` in a terminal: run, print tables, write files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from neuronserve.planner import references
+from neuronserve.planner.emit.folder import Emission, emit
+from neuronserve.planner.plan import encoder_table
+from neuronserve.planner.plan import table as plan_table
+from neuronserve.planner.plan.check import check_plan
+from neuronserve.planner.plan.encoders import plan_encoder
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.pareto import write_picture
+from neuronserve.planner.plan.search import plan
+from neuronserve.planner.simulate import table as simulate_table
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.workload import Workload
+
+WIDTH = 120  # columns of a table that goes to a file or a pipe
+REPORT_WIDTH = 170  # of a simulation's
+
+
+def _console(width: int = WIDTH, is_wide: bool = False) -> Console:
+    """As wide as the terminal, or as `width`; wide lines are left to the terminal to break."""
+    console = Console()
+    if is_wide:
+        return Console(width=max(console.width, plan_table.WIDE))
+    return console if console.is_terminal else Console(width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What of a plan is shown."""
+
+    check: bool = False  # the chosen configuration, simulated
+    gpus: bool = False  # published figures of GPU instances
+    wide: bool = False  # all columns
+
+
+def run_plan(
+    options: PlanOptions,
+    json_file: Path | None,
+    picture: Path | None,
+    view: View,
+    trace: Workload | None = None,
+    emission: Emission | None = None,
+) -> None:
+    """Plan and print. Raises as `plan` and `emit` do."""
+    report = plan(options, trace)
+    console = _console(is_wide=view.wide)
+    console.print(plan_table.render(report, console.width, view.wide), crop=False)
+    check = check_plan(report) if view.check else ()
+    if view.check:
+        console.print(plan_table.render_check(check))
+    if view.gpus:
+        _console(REPORT_WIDTH, view.wide).print(references.render(report))
+    if picture is not None:
+        write_picture(report, picture)
+    if json_file is not None:
+        found = {"check": [asdict(one) | {"error": one.error} for one in check]} if view.check else {}
+        gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if view.gpus else {}
+        write_json(json_file, report.as_json() | found | gpus)
+    if emission is not None:
+        for path in emit(report, emission):
+            print(f"written: {path}")
+
+
+def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -> None:
+    """Plan an encoder and print. Raises as `plan_encoder` does."""
+    report = plan_encoder(options)
+    console = _console(is_wide=view.wide)
+    console.print(encoder_table.render(report, console.width), crop=False)
+    write_json(json_file, report.as_json())
+
+
+def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
+    """Simulate and print. Raises StartError as `run_simulation` does."""
+    report = run_simulation(options)
+    _console(REPORT_WIDTH).print(simulate_table.render(report))
+    write_json(json_file, report.as_json())
+
+
+def write_json(path: Path | None, value: Any) -> None:
+    """Write the file that `--json` names, if it names one. Raises SettingsError when it cannot be written."""
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,75 @@
+"""Values of this project's chart: emulated on any node, and on nodes that have the part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronserve.planner.emit.deployment import Deployment
+from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit.neuronserve import batched_tokens, quantization
+
+GIB = 2**30
+_SERVER_GIB = 2  # what the chart asks for where a model is small
+
+Values = dict[str, Any]
+
+
+def emulated(d: Deployment) -> Values:
+    """A pod for each server of the row, on CPUs."""
+    return _values(d, d.num_servers, 1) | {"accelerator": {"type": "emulated"}}
+
+
+def on_nodes(d: Deployment) -> Values | LeftOut:
+    """A pod for each instance of the row, which asks for its Neuron devices; cores stay emulated."""
+    if d.part.num_hosts > 1:
+        return LeftOut(
+            f"{d.part.name} is {d.part.num_hosts} hosts, and no instance type that nodes have as their label"
+        )
+    memory = _memory_gib(d, d.dp)
+    if memory > d.part.host_memory_gib:
+        host = f"the host of {d.part.name} has {d.part.host_memory_gib}"
+        return LeftOut(f"emulated cores of one instance take {memory} GiB of memory, and {host}")
+    return _values(d, d.instances, d.dp) | {
+        "accelerator": {"type": "neuron", **_resource(d)},
+        "nodeSelector": {"node.kubernetes.io/instance-type": d.part.name},
+    }
+
+
+def _values(d: Deployment, pods: int, servers: int) -> Values:
+    memory = f"{_memory_gib(d, servers)}Gi"
+    return {
+        "replicaCount": pods,
+        "model": {"name": d.model, "quantization": quantization(d), "maxModelLen": d.max_model_len},
+        "device": d.part.name,
+        "tensorParallelSize": d.tp,
+        "dataParallelSize": servers,
+        "engine": {
+            "stack": d.stack.name,
+            "pace": "device",
+            "contextEncodingBuckets": list(d.prompt_buckets),
+            "maxNumSeqs": d.slots,
+            "maxNumBatchedTokens": batched_tokens(d),
+            "enablePrefixCaching": False,
+            "deviceMemoryUtilization": d.device_memory_utilization,
+        },
+        "price": _price(d),
+        "resources": {"requests": {"memory": memory}, "limits": {"memory": memory}},
+    }
+
+
+def _price(d: Deployment) -> Values:
+    if d.price is None:
+        return {}
+    return {"basis": d.price_basis} if d.is_listed_price else {"hourlyUsd": d.price.usd}
+
+
+def _memory_gib(d: Deployment, servers: int) -> int:
+    """Host memory that the emulated cores of a pod take when full, beside the server."""
+    return -(-d.core_bytes * d.tp * servers // GIB) + _SERVER_GIB
+
+
+def _resource(d: Deployment) -> Values:
+    """Cores; whole devices where software groups cores, because what a node then counts as a core is a setting."""
+    if d.part.chip.lnc == 1:
+        return {"resourceName": "aws.amazon.com/neuroncore", "count": d.tp * d.dp}
+    return {"resourceName": "aws.amazon.com/neuron", "count": d.devices}

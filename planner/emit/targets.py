@@ -1,0 +1,80 @@
+"""The files that deploy a row: a table of targets, each rendered by the form that its value and its name have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from neuronserve.planner.emit import (
+    container,
+    ecs,
+    helm,
+    karpenter,
+    neuronserve,
+    sagemaker,
+    scenario,
+    vllm_neuron,
+    vllm_nxdi,
+)
+from neuronserve.planner.emit.deployment import Deployment
+from neuronserve.planner.emit.left_out import LeftOut
+
+Content = str | dict[str, Any] | LeftOut
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file of the folder."""
+
+    path: str
+    content: Callable[[Deployment], Content]
+    what: str
+
+
+CHECK = "check.toml"
+SERVE = "neuronserve.sh"
+TARGETS = (
+    Target(container.VLLM_NXDI, vllm_nxdi.script, "vLLM on NxD Inference, a server for each group of cores"),
+    Target("nxdi-neuron-config.json", vllm_nxdi.neuron_config, "NeuronConfig of NxD Inference without vLLM"),
+    Target(container.VLLM_NEURON, vllm_neuron.script, "the vLLM-Neuron plugin (SDK 2.31 and later)"),
+    Target(SERVE, neuronserve.script, "this server, emulated and paced: one instance of the row"),
+    Target("helm-emulated.yaml", helm.emulated, "values of the chart: the row's servers on CPUs"),
+    Target("helm-neuron.yaml", helm.on_nodes, "values of the chart: on nodes of the instance type"),
+    Target("karpenter-nodepool.yaml", karpenter.node_pool, "NodePool that starts such nodes"),
+    Target("Dockerfile", container.dockerfile, "image for ECS and SageMaker: the script on a base image of yours"),
+    Target("ecs-task-definition.json", ecs.task_definition, "task that takes one instance"),
+    Target("sagemaker-model.json", sagemaker.model, "CreateModel"),
+    Target("sagemaker-endpoint-config.json", sagemaker.endpoint_config, "CreateEndpointConfig"),
+    Target("sagemaker-inference-component.json", sagemaker.inference_component, "CreateInferenceComponent: the copies"),
+    Target(CHECK, scenario.scenario, "load test at the planned lengths and rate, with the limits"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Texts by path, and why there is none of the others; both in the table's order."""
+
+    texts: dict[str, str]
+    left_out: dict[str, LeftOut]
+
+
+def rendered(d: Deployment) -> Rendered:
+    """All targets for the deployment."""
+    contents = {target.path: target.content(d) for target in TARGETS}
+    return Rendered(
+        {path: _text(path, value) for path, value in contents.items() if not isinstance(value, LeftOut)},
+        {path: value for path, value in contents.items() if isinstance(value, LeftOut)},
+    )
+
+
+def _text(path: str, value: str | dict[str, Any]) -> str:
+    if isinstance(value, str):
+        return value
+    if path.endswith(".yaml"):
+        text: str = yaml.safe_dump(value, sort_keys=False, width=120)
+        return text
+    return json.dumps(value, indent=2) + "\n"

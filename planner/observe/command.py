@@ -1,0 +1,31 @@
+"""`neuronserve observe` in a terminal: fit what was measured, print tables, write the calibration."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from neuronserve.planner.observe.deployment import Deployment
+from neuronserve.planner.observe.observation import observations
+from neuronserve.planner.observe.result import ObservedEndpoint, render
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.errors import SettingsError
+
+
+def run_observe(label: str, runs: list[tuple[str, dict[str, Any]]], deployment: Deployment, output: str) -> None:
+    """Fit the calibration in force to named reports of load tests on one endpoint.
+
+    Raises SettingsError for what is no such report, or when the file cannot be written.
+    """
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    found = ObservedEndpoint.of(label, date, observations(runs, deployment), deployment, default_calibration())
+    Console().print(render(found))
+    try:
+        Path(output).write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--output: cannot write {output}: {error.strerror}") from error
+    print(f"written: {output}")

@@ -1,0 +1,65 @@
+"""What stands behind an endpoint, as its owner says it is: which steps a request is made of there. Measures nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuronserve.server.cost.calibration import Calibration
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.stacks import HostWork, Stack
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.buckets import powers_of_two, smallest
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One model behind one endpoint: `data_parallel_size` engines of `max_num_seqs` slots each."""
+
+    model_name: str
+    model: ModelSpec
+    instance: Instance
+    stack: Stack
+    max_model_len: int
+    max_num_seqs: int
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    weight_dtype: str = "bfloat16"
+
+    def check(self) -> None:
+        """Raises DeviceError or SettingsError for what cannot be."""
+        self.instance.check_groups(self.tensor_parallel_size, self.data_parallel_size)
+        if not 2 <= self.max_model_len <= self.model.max_position:
+            raise SettingsError(
+                f"max_model_len is {self.max_model_len}: {self.model_name} has 2 to {self.model.max_position} positions"
+            )
+
+    def cost(self, calibration: Calibration) -> CostModel:
+        """The cost model of one engine. Raises DeviceError or SettingsError."""
+        runtime = Runtime(self.weight_dtype, self.stack.is_continuous)
+        return CostModel.of(self.model, self.instance, self.tensor_parallel_size, runtime, calibration)
+
+    def prompt_bucket(self, tokens: int) -> int:
+        """Positions that a prompt of `tokens` is padded to."""
+        return self._bucket(tokens) if self.stack.prompts_fill == "bucket" else self.max_model_len
+
+    def step_bucket(self, context: int) -> int:
+        """Positions of each slot that a decode step reads when the longest context is `context` tokens."""
+        return self._bucket(context) if self.stack.steps_read == "bucket" else self.max_model_len
+
+    def step_slots(self, busy: int) -> int:
+        """Slots that a step of `busy` sequences computes."""
+        padded = 1 << (busy - 1).bit_length()
+        return min(self.max_num_seqs, padded) if self.stack.pads_slots else self.max_num_seqs
+
+    def sampled_on_host_s(self, host: HostWork, busy: float, slots: int) -> float:
+        """Of a decode step, what the host needs for logits: 0 where the device samples."""
+        if self.stack.samples_on_device:
+            return 0.0
+        others = max(0.0, busy - 1)
+        return self.model.vocab_size * (others * host.logit_s + slots * host.copy_s)
+
+    def _bucket(self, tokens: int) -> int:
+        return smallest(powers_of_two(self.max_model_len), min(tokens, self.max_model_len))

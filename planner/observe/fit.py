@@ -1,0 +1,209 @@
+"""The least that fits an endpoint: one factor on all decode terms, one on all prefill terms, and its host's seconds.
+
+Four unknowns, linear in what was observed, found by least squares of relative errors. One that the observations do not
+determine keeps the value it had, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronserve.planner.observe.deployment import Deployment
+from neuronserve.planner.observe.observation import Observation
+from neuronserve.server.cost.calibration import Calibration
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.work import Work
+from neuronserve.server.errors import SettingsError
+
+Vector = npt.NDArray[np.float64]
+
+UNKNOWNS = ("decode_scale", "prefill_scale", "slot_s", "request_s")
+SCALES, HOSTS = UNKNOWNS[:2], UNKNOWNS[2:]
+BESIDE = {"prefill_scale": "request_s", "decode_scale": "slot_s"}  # what hides a scale, and is given up before it is
+NOISE = 0.01  # relative, of a median: the errors of a few points may agree better by chance
+LEAST_KNOWN = 0.25  # relative standard error beyond which a value is not determined
+SINGULAR = 1e-7  # of the largest singular value, which is 1 to 2: less is rounding
+ALONE = 0.999  # leverage from which nothing but an observation itself says what it should be
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """One of UNKNOWNS as found. `standard_error` is None, and `note` says why, when it is not from the observations."""
+
+    name: str
+    value: float
+    standard_error: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """An observation beside what the fit makes of it; `unseen_s` is what a fit without it would, None: nothing else."""
+
+    observation: Observation
+    fitted_s: float
+    unseen_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFit:
+    """What was found for one endpoint, over the calibration it began with."""
+
+    unknowns: tuple[Unknown, ...]  # in the order of UNKNOWNS
+    residuals: tuple[Residual, ...]
+
+    def value(self, name: str) -> float:
+        return next(each.value for each in self.unknowns if each.name == name)
+
+
+def decode_terms(cost: CostModel) -> frozenset[str]:
+    """Terms of a decode step. Those that a prefill has too, such as the weights' stream, are among them."""
+    return frozenset(cost.step_work.decode(1, 1))
+
+
+def fit_endpoint(observed: Sequence[Observation], deployment: Deployment, calibration: Calibration) -> ObservedFit:
+    """Raises SettingsError when there is nothing to fit."""
+    if not observed:
+        raise SettingsError("no figure of the reports is the time of a step: see what was left out")
+    cost, host = deployment.cost(calibration), calibration.host(deployment.stack.name)
+    rows = np.array([_row(each, cost) for each in observed])
+    fixed = np.array([_fixed(each, deployment, cost) for each in observed])
+    measured = np.array([each.seconds for each in observed])
+    start = np.array([1.0, 1.0, host.slot_s, host.request_s])
+    problem = _Problem(rows / measured[:, None], 1 - fixed / measured, start)
+    problem.solve()
+    fitted = 1 - problem.residuals()
+    unseen = problem.unseen()
+    return ObservedFit(
+        problem.unknowns(),
+        tuple(
+            Residual(each, float(ratio * each.seconds), None if other is None else other * each.seconds)
+            for each, ratio, other in zip(observed, fitted, unseen, strict=True)
+        ),
+    )
+
+
+def _row(observed: Observation, cost: CostModel) -> tuple[float, float, float, float]:
+    """Seconds that one of each unknown adds to an observation."""
+    if observed.phase == "decode":
+        seconds, _ = _seconds(cost.step_work.decode(observed.slots, observed.positions), cost)
+        return seconds, 0.0, observed.busy - 1, 0.0
+    decode, prefill = _seconds(cost.step_work.prefill(observed.positions), cost)
+    return decode, prefill, 0.0, 1.0
+
+
+def _seconds(work: Work, cost: CostModel) -> tuple[float, float]:
+    """Of the terms that a decode step has, and of the others."""
+    shared = decode_terms(cost)
+    prices = {name: price * work.get(name, 0.0) for name, price in cost.calibration.coefficients.items()}
+    own = sum(seconds for name, seconds in prices.items() if name in shared)
+    return own, sum(prices.values()) - own
+
+
+def _fixed(observed: Observation, deployment: Deployment, cost: CostModel) -> float:
+    """Seconds that are taken from the calibration as they are."""
+    if observed.phase == "prefill":
+        return 0.0
+    host = cost.calibration.host(deployment.stack.name)
+    return deployment.sampled_on_host_s(host, observed.busy, observed.slots)
+
+
+class _Problem:
+    """`matrix` (observations, unknowns) times the unknowns is `target`, in units of what was measured."""
+
+    def __init__(self, matrix: Vector, target: Vector, start: Vector) -> None:
+        self._matrix, self._target, self._start, self._values = matrix, target, start, start.copy()
+        self._free = [name for name, column in zip(UNKNOWNS, matrix.T, strict=True) if column.any()]
+        self._errors: dict[str, float] = {}
+        self._notes = {name: "nothing observed depends on it" for name in UNKNOWNS if name not in self._free}
+
+    def solve(self) -> None:
+        """Least squares over what is determined: gives up one unknown after the other that is not."""
+        while self._free:
+            self._step()
+            given_up = self._beyond()
+            if given_up is None:
+                return
+            name, value, note = given_up
+            self._free.remove(name)
+            self._errors = {}
+            self._notes[name] = note
+            place = UNKNOWNS.index(name)
+            self._values[place] = self._start[place] if value is None else value
+
+    def residuals(self) -> Vector:
+        """1 - fitted / measured."""
+        return self._target - self._matrix @ self._values
+
+    def unseen(self) -> list[float | None]:
+        """Fitted / measured by a fit to all other observations; None where these do not say."""
+        matrix = self._columns
+        leverage = np.einsum("ij,jk,ik->i", matrix, np.linalg.pinv(matrix.T @ matrix), matrix)
+        residuals = self.residuals()
+        return [
+            None if own > ALONE or rest / (1 - own) >= 1 else float(1 - rest / (1 - own))
+            for own, rest in zip(leverage, residuals, strict=True)
+        ]
+
+    def unknowns(self) -> tuple[Unknown, ...]:
+        return tuple(
+            Unknown(name, float(value), self._errors.get(name), self._notes.get(name, ""))
+            for name, value in zip(UNKNOWNS, self._values, strict=True)
+        )
+
+    @property
+    def _columns(self) -> Vector:
+        return self._matrix[:, [UNKNOWNS.index(name) for name in self._free]]
+
+    def _step(self) -> None:
+        matrix, places = self._columns, [UNKNOWNS.index(name) for name in self._free]
+        rest = self._values.copy()
+        rest[places] = 0
+        size = np.linalg.norm(matrix, axis=0)
+        self._values[places] = (
+            np.linalg.pinv(matrix / size, rcond=SINGULAR) @ (self._target - self._matrix @ rest) / size
+        )
+        surplus = len(self._target) - len(places)
+        spread = np.sqrt(np.sum(self.residuals() ** 2) / surplus) if surplus > 0 else 0.0
+        errors = max(NOISE, spread) * _spreads(matrix / size) / size
+        self._errors = dict(zip(self._free, errors.tolist(), strict=True))
+
+    def _beyond(self) -> tuple[str, float | None, str] | None:
+        """The next unknown to give up, what it is then (None: what it was at the start), and why."""
+        for name in self._free:
+            if name in HOSTS and self._value(name) <= 0 and np.isfinite(self._errors[name]):
+                return name, 0.0, "what was observed leaves nothing for it"
+        for name in SCALES:
+            if name in self._free and not self._is_known(name):
+                partner = BESIDE[name]
+                return self._kept(partner if partner in self._free else name)
+        for name in HOSTS:
+            if name in self._free and not self._is_known(name):
+                return self._kept(name)
+        return None
+
+    def _kept(self, name: str) -> tuple[str, float | None, str]:
+        return name, None, "not determined by what was observed"
+
+    def _value(self, name: str) -> float:
+        return float(self._values[UNKNOWNS.index(name)])
+
+    def _is_known(self, name: str) -> bool:
+        """A scale by itself; a host's seconds by what they are of the longest step that has them."""
+        error = self._errors[name]
+        if name in SCALES:
+            return self._value(name) > 0 and error <= LEAST_KNOWN * self._value(name)
+        return bool(error * self._matrix[:, UNKNOWNS.index(name)].max() <= LEAST_KNOWN)
+
+
+def _spreads(matrix: Vector) -> Vector:
+    """Standard error of each unknown for a noise of 1; infinite for one that others can make up for."""
+    _, sizes, directions = np.linalg.svd(matrix)
+    sizes = np.concatenate([sizes, np.zeros(len(directions) - len(sizes))])
+    is_free = sizes <= SINGULAR * sizes[0]
+    known = np.sqrt(np.sum((directions[~is_free] / sizes[~is_free, None]) ** 2, axis=0))
+    return np.where(np.abs(directions[is_free]).sum(axis=0) > SINGULAR, np.inf, known)

@@ -1,0 +1,193 @@
+"""Simulation of a planned configuration: the same replicas, slots, buckets and arrivals under the real scheduler.
+
+The plan's figures are formulas for means (queueing.py); a simulation has the requests. The two must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronserve.planner.plan.demand import Demand
+from neuronserve.planner.plan.options import bucket
+from neuronserve.planner.plan.report import Candidate, PlanReport
+from neuronserve.planner.plan.weight_types import QUANTIZATION
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.records import Records
+from neuronserve.planner.simulate.report import SimulationReport
+from neuronserve.planner.simulate.simulator import run_simulation
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.stacks import STACKS
+from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.workload import FloatArray, IntArray, Workload
+
+PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
+MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A figure as planned and as simulated."""
+
+    name: str
+    planned: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """Error of the plan relative to the simulation."""
+        return self.planned / self.simulated - 1 if self.simulated else 0.0
+
+
+def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationReport:
+    """Serve the plan's workload on `candidate` at the planned rate. Raises as `run_simulation` does."""
+    return run_simulation(simulation_of(report, candidate, seed))
+
+
+def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
+    """The candidate as a deployment of `simulate`, under the arrivals that the plan is for.
+
+    Raises DeviceError for what is not simulated: pipeline stages, speculative decoding, adapters, regrouped cores.
+    """
+    if reason := why_not_simulated(report, candidate):
+        raise DeviceError(reason)
+    options, buckets = report.options, report.buckets
+    price = candidate.at_rate[options.price_basis]
+    return SimulationOptions(
+        model=report.model,
+        instance=candidate.device,
+        workload=_workload(report, candidate, seed),
+        tensor_parallel_size=candidate.tp,
+        data_parallel_size=candidate.dp,
+        replicas=candidate.instances,
+        max_model_len=buckets.decode,
+        max_num_seqs=candidate.batch,
+        max_num_queued_reqs=MAX_REQUESTS,
+        device_memory_utilization=options.device_memory_utilization,
+        quantization=QUANTIZATION[candidate.dtype],
+        prefill_buckets=prefill_buckets(report, candidate),
+        stack=candidate.stack,
+        price_basis=options.price_basis,
+        usd_per_hour=None if price is not None else 0.0,
+    )
+
+
+def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
+    """Why a candidate cannot be simulated; empty when it can."""
+    if candidate.pp > 1:
+        return f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage"
+    if report.options.features:
+        return f"a simulation has no {' and no '.join(report.options.features)}"
+    if candidate.lnc != (own := instance(candidate.device).chip.lnc):
+        return f"the row has LNC {candidate.lnc}: a simulation has the {own} of {candidate.device}"
+    return ""
+
+
+def prefill_buckets(report: PlanReport, candidate: Candidate) -> tuple[int, ...]:
+    """Compiled prompt lengths that the plan's prompts are padded to, ascending."""
+    if STACKS[candidate.stack].prompts_fill == "model length":
+        return (report.buckets.decode,)
+    return tuple(sorted({bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
+
+
+def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
+    options = report.options
+    if report.demand.trace is not None:
+        return report.demand.trace.at_rate(options.request_rate)
+    slots = candidate.instances * candidate.dp * candidate.batch
+    inputs, outputs = options.input_tokens, options.output_tokens
+    return SyntheticWorkload(
+        max(MIN_REQUESTS, min(MAX_REQUESTS, PER_SLOT * slots)),
+        Arrivals(options.request_rate),
+        LengthRange(inputs, inputs),
+        LengthRange(outputs, outputs),
+        seed=seed,
+    ).generate()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFigures:
+    """Latencies and cost of requests: means in seconds, output tokens a second of everything, dollars (None: no price).
+
+    `tpot_s` is 0 when outputs have one token.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    output_tokens_s: float
+    usd_per_million_tokens: float | None  # in and out together
+
+    @classmethod
+    def planned(cls, report: PlanReport, candidate: Candidate) -> ServiceFigures:
+        """Figures of the plan."""
+        price = candidate.at_rate[report.options.price_basis]
+        tokens_s = candidate.instances * candidate.output_tokens_s
+        return cls(candidate.ttft_s, candidate.tpot_s, tokens_s, None if price is None else price.total_usd)
+
+    @classmethod
+    def steady(cls, served: RequestTimes, tokens: Demand, hourly_usd: float | None) -> ServiceFigures:
+        """Figures between the sending of the first fifth and of the last request, in simulated or real time.
+
+        This leaves out the filling and the emptying of a deployment.
+        """
+        sent, first, finish = served.sent_s, served.first_s, served.finish_s
+        begin, end = sent[len(sent) // 5], sent[-1]
+        seen = (sent >= begin) & (finish >= 0)
+        rate = float(((finish >= begin) & (finish < end)).sum()) / (end - begin)
+        steps = int((served.num_output[seen] - 1).sum())
+        return cls(
+            ttft_s=float((first - sent)[seen].mean()),
+            tpot_s=float((finish - first)[seen].sum() / steps) if steps else 0.0,
+            output_tokens_s=rate * tokens.output_tokens,
+            usd_per_million_tokens=None
+            if hourly_usd is None
+            else 1e6 * hourly_usd / (rate * tokens.total_tokens * 3600),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """Times of each request, sent, first token and last, ordered by the first; a time below 0 never came."""
+
+    sent_s: FloatArray
+    first_s: FloatArray
+    finish_s: FloatArray
+    num_output: IntArray
+
+    @classmethod
+    def of(cls, records: Records) -> RequestTimes:
+        """Times that a simulation recorded."""
+        times = (records.sent_ns, records.first_token_ns, records.finish_ns)
+        sent, first, finish = (np.array(ns, dtype=np.float64) / NS for ns in times)
+        return cls(sent, first, finish, np.array(records.num_output, dtype=np.int64))
+
+
+def compared(planned: ServiceFigures, simulated: ServiceFigures) -> tuple[Agreement, ...]:
+    """Pairs of figures that exist: no time per token for outputs of one token, no dollars without a price."""
+    names = ("tpot_s", "ttft_s", "output_tokens_s", "usd_per_million_tokens")
+    return tuple(
+        Agreement(name, getattr(planned, name), getattr(simulated, name)) for name in names if getattr(planned, name)
+    )
+
+
+def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationReport) -> tuple[Agreement, ...]:
+    """The plan's figures beside those of a simulation of its `candidate`."""
+    price = candidate.at_rate[report.options.price_basis]
+    hourly_usd = None if price is None else price.hourly_usd
+    figures = ServiceFigures.steady(RequestTimes.of(simulated.records), report.demand, hourly_usd)
+    return compared(ServiceFigures.planned(report, candidate), figures)
+
+
+def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
+    """Simulate the chosen configuration; () when none holds the limits, or when it has what is not simulated."""
+    best = report.best
+    return (
+        ()
+        if best is None or why_not_simulated(report, best)
+        else agreement(report, best, simulate_candidate(report, best, seed))
+    )

@@ -1,0 +1,117 @@
+"""What stands behind the figures of a row: measurements, and how far the figures may be from the truth.
+
+A row's replica is looked at three times: as predicted, and with prefills and steps at both ends of their bands, which
+are taken to come together. A figure's band is what it is at the two ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from neuronserve.planner.plan.demand import Demand
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.queueing import MAX_LOAD, Replica
+from neuronserve.planner.plan.times import MeanTimes
+from neuronserve.server.cost.evidence import Band, Provenance
+
+MOST_INSTANCES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a row has to serve, by `count` places of `dp` replicas each."""
+
+    options: PlanOptions
+    demand: Demand
+    dp: int
+    count: int
+    each: int = 1  # instances of a place: of a group, several
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """P10 and P90 of each figure; None where a figure grows without bound, or limits cannot be held."""
+
+    provenance: Provenance
+    num_rows: int  # measured of such steps, or of the nearest
+    nearest: str  # measured configuration
+    prefill: Band
+    decode: Band
+    ttft_s: tuple[float | None, float | None]
+    tpot_s: tuple[float | None, float | None]
+    saturated_output_tokens_s: tuple[float, float]
+    instances: tuple[int | None, int | None]
+
+    @classmethod
+    def of(cls, replica: Replica, prefill: Band, decode: Band, load: Load) -> Known:
+        """Of one row's replica, by the bands of its prompts and of its steps."""
+        fast, slow = replica.scaled(prefill.low, decode.low), replica.scaled(prefill.high, decode.high)
+        joined = prefill.join(decode)
+        early, late = _times(fast, load), _times(slow, load)
+        share = load.dp / load.each * load.demand.output_tokens
+        tokens = (share * each.saturation for each in (slow, fast))
+        return cls(
+            provenance=joined.provenance,
+            num_rows=joined.num_rows,
+            nearest=joined.nearest,
+            prefill=prefill,
+            decode=decode,
+            ttft_s=(None if early is None else early.ttft_s, None if late is None else late.ttft_s),
+            tpot_s=(None if early is None else early.tpot_s, None if late is None else late.tpot_s),
+            saturated_output_tokens_s=(next(tokens), next(tokens)),
+            instances=(_count(fast, load), _count(slow, load)),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Bands as objects of p10 and p90; of prefill and decode as factors of the prediction, with what is behind."""
+        pairs = ("ttft_s", "tpot_s", "saturated_output_tokens_s", "instances")
+        return {
+            "provenance": self.provenance,
+            "num_rows": self.num_rows,
+            "nearest": self.nearest,
+            **{name: band.as_json() for name, band in self._factors().items()},
+            **{name: dict(zip(("p10", "p90"), getattr(self, name), strict=True)) for name in pairs},
+        }
+
+    def _factors(self) -> dict[str, Band]:
+        return {"prefill_factor": self.prefill, "decode_factor": self.decode}
+
+
+def _times(replica: Replica, load: Load) -> MeanTimes | None:
+    """Times at the row's rate; None when the replicas cannot keep up with it."""
+    peers = load.count * load.dp
+    rate = load.options.request_rate / peers
+    return replace(replica, peers=peers).at(rate) if rate < replica.saturation else None
+
+
+def _count(replica: Replica, load: Load) -> int | None:
+    """Instances that the rate takes; None when no number of them holds the limits."""
+    if not replica.at(0).within(load.options.limits):
+        return None
+    fewest = fewest_places(replica, load.dp, load.options)
+    return None if fewest is None else load.each * fewest
+
+
+def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int | None:
+    """Places of `dp` replicas that hold the limits at the rate: with more, each has less to do, in a shared queue.
+
+    None when not even MOST_INSTANCES do.
+    """
+
+    def holds(count: int) -> bool:
+        return replace(replica, peers=count * dp).at(options.request_rate / (count * dp)).within(options.limits)
+
+    low = ceil(options.request_rate / (dp * MAX_LOAD * replica.saturation))
+    if holds(low):
+        return low
+    high = low
+    while not holds(high):
+        high *= 2
+        if high > MOST_INSTANCES:
+            return None
+    while high - low > 1:  # low does not hold, high does
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,77 @@
+"""Memory of a batch of full compiled slots, by the ledger's arithmetic (server/placement/footprint.py).
+
+The formulas are there; here each degree, weight type and batch is computed once for all parts with the same cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from neuronserve.planner.plan.options import Buckets, PlanOptions
+from neuronserve.planner.plan.weight_types import QUANTIZATION, WeightDtype
+from neuronserve.server.cost.pipeline import stage_layers
+from neuronserve.server.device.ledger import Use
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
+from neuronserve.server.placement.lora import lora_bytes
+
+BLOCK_SIZE = 32  # the server's default
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What lies on the cores beside the model itself."""
+
+    draft: ModelSpec | None = None  # in bfloat16, with a cache as long as the model's
+    tokens_per_slot: int = 1  # of a decode step
+    stored_loras: int = 0
+    lora_rank: int = 0
+
+    @classmethod
+    def of(cls, options: PlanOptions, draft: ModelSpec | None) -> Beside:
+        guesses = 0 if options.speculation is None else options.speculation.num_tokens
+        return cls(draft, guesses + 1, options.max_loras, options.lora_rank)
+
+
+class Memory:
+    """Bytes on each core for one model and one pair of buckets; each is computed once."""
+
+    def __init__(self, model: ModelSpec, buckets: Buckets, beside: Beside | None = None) -> None:
+        self._model, self._buckets, self._beside = model, buckets, beside or Beside()
+        self._needed: dict[tuple[int, WeightDtype, int, int, int], int] = {}
+
+    def needed_bytes(self, tp: int, dtype: WeightDtype, batch: int, stages: int = 1, lnc: int = 1) -> int:
+        """Bytes of everything on a core of `lnc` physical ones with `batch` slots of the compiled length.
+
+        Of several stages that with the most layers, counted as if it had the embedding and the output layer.
+        """
+        key = (tp, dtype, batch, stages, lnc)
+        if key not in self._needed:
+            beside, longest = self._beside, _longest_stage(self._model, stages)
+            uses = self._uses(longest, key)
+            needed = sum(uses.values())
+            if beside.draft is not None:
+                draft = self._uses(_longest_stage(beside.draft, stages), (tp, "bfloat16", batch, stages, lnc))
+                needed += draft["weights"] + draft["kv"]  # its graphs are those of the model: one program runs both
+            if beside.lora_rank:
+                needed += lora_bytes(longest, tp, beside.lora_rank, beside.stored_loras, batch)
+            self._needed[key] = needed
+        return self._needed[key]
+
+    def _uses(self, stage: ModelSpec, key: tuple[int, WeightDtype, int, int, int]) -> dict[Use, int]:
+        """Bytes of one stage by use."""
+        tp, dtype, batch, _, lnc = key
+        footprint = Footprint.of(stage, tp, self._shape(dtype, batch), lnc)
+        # One prompt at a time has its chunk beside what it will see again, and there is the null block.
+        decoding = footprint.groups.blocks_of(self._buckets.decode, self._beside.tokens_per_slot)
+        return footprint.with_kv((batch - 1) * decoding + footprint.min_blocks)
+
+    def _shape(self, dtype: WeightDtype, batch: int) -> ServingShape:
+        """The largest step is a whole prompt in its bucket, or the tokens of every slot."""
+        tokens = batch * self._beside.tokens_per_slot
+        limits = StepLimits(num_tokens=max(self._buckets.prefill, tokens), num_samples=tokens, num_workers=1)
+        return ServingShape("bfloat16", self._buckets.decode, BLOCK_SIZE, limits, QUANTIZATION[dtype])
+
+
+def _longest_stage(model: ModelSpec, stages: int) -> ModelSpec:
+    return replace(model, num_layers=max(stage_layers(model.num_layers, stages)))

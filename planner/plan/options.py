@@ -1,0 +1,184 @@
+"""Options of a plan: the workload, its limits, and the parts and degrees to search. Checks, never searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from neuronserve.planner.plan.bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
+from neuronserve.planner.plan.times import Limit
+from neuronserve.planner.plan.weight_types import COMPARED, DTYPES, WeightDtype
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.speculation import Speculation
+from neuronserve.server.cost.stacks import STACKS, Stack, default_stack
+from neuronserve.server.device.buckets import SMALLEST_BUCKET
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.models.spec import ModelSpec
+
+LIMITS = {  # fields of PlanOptions, and what they limit
+    "ttft_s": Limit("TTFT", 0.0),
+    "tpot_s": Limit("TPOT", 0.0),
+    "ttft_p95_s": Limit("TTFT", 0.0, 0.95),
+    "ttft_p99_s": Limit("TTFT", 0.0, 0.99),
+    "tpot_p95_s": Limit("TPOT", 0.0, 0.95),
+    "tpot_p99_s": Limit("TPOT", 0.0, 0.99),
+}
+SPECULATION = ("speculative_model", "num_speculative_tokens", "acceptance_rate")  # fields of PlanOptions
+MAX_GUESSES, MAX_LORAS, MAX_LORA_RANK = 64, 4096, 512
+
+
+def bucket(tokens: int, longest: int) -> int:
+    """The smallest compiled bucket that holds `tokens`: an automatic bucket, at most `longest`."""
+    size = SMALLEST_BUCKET
+    while size < tokens:
+        size *= 2
+    return min(size, longest)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Options of one plan. Raises SettingsError, naming the value and the limit, for values that admit no plan."""
+
+    model: str
+    input_tokens: int = 1024
+    output_tokens: int = 256
+    request_rate: float = 1.0  # requests a second, Poisson
+    ttft_s: float | None = None  # limit of the mean; None = no limit
+    tpot_s: float | None = None
+    ttft_p95_s: float | None = None  # limits that 95 and 99 of 100 requests keep
+    ttft_p99_s: float | None = None
+    tpot_p95_s: float | None = None
+    tpot_p99_s: float | None = None
+    usd_per_hour: float | None = None  # the most that all instances together may cost
+    devices: tuple[str, ...] = ()  # () = every instance of the catalogue
+    tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that a part allows
+    pipeline_parallel_sizes: tuple[int, ...] = (1,)  # stages; more than one is extrapolated
+    dtypes: tuple[WeightDtype, ...] = COMPARED  # of the weights; activations and KV are bfloat16
+    max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
+    stack: StackName | None = None  # serving software; None: what one would run on each part today
+    max_batch: int = 256  # the largest batch with measurements behind it
+    device_memory_utilization: float = 0.9  # as the server's default
+    price_basis: PriceBasis = "on_demand"  # by which candidates are ordered
+    chip_watts: float | None = None  # of one chip while it serves; none is published
+    regions: tuple[str, ...] = ()  # whose prices are compared; () = that in force
+    logical_nc_configs: tuple[int, ...] = ()  # physical cores in a logical one; () = as each part comes
+    instances_per_replica: tuple[int, ...] = ()  # () = 1, and if no part in question holds the model, more
+    save_sharded_checkpoint: bool = False  # weights were sharded on another host: loading reads one shard after another
+    speculative_model: str | None = None  # draft, in bfloat16
+    num_speculative_tokens: int | None = None  # guesses of the draft in a step
+    acceptance_rate: float | None = None  # of a guess, all before it being right
+    max_loras: int = 0  # adapters on the cores
+    max_lora_rank: int = 16
+
+    def __post_init__(self) -> None:
+        for name, most in (("input_tokens", MAX_TOKENS), ("output_tokens", MAX_TOKENS), ("max_batch", MAX_BATCH)):
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise SettingsError(f"{name} is {value}: from 1 to {most} is possible")
+        if not MIN_RATE <= self.request_rate <= MAX_RATE:
+            raise SettingsError(f"request_rate is {self.request_rate}: from {MIN_RATE:g} to {MAX_RATE:g} is possible")
+        for name in (*LIMITS, "usd_per_hour", "chip_watts"):
+            limit = getattr(self, name)
+            if limit is not None and not (isfinite(limit) and limit > 0):
+                raise SettingsError(f"{name} is {limit}: a finite number above 0 is needed")
+        if not self.pipeline_parallel_sizes or min(self.pipeline_parallel_sizes) < 1:
+            raise SettingsError(f"pipeline_parallel_sizes is {self.pipeline_parallel_sizes}: numbers of at least 1")
+        if not 0 < self.device_memory_utilization <= 1:
+            raise SettingsError(f"device_memory_utilization is {self.device_memory_utilization}: above 0, at most 1")
+        if self.price_basis not in PRICE_BASES:
+            raise SettingsError(f"price_basis is {self.price_basis!r}: one of {', '.join(PRICE_BASES)}")
+        unknown = [dtype for dtype in self.dtypes if dtype not in DTYPES]
+        if unknown or not self.dtypes:
+            raise SettingsError(f"dtypes is {', '.join(unknown) or 'empty'}: some of {', '.join(DTYPES)}")
+        self._check_rest()
+
+    def _check_rest(self) -> None:
+        if self.stack is not None and self.stack not in STACKS:
+            raise SettingsError(f"stack is {self.stack!r}: one of {', '.join(STACKS)}")
+        if self.max_model_len is not None and not self.total_tokens <= self.max_model_len <= MAX_TOKENS:
+            raise SettingsError(
+                f"max_model_len is {self.max_model_len}: input_tokens + output_tokens is {self.total_tokens}, "
+                f"at most {MAX_TOKENS} is possible"
+            )
+        for name in ("logical_nc_configs", "instances_per_replica"):
+            if any(number < 1 for number in getattr(self, name)):
+                raise SettingsError(f"{name} is {getattr(self, name)}: numbers of at least 1")
+        self._check_features()
+
+    def _check_features(self) -> None:
+        given = [getattr(self, name) is not None for name in SPECULATION]
+        if any(given) and not all(given):
+            raise SettingsError(f"{', '.join(SPECULATION)}: speculative decoding needs all of them, or none is given")
+        if self.num_speculative_tokens is not None and not 1 <= self.num_speculative_tokens <= MAX_GUESSES:
+            raise SettingsError(
+                f"num_speculative_tokens is {self.num_speculative_tokens}: from 1 to {MAX_GUESSES} is possible"
+            )
+        if self.acceptance_rate is not None and not 0 <= self.acceptance_rate <= 1:
+            raise SettingsError(f"acceptance_rate is {self.acceptance_rate}: from 0 to 1 is possible")
+        for name, least, most in (("max_loras", 0, MAX_LORAS), ("max_lora_rank", 1, MAX_LORA_RANK)):
+            if not least <= getattr(self, name) <= most:
+                raise SettingsError(f"{name} is {getattr(self, name)}: from {least} to {most} is possible")
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """Guesses of the draft, where there is one."""
+        if self.num_speculative_tokens is None or self.acceptance_rate is None:
+            return None
+        return Speculation(self.num_speculative_tokens, self.acceptance_rate)
+
+    @property
+    def lora_rank(self) -> int:
+        """Of the adapter of each slot; 0 without adapters."""
+        return self.max_lora_rank if self.max_loras else 0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What is in use beside plain decoding, as support.json names it."""
+        used = {"speculation": self.speculation is not None, "lora": self.max_loras > 0}
+        return tuple(name for name, is_used in used.items() if is_used)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of one request, in and out."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def pads_prompts_to_buckets(self) -> bool:
+        """False: prompts are padded to the compiled length, on one part at least where each has a stack of its own."""
+        return self.stack is not None and STACKS[self.stack].prompts_fill == "bucket"
+
+    def stack_on(self, part: Instance) -> Stack:
+        """The serving software on `part`."""
+        return default_stack(part.chip.name) if self.stack is None else STACKS[self.stack]
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits on times that are given."""
+        given = ((limit, getattr(self, name)) for name, limit in LIMITS.items())
+        return tuple(replace(limit, seconds=seconds) for limit, seconds in given if seconds is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Positions that the graphs are compiled for."""
+
+    prefill: int
+    decode: int  # of each slot: with continuous batching a step reads the whole compiled length
+
+    @classmethod
+    def of(cls, options: PlanOptions, model: ModelSpec) -> Buckets:
+        """Raises SettingsError when the model has fewer positions than a request or a slot needs."""
+        needed = options.max_model_len or options.total_tokens
+        if needed > model.max_position:
+            name = "max_model_len" if options.max_model_len else "input_tokens + output_tokens"
+            raise SettingsError(f"{name} is {needed}: {options.model} has {model.max_position} positions")
+        return cls.holding(options, model, options.input_tokens, options.total_tokens)
+
+    @classmethod
+    def holding(cls, options: PlanOptions, model: ModelSpec, longest_prompt: int, longest: int) -> Buckets:
+        """Buckets for prompts and requests of at most so many tokens, which the model has positions for."""
+        decode = options.max_model_len or bucket(longest, model.max_position)
+        prefill = bucket(longest_prompt, decode) if options.pads_prompts_to_buckets else decode
+        return cls(prefill=prefill, decode=decode)

@@ -1,0 +1,114 @@
+"""The first lines of a plan: what to take, what stands behind it, and the command that tries it on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+
+from neuronserve.planner.plan.check import why_not_simulated
+from neuronserve.planner.plan.columns import band, dollars, figure, milliseconds
+from neuronserve.planner.plan.report import Candidate, PlanReport
+from neuronserve.planner.plan.weight_types import QUANTIZATION
+from neuronserve.server.cost.evidence import Band
+from neuronserve.server.models.public import candidates
+from neuronserve.server.models.tensors import num_params
+
+COMMAND_WIDTH = 76  # of a line of the command: a terminal of 80 columns breaks none
+MOST_ENGINES = 64  # of the server's settings
+
+
+def sentence(report: PlanReport) -> str:
+    """The first row with what stands behind it, or that none holds the limits and what the first misses."""
+    row = report.candidates[0]
+    behind = f"TPOT {evidence(row.known.decode)}; TTFT {evidence(row.known.prefill)}."
+    if row.meets_slo:
+        return f"Take {_figures(report, row)}. {behind}"
+    return f"No configuration holds the limits. The first ({'; '.join(row.misses)}): {_figures(report, row)}. {behind}"
+
+
+def evidence(known: Band) -> str:
+    """What stands behind a time: `measured: 28 rows, nearest Llama-3-8B TP8 batch 32 on Inferentia2`."""
+    rows = f"{known.num_rows} row{'s' * (known.num_rows != 1)}"
+    how = "by formula" if known.provenance == "formula" else known.provenance
+    return f"{how}: {rows}, nearest {known.nearest}" if known.nearest else how
+
+
+def _figures(report: PlanReport, row: Candidate) -> str:
+    price, known = row.at_rate[report.options.price_basis], row.known
+    stages = f" x PP{row.pp}" * (row.pp > 1)
+    cost = "no price is known"
+    if price is not None:
+        cost = f"${dollars(price.hourly_usd)} an hour, ${figure(price.output_usd)} per 1M output tokens"
+    label, each = report.label(row), row.instances_per_replica
+    places = f"{row.instances // each} x {f'({label})' if each > 1 else label}"
+    return (
+        f"{places}, each {row.dp} x TP{row.tp}{stages} of {row.batch} slots in {row.dtype} on "
+        f"{row.stack}: TTFT {milliseconds(row.ttft_s)} ms (P10-P90 {band(*known.ttft_s)}), "
+        f"TPOT {milliseconds(row.tpot_s)} ms ({band(*known.tpot_s)}), {cost}{_counts(row)}"
+    )
+
+
+def _counts(row: Candidate) -> str:
+    low, high = row.known.instances
+    if low == high == row.instances:
+        return ""
+    if high is None:
+        return "; at P90 no number of instances holds the limits" if row.meets_slo else ""
+    return f"; {low or 1} to {high} instances by P10-P90"
+
+
+def serve_command(report: PlanReport) -> str:
+    """`neuronserve serve` of the first row on this host, in lines for a shell; empty when the server cannot run it."""
+    row = report.candidates[0]
+    if why_not_simulated(report, row) or row.dp > MOST_ENGINES:
+        return ""
+    lines = [f"neuronserve serve {_checkpoint(report.options.model)}"]
+    for words in _flags(report, row):
+        if len(lines[-1]) + len(words) > COMMAND_WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {words}"
+    return " \\\n".join(lines)
+
+
+def _checkpoint(model: str) -> str:
+    """A path or hub id as a word of a shell; a variable where a plan is for dimensions alone."""
+    if "/" in model or Path(model).expanduser().exists():
+        return quote(model)
+    public = candidates(model)
+    return quote(public[0].hub_id) if public else '"$MODEL"'
+
+
+def _flags(report: PlanReport, row: Candidate) -> Iterator[str]:
+    yield f"--device {row.device}"
+    yield f"--tensor-parallel-size {row.tp}"
+    if row.dp > 1:
+        yield f"--data-parallel-size {row.dp}"
+    if (quantization := QUANTIZATION[row.dtype]) is not None:
+        yield f"--quantization {quantization}"
+    yield f"--max-num-seqs {row.batch}"
+    yield f"--max-model-len {report.buckets.decode}"
+    yield f"--stack {row.stack}"
+    yield "--pace device"
+
+
+def question(report: PlanReport) -> str:
+    """What was planned for, and by which calibration."""
+    options = report.options
+    limits = [f"{limit.name} at most {limit.seconds * 1e3:g} ms" for limit in options.limits]
+    if options.usd_per_hour is not None:
+        limits.append(f"at most ${options.usd_per_hour:g} an hour")
+    return (
+        f"{options.model} ({num_params(report.model) / 1e9:.2f}B parameters): {_requests(report)}, "
+        f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}; "
+        f"stack {options.stack or 'of each part today'}; prompts of {report.buckets.prefill}, slots of "
+        f"{report.buckets.decode} positions; calibration {report.calibration}"
+    )
+
+
+def _requests(report: PlanReport) -> str:
+    demand = report.demand
+    if demand.trace is None:
+        return f"{report.options.input_tokens} tokens in, {report.options.output_tokens} out"
+    means = f"means of {demand.input_tokens:.0f} tokens in, {demand.output_tokens:.0f} out"
+    return f"{len(demand.trace)} requests of {demand.trace.name}, {means}"

@@ -1,0 +1,146 @@
+"""What a plan is for, and a replica that serves it on a group of cores: its steps as the queueing model takes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from neuronserve.planner.model_names import resolve_decoder
+from neuronserve.planner.plan.demand import Demand
+from neuronserve.planner.plan.options import Buckets, PlanOptions, bucket
+from neuronserve.planner.plan.queueing import Replica
+from neuronserve.planner.plan.weight_types import WeightDtype
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.cost.pipeline import PipelineModel
+from neuronserve.server.cost.speculation import SpeculativeModel, StepTimes
+from neuronserve.server.cost.stacks import Stack
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.buckets import powers_of_two
+from neuronserve.server.device.groups import Place, count_of, part_of
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model, its demand, and the graphs that are compiled for it."""
+
+    model: ModelSpec
+    draft: ModelSpec | None  # of speculative decoding
+    options: PlanOptions
+    demand: Demand
+    buckets: Buckets
+    prompts: tuple[tuple[int, float], ...]  # bucket, share of the requests
+
+    @classmethod
+    def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> Asked:
+        """Raises SettingsError for lengths that the model has no positions for, and for a draft that is none of it."""
+        if trace is None:
+            demand, buckets = Demand.fixed(options), Buckets.of(options, model)
+        else:
+            demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
+            buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
+        padded: Counter[int] = Counter()
+        for length, count in demand.prompts:
+            padded[bucket(length, buckets.decode)] += count
+        shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
+        return cls(model, _draft(model, options), options, demand, buckets, shares)
+
+
+def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
+    if options.speculative_model is None:
+        return None
+    draft = resolve_decoder(options.speculative_model)
+    if draft.vocab_size != model.vocab_size:
+        raise SettingsError(
+            f"speculative_model {options.speculative_model} has {draft.vocab_size} tokens, {options.model} "
+            f"{model.vocab_size}: a draft must have the vocabulary of the model"
+        )
+    return draft
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Replica on one part, or on a group of it: `tp` cores for each pipeline stage, and the model's times on them."""
+
+    place: Place
+    tp: int
+    dtype: WeightDtype
+    stages: int  # on all instances together
+    cost: StepTimes
+    stack: Stack
+
+    @classmethod
+    def of(cls, asked: Asked, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Group:
+        """Raises DeviceError for more stages than the model or its draft has layers."""
+        options, part = asked.options, part_of(place)
+        stack, speculation = options.stack_on(part), options.speculation
+        checked = 1 if speculation is None else speculation.num_tokens + 1
+        runtime = Runtime(dtype, stack.is_continuous, tokens_per_slot=checked, lora_rank=options.lora_rank)
+        own = PipelineModel.of(asked.model, place, tp, stages, runtime)
+        if speculation is None or asked.draft is None:
+            return cls(place, tp, dtype, stages, own, stack)
+        draft = PipelineModel.of(asked.draft, place, tp, stages, Runtime(is_continuous=stack.is_continuous))
+        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, speculation.num_tokens), stack)
+
+    @property
+    def part(self) -> Instance:
+        return part_of(self.place)
+
+    @property
+    def count(self) -> int:
+        """Instances that a replica is spread over."""
+        return count_of(self.place)
+
+    @property
+    def dp(self) -> int:
+        """Replicas on the part, or on the group: each has as many stages on every instance."""
+        return self.part.num_cores // (self.tp * self.stages // self.count)
+
+    def prompts(self, asked: Asked) -> tuple[tuple[int, float], ...]:
+        """Compiled lengths that prompts are padded to, ascending, and the share of the requests that are."""
+        return asked.prompts if self.stack.prompts_fill == "bucket" else ((asked.buckets.decode, 1.0),)
+
+    def replica(self, asked: Asked, batch: int) -> tuple[Replica, float, str]:
+        """Under this demand, with the bubble of its decode, and why no measurement stands behind its times."""
+        decode, stack = self.cost.decode(batch, asked.buckets.decode), self.stack
+        prefills = [(self.cost.prefill(length, length), share) for length, share in self.prompts(asked)]
+        mean_s = sum(cost.interval_s * share for cost, share in prefills)
+        later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
+        cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
+        reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
+        host, vocab = default_calibration().host(stack.name), 0 if stack.samples_on_device else asked.model.vocab_size
+        speculation = asked.options.speculation
+        replica = Replica(
+            mean_s,
+            decode.elapsed_s + host.step_s(1, batch, vocab),
+            batch,
+            asked.demand.output_tokens,
+            cv2,
+            asked.demand.steps_cv2,
+            later_stages_s=later_s,
+            shorter=self._shorter(asked, batch),
+            policy=POLICIES[stack.batching],
+            request_s=host.request_s,
+            host_slot_s=host.slot_s + host.logit_s * vocab,
+            padded=self._padded(asked, batch),
+            tokens_per_step=1.0 if speculation is None else speculation.tokens_per_step,
+        )
+        return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
+
+    def _shorter(self, asked: Asked, batch: int) -> tuple[tuple[float, float], ...]:
+        """Seconds on each decode bucket below the longest, and the share of contexts within it."""
+        if self.stack.steps_read == "model length":
+            return ()
+        buckets = powers_of_two(asked.buckets.decode)[:-1]
+        return tuple((self.cost.decode(batch, size).elapsed_s, asked.demand.share_within(size)) for size in buckets)
+
+    def _padded(self, asked: Asked, batch: int) -> tuple[tuple[int, float], ...]:
+        """Slots of the graphs below the largest, and seconds of their steps."""
+        if not self.stack.pads_slots:
+            return ()
+        smaller = (1 << power for power in range(batch.bit_length() - 1))
+        return tuple((slots, self.cost.decode(slots, asked.buckets.decode).elapsed_s) for slots in smaller)

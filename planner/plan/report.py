@@ -1,0 +1,235 @@
+"""Report of a plan: every configuration that fits with its figures, and those that do not with the reason.
+
+Holds and orders figures; computes none but prices per token. What is not known is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import Any, Protocol
+
+from neuronserve.planner.plan.demand import Demand
+from neuronserve.planner.plan.known import Known
+from neuronserve.planner.plan.options import Buckets, PlanOptions
+from neuronserve.planner.plan.weight_types import WeightDtype
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.evidence import Provenance
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with
+from neuronserve.server.device.support import Verdict, verdict
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+
+BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a spot price needs a discount to be missed
+NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; --chip-watts gives one"
+
+
+class MeanTokens(Protocol):
+    """Tokens of a mean request."""
+
+    @property
+    def input_tokens(self) -> float: ...
+    @property
+    def output_tokens(self) -> float: ...
+    @property
+    def total_tokens(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """Dollars for a million tokens. Input and output shares follow the device time of prefill and decode."""
+
+    hourly_usd: float  # of everything bought
+    input_usd: float
+    output_usd: float  # 0 when requests have one output token: the prefill makes it
+    total_usd: float  # all dollars over input and output tokens together
+
+    @classmethod
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: MeanTokens) -> TokenPrice:
+        """`request_rate` requests a second are served for `hourly_usd` an hour."""
+        request_usd = hourly_usd / 3600 / request_rate
+        return cls(
+            hourly_usd=hourly_usd,
+            input_usd=1e6 * request_usd * prefill_share / tokens.input_tokens,
+            output_usd=1e6 * request_usd * (1 - prefill_share) / tokens.output_tokens,
+            total_usd=1e6 * request_usd / tokens.total_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration that fits. Seconds are means; figures "at the rate" are those of `instances` sharing it."""
+
+    device: str
+    tp: int
+    pp: int  # pipeline stages of a replica, each of `tp` cores
+    dp: int  # replicas on one instance, or side by side on one group of them
+    dtype: WeightDtype
+    batch: int  # slots of one replica
+    stack: StackName
+    memory_bytes: int  # on each core
+    memory_budget_bytes: int
+    prefill_s: float
+    decode_s: float
+    ttft_s: float  # at the rate, waits included
+    tpot_s: float  # at the rate, other prompts' prefills included
+    quantiles_s: dict[str, float]  # of the same by name, such as `TTFT p95`
+    load: float  # share of saturation at the rate
+    saturated_output_tokens_s: float  # of one instance with every slot always busy
+    slo_request_rate: float  # that one instance serves within the limits; 0 when it cannot
+    output_tokens_s: float  # of one instance at the rate
+    instances: int  # needed for the rate within the limits; when these cannot be met, to serve it at all
+    at_rate: dict[PriceBasis, TokenPrice | None]  # None: no price is published
+    at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
+    known: Known  # what stands behind the figures, and their bands
+    misses: tuple[str, ...] = ()  # which limits, and by how much
+    extrapolated: str = ""  # why no measurement stands behind the times
+    bubble: float = 0.0  # share of its stages' time in which decode leaves them idle
+    tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
+    region: str = DEFAULT_REGION  # whose prices these are
+    lnc: int = 1  # physical NeuronCores in a logical one
+    instances_per_replica: int = 1  # that its stages are spread over
+    tokens_per_step: float = 1.0  # that a slot gains in a decode step: more than one with speculative decoding
+
+    @property
+    def meets_slo(self) -> bool:
+        return not self.misses
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Device, TP and PP."""
+        return self.device, self.tp, self.pp
+
+    def sure_hourly_usd(self, basis: PriceBasis) -> float:
+        """Dollars an hour that nine of ten times suffice; inf without a price, or where no number of instances does."""
+        price, most = self.at_rate[basis], self.known.instances[1]
+        return inf if price is None or most is None else price.hourly_usd / self.instances * most
+
+    def order(self, basis: PriceBasis) -> tuple[object, ...]:
+        """Sort key: within the limits first, then priced, then by cost where nine of ten times it is no more.
+
+        So a cheaper row that nobody measured comes after one whose band lies within its own.
+        """
+        price = self.at_rate[basis]
+        cost = (1, 0.0) if price is None else (0, price.hourly_usd)
+        return (
+            not self.meets_slo,
+            cost[0],
+            self.sure_hourly_usd(basis),
+            cost[1],
+            _RANK[self.known.provenance],
+            self.tpot_s,
+            self.ttft_s,
+            self.device,
+            self.tp,
+            self.pp,
+            self.dtype,
+            self.batch,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"meets_slo": self.meets_slo, "known": self.known.as_json()}
+
+
+_RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A configuration that cannot be built, and why.
+
+    `lacks_bytes` on each core when memory is the reason; 0 when it is the host's.
+    """
+
+    device: str  # a group of instances with its number: 2 x trn1.32xlarge
+    tp: int | None  # None: whatever the degree
+    dtype: WeightDtype | None  # None: whatever the type
+    reason: str
+    lacks_bytes: int | None = None
+    pp: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """Everything that a plan finds. `candidates` are in order: within the limits by cost, then the others by cost."""
+
+    options: PlanOptions
+    model: ModelSpec
+    demand: Demand
+    buckets: Buckets
+    calibration: str
+    candidates: tuple[Candidate, ...]
+    excluded: tuple[Excluded, ...]
+    notes: tuple[str, ...]
+    parts: tuple[Instance, ...]  # in question, with their prices
+
+    @property
+    def best(self) -> Candidate | None:
+        """The cheapest within the limits, or None when nothing is."""
+        first = self.candidates[0]
+        return first if first.meets_slo else None
+
+    def part(self, name: str) -> Instance:
+        """The part of a row."""
+        return next(part for part in self.parts if part.name == name)
+
+    def label(self, row: Candidate) -> str:
+        """The device of a row, with its group, logical cores and region where these were a choice."""
+        options = self.options
+        words = [f"{row.instances_per_replica} x {row.device}" if row.instances_per_replica > 1 else row.device]
+        words += [f"LNC {row.lnc}"] * bool(options.logical_nc_configs)
+        words += [row.region] * (len(options.regions) > 1)
+        return " ".join(words)
+
+    @property
+    def verdicts(self) -> dict[tuple[str, int, int], Verdict]:
+        """What is known of the model on the real part, by device, TP and PP, of all candidates."""
+        return {place: self._verdict(*place) for place in dict.fromkeys(row.place for row in self.candidates)}
+
+    def _verdict(self, device: str, tp: int, pp: int) -> Verdict:
+        features = (*("pipeline_parallelism",) * (pp > 1), *self.options.features)
+        return verdict(self.options.model, self.part(device), tp, features=features, length=self.buckets.decode)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON can hold it: seconds, bytes, dollars; null is "not known"."""
+        known = self.verdicts
+        return {
+            "options": asdict(self.options),
+            "model": {"architecture": self.model.architecture, "num_params": num_params(self.model)},
+            "demand": self.demand.as_json(),
+            "buckets": asdict(self.buckets),
+            "calibration": self.calibration,
+            "prices": {part.name: asdict(part.prices) for part in self.parts},
+            "candidates": [row.as_json() | {"runs": known[row.place].outcome} for row in self.candidates],
+            "will_run": [
+                {"device": device, "tp": tp, "pp": pp} | found.as_json() for (device, tp, pp), found in known.items()
+            ],
+            "excluded": [asdict(entry) for entry in self.excluded],
+            "notes": list(self.notes),
+        }
+
+
+def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:
+    """Notes on the sources of prices and power, and on those missing. A spot price needs a discount to be missed."""
+    for basis in PRICE_BASES:
+        sources = dict.fromkeys(
+            (instance.prices.region, price.source, price.date)
+            for instance in instances
+            if (price := instance.prices.of(basis))
+        )
+        for region, source, date in sources:
+            yield f"{basis} prices: Linux, {region}, {source}, {date}"
+    yield from dict.fromkeys(note for instance in instances for note in _missing_prices(instance))
+    yield NO_POWER if chip_watts is None else f"tokens per joule: at the {chip_watts:g} W a chip that were given"
+
+
+def _missing_prices(instance: Instance) -> Iterator[str]:
+    """The bases without a price, and the regions that have one on the first of them."""
+    missing = [basis for basis in BOUGHT_BASES if instance.usd(basis) is None]
+    if missing:
+        elsewhere = regions_with(instance.name, missing[0])
+        known = f"; {missing[0]} is known in {', '.join(elsewhere)}" if elsewhere else ""
+        where = instance.prices.region
+        yield f"{instance.name}: no {' and no '.join(missing)} price in {where} is known, nor a cost by it{known}"

@@ -1,0 +1,228 @@
+"""`neuronserve plan`: every instance, degree, weight type and batch for a workload, with times, counts and cost.
+
+Memory is by the ledger's arithmetic and times are by the cost model: there are no coefficients here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from neuronserve.planner.model_names import resolve_decoder
+from neuronserve.planner.plan.demand import Demand
+from neuronserve.planner.plan.known import Known, Load, fewest_places
+from neuronserve.planner.plan.loading import loading_notes, why_not_loaded
+from neuronserve.planner.plan.memory import Beside, Memory
+from neuronserve.planner.plan.options import LIMITS, PlanOptions
+from neuronserve.planner.plan.parts import GROUP_SIZES, parts_in_question, place_of
+from neuronserve.planner.plan.queueing import MAX_LOAD, Replica
+from neuronserve.planner.plan.replicas import Asked, Group
+from neuronserve.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from neuronserve.planner.plan.weight_types import WeightDtype, why_no_type
+from neuronserve.planner.plan.words import (
+    allowed,
+    check_degrees,
+    demand_notes,
+    misses,
+    nothing_fits,
+    over_budget,
+    slo_notes,
+)
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.cost.pipeline import stage_layers
+from neuronserve.server.device.groups import Place, count_of, part_of
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.device.ledger import GIB
+from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
+from neuronserve.server.errors import DeviceError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.fit import budget_bytes
+from neuronserve.server.workload.workload import Workload
+
+
+def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
+    """Plan over the catalogue's parts. With a trace, its lengths take the place of those of `options`.
+
+    Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
+    that cannot be served, DeviceError for an unknown instance or region, a degree or logical core configuration that no
+    part in question allows or a price basis that no instance has a price by, and DeviceMemoryError, with the least that
+    is lacking, when no part in question, nor a group of them, holds the model.
+    """
+    return plan_model(resolve_decoder(options.model), options, parts_in_question(options), trace)
+
+
+def plan_model(
+    model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...], trace: Workload | None = None
+) -> PlanReport:
+    """Plan for a model and parts that have been looked up. Raises as `plan`."""
+    check_degrees(options, parts)
+    for stages in options.pipeline_parallel_sizes:
+        stage_layers(model.num_layers, stages)  # refuses more stages than layers
+    asked = Asked.of(model, options, trace)
+    search = _Search(asked, Memory(model, asked.buckets, Beside.of(options, asked.draft)))
+    candidates: list[Candidate] = []
+    excluded: list[Excluded] = []
+    for count in options.instances_per_replica or (1, *GROUP_SIZES):
+        if candidates and not options.instances_per_replica:
+            break
+        found = search.parts(parts, count)
+        candidates += found[0]
+        excluded += found[1]
+    if not candidates:
+        raise nothing_fits(model, options, excluded)
+    candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
+    notes = (
+        *demand_notes(asked.demand),
+        *slo_notes(options, candidates),
+        *loading_notes(model, options, parts, candidates),
+        *price_notes(parts, options.chip_watts),
+    )
+    version = default_calibration().version
+    found_all = tuple(candidates), tuple(excluded)
+    return PlanReport(options, model, asked.demand, asked.buckets, version, *found_all, notes, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    asked: Asked
+    memory: Memory
+
+    @property
+    def _options(self) -> PlanOptions:
+        return self.asked.options
+
+    def parts(self, parts: tuple[Instance, ...], count: int) -> tuple[list[Candidate], list[Excluded]]:
+        """Candidates and exclusions of all parts, `count` of them together."""
+        candidates: list[Candidate] = []
+        excluded: list[Excluded] = []
+        for found in (entry for part in parts for entry in self._part(part, count)):
+            if isinstance(found, Candidate):
+                candidates.append(found)
+            else:
+                excluded.append(found)
+        return candidates, excluded
+
+    def _part(self, part: Instance, count: int) -> Iterator[Candidate | Excluded]:
+        """Candidates and exclusions of one part."""
+        try:
+            place = place_of(part, count)
+        except DeviceError as error:
+            yield Excluded(f"{count} x {part.name}", None, None, str(error))
+            return
+        options = self._options
+        for tp in options.tensor_parallel_sizes or part.allowed_tp:
+            if tp not in part.allowed_tp:
+                yield Excluded(place.name, tp, None, allowed(part))
+                continue
+            for dtype in options.dtypes:
+                if missing := why_no_type(dtype, part):
+                    yield Excluded(place.name, tp, dtype, missing)
+                    continue
+                for stages in options.pipeline_parallel_sizes:
+                    yield from self._batches(place, tp, dtype, stages * count)
+
+    def _batches(self, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
+        """Candidates with batches of powers of two, as long as they fit."""
+        part, lnc = part_of(place), part_of(place).chip.lnc
+        budget = budget_bytes(part, self._options.device_memory_utilization)
+        unfit = self._unfit(place, tp, dtype, stages, budget)
+        if unfit is not None:
+            yield unfit
+            return
+        group = Group.of(self.asked, place, tp, dtype, stages)
+        batch = 1
+        while batch <= self._options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
+            yield self._candidate(group, batch)
+            batch *= 2
+
+    def _unfit(self, place: Place, tp: int, dtype: WeightDtype, stages: int, budget: int) -> Excluded | None:
+        """Why not even one slot can be had; None when it can."""
+        part, count = part_of(place), count_of(place)
+        if tp * stages > place.num_cores:
+            reason = f"{stages // count} stages of {tp} NeuronCores are more than its {part.num_cores}"
+            return Excluded(place.name, tp, dtype, reason, pp=stages)
+        for model in filter(None, (self.asked.model, self.asked.draft)):
+            if stages > model.num_layers:
+                reason = f"{stages} stages are more than the {model.num_layers} layers of {model.architecture}"
+                return Excluded(place.name, tp, dtype, reason, pp=stages)
+        lacks = self.memory.needed_bytes(tp, dtype, 1, stages, part.chip.lnc) - budget
+        if lacks > 0:
+            reason = f"one slot of {self.asked.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
+            return Excluded(place.name, tp, dtype, reason, lacks, stages)
+        reason = why_not_loaded(self.asked.model, dtype, part, count, self._options)
+        return Excluded(place.name, tp, dtype, reason, 0, stages) if reason else None
+
+    def _candidate(self, group: Group, batch: int) -> Candidate:
+        options, part, dp, each = self._options, group.part, group.dp, group.count
+        demand = self.asked.demand
+        replica, bubble, extrapolated = group.replica(self.asked, batch)
+        within = replace(replica, peers=dp).rate_within(options.limits)
+        carried = dp * (within or MAX_LOAD * replica.saturation)  # by one place, requests a second
+        fewest = fewest_places(replica, dp, options) if within else None
+        count = fewest or ceil(options.request_rate / carried)
+        rate = options.request_rate / (count * dp)  # of one replica
+        service = replace(replica, peers=count * dp).at(rate)
+        share = _prefill_share(replica)
+        at_rate = _prices(part, count * each, options.request_rate, share, demand)
+        return Candidate(
+            device=part.name,
+            tp=group.tp,
+            pp=group.stages,
+            dp=dp,
+            dtype=group.dtype,
+            batch=batch,
+            stack=group.stack.name,
+            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch, group.stages, part.chip.lnc),
+            memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
+            prefill_s=replica.prefill_s + replica.later_stages_s,
+            decode_s=replica.step_s(batch),
+            ttft_s=service.ttft_s,
+            tpot_s=service.tpot_s,
+            quantiles_s={limit.name: limit.of(service) for limit in LIMITS.values() if limit.share is not None},
+            load=rate / replica.saturation,
+            saturated_output_tokens_s=dp / each * replica.saturation * demand.output_tokens,
+            slo_request_rate=dp / each * within,
+            output_tokens_s=dp / each * rate * demand.output_tokens,
+            instances=count * each,
+            at_rate=at_rate,
+            at_capacity=_prices(part, each, carried, share, demand),
+            known=self._known(group, batch, replica, count),
+            misses=(
+                *(() if within else misses(replica.at(0), service, options)),
+                *over_budget(at_rate[options.price_basis], options),
+            ),
+            bubble=bubble,
+            extrapolated=extrapolated,
+            tokens_per_joule=_per_joule(dp / each * rate * demand.output_tokens, part, options.chip_watts),
+            region=part.prices.region,
+            lnc=part.chip.lnc,
+            instances_per_replica=each,
+            tokens_per_step=replica.tokens_per_step,
+        )
+
+    def _known(self, group: Group, batch: int, replica: Replica, count: int) -> Known:
+        """What stands behind the figures of a row, and how far they may be off."""
+        decode = group.cost.band("decode", batch, self.asked.buckets.decode)
+        prefill = group.cost.band("prefill", 1, group.prompts(self.asked)[-1][0])
+        return Known.of(replica, prefill, decode, Load(self._options, self.asked.demand, group.dp, count, group.count))
+
+
+def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:
+    return None if chip_watts is None else tokens_s / (chip_watts * part.num_chips)
+
+
+def _prefill_share(replica: Replica) -> float:
+    """Share of a request in the device's time that its prefill takes, every slot busy."""
+    return replica.prefill_s * replica.saturation
+
+
+def _prices(
+    part: Instance, count: int, request_rate: float, share: float, demand: Demand
+) -> dict[PriceBasis, TokenPrice | None]:
+    """Prices on every basis for `count` instances that together serve `request_rate`."""
+    hourly = {basis: part.usd(basis) for basis in PRICE_BASES}
+    return {
+        basis: None if price is None else TokenPrice.of(count * price, request_rate, share, demand)
+        for basis, price in hourly.items()
+    }

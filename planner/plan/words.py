@@ -1,0 +1,82 @@
+"""Words of a plan: why a row misses limits, why there is none, and notes on what was planned for. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from neuronserve.planner.plan.demand import Demand
+from neuronserve.planner.plan.options import PlanOptions
+from neuronserve.planner.plan.queueing import MAX_LOAD
+from neuronserve.planner.plan.report import Candidate, Excluded
+from neuronserve.planner.plan.times import MeanTimes
+from neuronserve.server.device.instances import Instance
+from neuronserve.server.errors import DeviceError, DeviceMemoryError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+
+
+class HourlyPrice(Protocol):
+    """A price by the hour, of everything bought."""
+
+    @property
+    def hourly_usd(self) -> float: ...
+
+
+def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
+    """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
+    if alone.within(options.limits) and loaded.within(options.limits):
+        yield "the limits leave no room for any wait"
+    for limit in options.limits:
+        least, usual = limit.of(alone), limit.of(loaded)
+        when = "without any load" if least > limit.seconds else "under load"
+        if max(least, usual) > limit.seconds:
+            value = least if least > limit.seconds else usual
+            yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms"
+
+
+def over_budget(price: HourlyPrice | None, options: PlanOptions) -> Iterator[str]:
+    if options.usd_per_hour is not None and price is not None and price.hourly_usd > options.usd_per_hour:
+        yield f"${price.hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
+
+
+def allowed(part: Instance) -> str:
+    return f"{part.name} has {part.num_cores} NeuronCores and allows {', '.join(map(str, part.allowed_tp))}"
+
+
+def check_degrees(options: PlanOptions, parts: tuple[Instance, ...]) -> None:
+    for tp in options.tensor_parallel_sizes:
+        if not any(tp in part.allowed_tp for part in parts):
+            degrees = "; ".join(allowed(part) for part in parts)
+            raise DeviceError(f"tensor_parallel_size is {tp}: no part in question allows it: {degrees}")
+
+
+def nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded]) -> DeviceError:
+    lacking = [entry for entry in excluded if entry.lacks_bytes is not None]
+    if not lacking:
+        return DeviceError("; ".join(dict.fromkeys(entry.reason for entry in excluded)))
+    nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
+    alone = dict.fromkeys(entry.reason.partition(":")[0] for entry in excluded if entry.tp is None)  # not in a group
+    return DeviceMemoryError(
+        f"{options.model} with {num_params(model) / 1e9:.2f}B parameters fits on no part in question. Nearest is "
+        f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
+        f"{''.join(f'; {reason}' for reason in alone)}"
+    )
+
+
+def demand_notes(demand: Demand) -> Iterator[str]:
+    if demand.left_out:
+        yield (
+            f"{demand.left_out} requests of the trace are longer than a slot can be: left out, and the rate is that of "
+            "the others"
+        )
+
+
+def slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:
+    if not candidates[0].meets_slo:
+        yield "no configuration holds the limits; their rows say which they miss"
+    if {limit.figure for limit in options.limits} != {"TTFT", "TPOT"}:
+        yield (
+            f"without limits on both times (--ttft-ms, --tpot-ms) the load is bounded by {MAX_LOAD:.0%} of saturation "
+            "alone"
+        )

@@ -1,0 +1,78 @@
+"""What the replicas of a simulation cost, and how much of it requests used. Computes from records; decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from neuronserve.planner.simulate.fleet import Replica
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.records import SHARES, Records
+from neuronserve.server.clock import NS
+
+HOUR_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Dollars of the whole run. attributed = prefill + decode, worked out from the requests; idle from the engines."""
+
+    total_usd: float  # hours of instances x price
+    prefill_usd: float
+    decode_usd: float
+    idle_usd: float  # instances, or parts of them, with no request to work on, or starting
+
+    @property
+    def attributed_usd(self) -> float:
+        return self.prefill_usd + self.decode_usd
+
+    @property
+    def conservation_error(self) -> float:
+        """|attributed + idle - total| / total; 0 when nothing was spent."""
+        spent = self.attributed_usd + self.idle_usd
+        return abs(spent - self.total_usd) / self.total_usd if self.total_usd else 0.0
+
+
+class Bill:
+    """Replicas that are gone are billed by the second, those that are left to the end of the run."""
+
+    def __init__(
+        self, options: SimulationOptions, replicas: Sequence[Replica], start_ns: int, duration_s: float
+    ) -> None:
+        """The run lasts `duration_s` from `start_ns` on."""
+        self._options, self._replicas = options, replicas
+        self._end_ns = start_ns + round(duration_s * NS)
+        self.usd_per_ns = options.hourly_usd / HOUR_S / NS / options.data_parallel_size  # of an engine
+
+    @cached_property
+    def billed_ns(self) -> list[int]:
+        """Of each replica, in order of launch."""
+        return [replica.billed_ns(self._end_ns) for replica in self._replicas]
+
+    @property
+    def replica_hours(self) -> float:
+        """Hours of instances that are paid for."""
+        return sum(self.billed_ns) / NS / HOUR_S
+
+    @property
+    def utilization(self) -> float:
+        """Share of the engines' paid time with a step under way, 0 to 1."""
+        paid_ns = sum(self.billed_ns) * self._options.data_parallel_size
+        return self._busy_ns / paid_ns if paid_ns else 0.0
+
+    def cost(self, records: Records) -> Cost:
+        """Of the whole run. The price of an instance is divided evenly among its engines."""
+        hourly, seconds = self._options.hourly_usd, Counter(each / NS for each in self.billed_ns)
+        idle_ns = sum(self.billed_ns) * self._options.data_parallel_size - self._busy_ns
+        return Cost(
+            total_usd=sum(count * hourly * each / HOUR_S for each, count in seconds.items()),
+            prefill_usd=sum(records.prefill_shares) / SHARES * self.usd_per_ns,
+            decode_usd=sum(records.decode_shares) / SHARES * self.usd_per_ns,
+            idle_usd=idle_ns * self.usd_per_ns,
+        )
+
+    @cached_property
+    def _busy_ns(self) -> int:
+        return sum(totals.busy_ns for replica in self._replicas for totals in replica.totals)

@@ -1,0 +1,155 @@
+"""Replicas of a simulated deployment: launched, starting, ready, draining, gone; and what that is billed.
+
+A replica is an instance with its engines. It is paid from its launch on, takes requests once it is ready, and what is
+told to go takes no more and leaves when it has none. Moves no time: the driver asks when, and tells what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from neuronserve.planner.simulate.autoscaling import SYNC_NS, Observation, Policy
+from neuronserve.planner.simulate.records import NEVER, Engine, EngineTotals
+from neuronserve.server.clock import NS
+
+# By the second, a minute at least: aws.amazon.com/about-aws/whats-new/2017/10/announcing-amazon-ec2-per-second-billing.
+LEAST_BILLED_NS = 60 * NS
+
+
+@dataclass(slots=True)
+class Replica:
+    """One instance. Times in nanoseconds, NEVER for what has not happened."""
+
+    launched_ns: int
+    ready_ns: int  # may be to come
+    drained_ns: int = NEVER  # told to go
+    gone_ns: int = NEVER
+    numbers: range = range(0)  # of its engines, from when it is ready until it is gone
+    totals: list[EngineTotals] = field(default_factory=list)  # of the same
+
+    def billed_ns(self, end_ns: int) -> int:
+        """Up to `end_ns`: whole seconds of one that is gone, the time itself of one that outlives the simulation."""
+        if self.gone_ns == NEVER:
+            return end_ns - self.launched_ns
+        return max(LEAST_BILLED_NS, -(-(self.gone_ns - self.launched_ns) // NS) * NS)
+
+
+class Count(NamedTuple):
+    """Replicas by state, from `time_ns` on."""
+
+    time_ns: int
+    ready: int
+    starting: int
+    draining: int
+
+
+EngineT = TypeVar("EngineT", bound=Engine)
+
+
+class Fleet(Generic[EngineT]):
+    """All replicas that there ever were. Without a policy their number stays."""
+
+    def __init__(self, engines: Callable[[], Sequence[EngineT]], start_ns: int, startup_ns: int = 0) -> None:
+        """`engines` makes those of one replica. The first replicas are ready at `start_ns`."""
+        self.replicas: list[Replica] = []  # in order of launch
+        self.timeline: list[Count] = []
+        self.policy: Policy | None = None
+        self.engines: list[EngineT] = []  # by number; one whose replica is gone stays until its number is used again
+        self.startup_ns = startup_ns  # from launch to the first request
+        self._make = engines
+        self._owner: list[Replica] = []  # by number
+        self._free: list[range] = []  # numbers of replicas that are gone
+        self._starting: list[Replica] = []  # in order of launch, as are the next two
+        self._ready: list[Replica] = []
+        self._draining: list[Replica] = []
+        self._next_tick_ns = start_ns + SYNC_NS
+
+    @property
+    def next_ns(self) -> int:
+        """When there is something to do next; NEVER where nothing scales."""
+        if self.policy is None:
+            return NEVER
+        return min(self._next_tick_ns, self._starting[0].ready_ns) if self._starting else self._next_tick_ns
+
+    def begin(self, num_replicas: int, now_ns: int) -> None:
+        """So many are ready at once."""
+        for _ in range(num_replicas):
+            self._open(self._launched(now_ns, now_ns))
+        self._note(now_ns)
+
+    def take_ready(self, now_ns: int) -> list[int]:
+        """The numbers of engines that take requests from now on."""
+        opened: list[int] = []
+        while self._starting and self._starting[0].ready_ns <= now_ns:
+            opened += self._open(self._starting.pop(0))
+        if opened:
+            self._note(now_ns)
+        return opened
+
+    def tick(self, now_ns: int, num_open: int, num_waiting: Callable[[], int]) -> list[int]:
+        """Ask the policy, if it is time, and follow it; the numbers of engines that take no more requests."""
+        if self.policy is None or now_ns < self._next_tick_ns:
+            return []
+        self._next_tick_ns = now_ns + SYNC_NS
+        now = len(self._ready) + len(self._starting)
+        wanted = self.policy.wanted(Observation(now_ns, now, num_open, num_waiting()))
+        for _ in range(now, wanted):
+            self._starting.append(self._launched(now_ns, now_ns + self.startup_ns))
+        closed = [number for _ in range(wanted, now) for number in self._drain(now_ns)]
+        if wanted != now:
+            self._note(now_ns)
+        return closed
+
+    def emptied(self, number: int, now_ns: int) -> None:
+        """Engine `number` has no request any more."""
+        replica = self._owner[number]
+        if replica.drained_ns != NEVER and replica.gone_ns == NEVER and self._is_empty(replica):
+            self._draining.remove(replica)
+            self._leave(replica, now_ns)
+            self._note(now_ns)
+
+    def _launched(self, now_ns: int, ready_ns: int) -> Replica:
+        self.replicas.append(Replica(now_ns, ready_ns))
+        return self.replicas[-1]
+
+    def _open(self, replica: Replica) -> range:
+        engines = self._make()
+        self._ready.append(replica)
+        replica.totals = [engine.totals for engine in engines]
+        if self._free:
+            replica.numbers = numbers = self._free.pop()
+            self.engines[numbers.start : numbers.stop] = engines
+            self._owner[numbers.start : numbers.stop] = [replica] * len(numbers)
+        else:
+            replica.numbers = range(len(self.engines), len(self.engines) + len(engines))
+            self.engines += engines
+            self._owner += [replica] * len(engines)
+        return replica.numbers
+
+    def _drain(self, now_ns: int) -> range:
+        """Tell one to go, as Kubernetes chooses: one that starts still, else the youngest."""
+        if self._starting:
+            self._leave(self._starting.pop(), now_ns)
+            return range(0)
+        replica = self._ready.pop()
+        replica.drained_ns = now_ns
+        if self._is_empty(replica):
+            self._leave(replica, now_ns)
+        else:
+            self._draining.append(replica)
+        return replica.numbers
+
+    def _is_empty(self, replica: Replica) -> bool:
+        return not any(self.engines[number].num_open for number in replica.numbers)
+
+    def _leave(self, replica: Replica, now_ns: int) -> None:
+        replica.drained_ns, replica.gone_ns = now_ns if replica.drained_ns == NEVER else replica.drained_ns, now_ns
+        if replica.numbers:
+            self._free.append(replica.numbers)
+
+    def _note(self, now_ns: int) -> None:
+        if self.timeline and self.timeline[-1].time_ns == now_ns:
+            self.timeline.pop()
+        self.timeline.append(Count(now_ns, len(self._ready), len(self._starting), len(self._draining)))

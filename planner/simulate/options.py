@@ -1,0 +1,182 @@
+"""What a simulation is asked: model, deployment, limits, workload, prices. Checks and resolves; simulates nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from neuronserve.planner.simulate.autoscaling import MAX_REPLICAS, Autoscaling
+from neuronserve.planner.simulate.routing import ROUTINGS, Routing
+from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
+from neuronserve.server.config.formats import Quantization, StackName
+from neuronserve.server.cost.shape import WEIGHT_BYTES, stored_dtype
+from neuronserve.server.cost.stacks import STACKS, Padding, Stack, default_stack
+from neuronserve.server.cost.work import CURRENT_SDK
+from neuronserve.server.device.buckets import powers_of_two
+from neuronserve.server.device.catalog import Instance, instance
+from neuronserve.server.device.prices import PriceBasis
+from neuronserve.server.errors import SettingsError
+from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
+from neuronserve.server.placement.fit import budget_bytes, require_fit
+from neuronserve.server.placement.footprint import ServingShape, StepLimits
+from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.workload.slo import Slo
+from neuronserve.server.workload.workload import Workload
+
+LONGEST_CHUNK = 8192  # tokens of prompts in one step by default
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """One deployment under one workload. `replicas` instances, each with `data_parallel_size` groups of TP cores."""
+
+    model: ModelSpec
+    instance: str
+    workload: Workload
+    tensor_parallel_size: int = TENSOR_PARALLEL_SIZE
+    data_parallel_size: int = 1  # groups on each instance
+    replicas: int = 1  # instances; where they scale, those at the start, as far as the limits allow
+    max_model_len: int = 4096
+    max_num_seqs: int = MAX_NUM_SEQS  # slots that decode is compiled for
+    max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts, or all where they go together
+    max_num_queued_reqs: int = 1024  # of each group
+    block_size: int = 32
+    num_blocks: int | None = None  # None: what the memory of the part has left
+    enable_prefix_caching: bool = True
+    device_memory_utilization: float = 0.9
+    quantization: Quantization | None = None
+    prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
+    decode_buckets: tuple[int, ...] | None = None  # None: as the stack has them
+    stack: StackName | None = None  # serving software; None: what one would run on the part today
+    sdk: int = CURRENT_SDK
+    max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
+    routing: Routing = "least-loaded"
+    autoscaling: Autoscaling = field(default_factory=Autoscaling)
+    slo: Slo = field(default_factory=Slo)
+    price_basis: PriceBasis = "on_demand"
+    usd_per_hour: float | None = None  # of one instance; None: the catalogue's
+    step_by_step: bool = False  # drive the server's scheduler through every step even where that changes nothing
+
+    @property
+    def device(self) -> Instance:
+        """Raises DeviceError for an unknown name."""
+        return instance(self.instance)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the checkpoint that an engine loads."""
+        return int(num_params(self.model) * WEIGHT_BYTES[self.quantization_dtype])
+
+    @property
+    def quantization_dtype(self) -> str:
+        """Weights as the cost model names them: eight bits are storage, whatever the type."""
+        return stored_dtype(self.quantization, "bfloat16")
+
+    @property
+    def scheduler(self) -> SchedulerConfig:
+        tokens, policy = self.max_num_batched_tokens, POLICIES[self.serving_stack.batching]
+        if tokens is None:
+            is_whole = policy.waiting_ratio > 0  # all that waited go together, however long they are
+            prompts = max(LONGEST_CHUNK, self.max_num_seqs * self.max_model_len) if is_whole else LONGEST_CHUNK
+            tokens = prompts + self.max_num_seqs
+        return SchedulerConfig(
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=tokens,
+            max_num_queued_reqs=self.max_num_queued_reqs,
+            batching=self.serving_stack.batching,
+            max_prompt_chunk=self.compiled_prompts[-1],
+        )
+
+    @property
+    def hourly_usd(self) -> float:
+        """Of one instance. Raises DeviceError when it is not known."""
+        if self.usd_per_hour is not None:
+            return self.usd_per_hour
+        return self.device.price(self.price_basis).usd
+
+    @property
+    def serving_stack(self) -> Stack:
+        return default_stack(self.device.chip.name) if self.stack is None else STACKS[self.stack]
+
+    @property
+    def compiled_prompts(self) -> tuple[int, ...]:
+        """Ascending lengths that prompts are padded to, up to max_model_len."""
+        return self._buckets(self.prefill_buckets, self.serving_stack.prompts_fill)
+
+    @property
+    def compiled_contexts(self) -> tuple[int, ...]:
+        """Ascending lengths that decode steps read, up to max_model_len."""
+        return self._buckets(self.decode_buckets, self.serving_stack.steps_read)
+
+    def _buckets(self, asked: tuple[int, ...] | None, padding: Padding) -> tuple[int, ...]:
+        if asked is None:
+            asked = powers_of_two(self.max_model_len) if padding == "bucket" else ()
+        return tuple(sorted({*asked, self.max_model_len}))
+
+    def check(self) -> None:
+        """Raises SettingsError or DeviceError for what cannot be served."""
+        self._check_numbers()
+        if len(self.workload) == 0:
+            raise SettingsError("the workload holds no request")
+        for name, buckets in (("prefill_buckets", self.prefill_buckets), ("decode_buckets", self.decode_buckets)):
+            if any(not 1 <= length <= self.max_model_len for length in buckets or ()):
+                raise SettingsError(f"{name} are {buckets}: each is 1 to max_model_len {self.max_model_len}")
+        self.device.check_groups(self.tensor_parallel_size, self.data_parallel_size)
+        if self.max_model_len > self.model.max_position:
+            raise SettingsError(
+                f"max_model_len is {self.max_model_len}: this model takes {self.model.max_position} tokens"
+            )
+        tokens = self.scheduler.max_num_batched_tokens
+        if tokens < self.max_num_seqs:
+            raise SettingsError(
+                f"max_num_batched_tokens is {tokens}: it must be at least max_num_seqs {self.max_num_seqs}"
+            )
+        if self.routing not in ROUTINGS:
+            raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
+        self.autoscaling.check()
+        _ = self.hourly_usd
+
+    def _check_numbers(self) -> None:
+        for name in (
+            "tensor_parallel_size",
+            "data_parallel_size",
+            "replicas",
+            "max_num_seqs",
+            "max_num_queued_reqs",
+            "block_size",
+        ):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.replicas > MAX_REPLICAS:
+            raise SettingsError(f"replicas is {self.replicas}: a simulation holds at most {MAX_REPLICAS}")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise SettingsError(f"max_concurrency is {self.max_concurrency}: it must be at least 1")
+        if self.max_model_len < 2:
+            raise SettingsError(f"max_model_len is {self.max_model_len}: it must be at least 2")
+        if not 0 < self.device_memory_utilization <= 1:
+            raise SettingsError(
+                f"device_memory_utilization is {self.device_memory_utilization}: it is above 0, at most 1"
+            )
+        if self.usd_per_hour is not None and not 0 <= self.usd_per_hour < float("inf"):
+            raise SettingsError(f"usd_per_hour is {self.usd_per_hour}: it must be at least 0 and finite")
+
+    def resolve_cache(self) -> CacheConfig:
+        """The KV cache of one group: blocks as asked, or what its cores have left, at most twice what slots use.
+
+        Raises DeviceError when the part does not allow the TP, DeviceMemoryError when the model does not fit,
+        SettingsError when fewer or more blocks are asked for than can be.
+        """
+        longest = min(max(self.prefill_buckets or (self.max_model_len,)), self.scheduler.max_num_batched_tokens)
+        limits = StepLimits(max(longest, self.max_num_seqs), self.max_num_seqs, num_workers=1)  # prompts go one by one
+        shape = ServingShape("bfloat16", self.max_model_len, self.block_size, limits, self.quantization)
+        held, utilization = self.device, self.device_memory_utilization
+        footprint = require_fit(self.model, held, self.tensor_parallel_size, shape, utilization)
+        most = footprint.max_blocks(budget_bytes(held, utilization))
+        num_blocks = self.num_blocks
+        if num_blocks is None:
+            num_blocks = min(most, 2 * self.max_num_seqs * footprint.min_blocks)
+        elif not 2 <= num_blocks <= most:
+            raise SettingsError(f"num_blocks is {num_blocks}: this deployment holds 2 to {most}")
+        cache = footprint.groups.cache(num_blocks, self.enable_prefix_caching)
+        return replace(cache, max_chunk=max(cache.max_chunk, self.scheduler.max_chunk))

@@ -1,0 +1,246 @@
+"""The figures of a simulation: what a load test prints, and what it cost. Computes from the records; decides nothing.
+
+Definitions are those of `vllm bench serve`: TTFT from sending to first token; TPOT = (latency - TTFT) / (tokens - 1) of
+each request with two tokens or more; ITL pooled over all gaps; goodput = requests that met every limit a second.
+What replicas cost is in bill.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from neuronserve.planner.simulate.bill import Bill, Cost
+from neuronserve.planner.simulate.fleet import Fleet
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.records import SHARES, Records
+from neuronserve.planner.simulate.scaling import Scaling
+from neuronserve.planner.simulate.statistics import Spread
+from neuronserve.server.clock import NS
+from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.workload.workload import BoolArray, FloatArray, IntArray
+
+MS = 1e-6  # of a nanosecond
+MILLION = 1e6
+
+
+class SimulationReport:
+    """Figures of one finished simulation. Milliseconds, tokens, dollars as the names say."""
+
+    def __init__(
+        self,
+        options: SimulationOptions,
+        num_blocks: int,
+        records: Records,
+        fleet: Fleet[Any],
+        extrapolated: tuple[str, ...],
+    ) -> None:
+        self.options, self.num_blocks, self.records = options, num_blocks, records
+        self.fleet, self.extrapolated = fleet, extrapolated
+        self.engines = tuple(totals for replica in fleet.replicas for totals in replica.totals)
+        finish = np.array(records.finish_ns, dtype=np.int64)
+        self._done = np.flatnonzero(finish >= 0)
+        self._sent = np.array(records.sent_ns, dtype=np.int64)[self._done]
+        self._finish = finish[self._done]
+        self._first = np.array(records.first_token_ns, dtype=np.int64)[self._done]
+        self._outputs = np.array(records.num_output, dtype=np.int64)[self._done]
+
+    @property
+    def completed(self) -> int:
+        return len(self._done)
+
+    @property
+    def failed(self) -> int:
+        """Refused: too long, or the queue was full."""
+        return self.records.refused.total()
+
+    @cached_property
+    def duration_s(self) -> float:
+        """From the first arrival to the last token."""
+        return (int(self._finish.max()) - int(self.options.workload.arrival_ns[0])) / NS if self.completed else 0.0
+
+    @cached_property
+    def total_input_tokens(self) -> int:
+        return int(self.options.workload.input_len[self._done].sum())
+
+    @cached_property
+    def total_output_tokens(self) -> int:
+        return int(self._outputs.sum())
+
+    @cached_property
+    def ttft_ms(self) -> FloatArray:
+        """Of each completed request, in order of arrival; so are the next three."""
+        return _ms(self._first - self._sent)
+
+    @cached_property
+    def e2el_ms(self) -> FloatArray:
+        return _ms(self._finish - self._sent)
+
+    @cached_property
+    def tpot_ms(self) -> FloatArray:
+        """0 of an answer with one token."""
+        return _ms(self._finish - self._first) / np.maximum(self._outputs - 1, 1)
+
+    @cached_property
+    def queue_ms(self) -> FloatArray:
+        """From sending to the first step."""
+        return _ms(np.array(self.records.scheduled_ns, dtype=np.int64)[self._done] - self._sent)
+
+    @cached_property
+    def is_good(self) -> BoolArray:
+        """Of each completed request, in order of arrival: it met every limit."""
+        return self.options.slo.are_met(self.ttft_ms, self.tpot_ms, self.e2el_ms)
+
+    @cached_property
+    def request_goodput(self) -> float | None:
+        """Requests a second that met every limit; None without limits."""
+        return self._per_second(int(self.is_good.sum())) if self.options.slo.is_set else None
+
+    @cached_property
+    def bill(self) -> Bill:
+        """What the replicas cost, from the first arrival to the last token."""
+        options, start_ns = self.options, int(self.options.workload.arrival_ns[0])
+        return Bill(options, self.fleet.replicas, start_ns, self.duration_s)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """An engine is its even part of an instance: cores that no group uses are paid by the groups that there are."""
+        return self.bill.cost(self.records)
+
+    @cached_property
+    def utilization(self) -> float:
+        """Share of the engines' paid time with a step under way, 0 to 1."""
+        return self.bill.utilization
+
+    @cached_property
+    def scaling(self) -> Scaling | None:
+        """What the autoscaler did; None without one."""
+        start_ns = int(self.options.workload.arrival_ns[0])
+        end_ns = start_ns + round(self.duration_s * NS)
+        return None if self.options.autoscaling.is_fixed else Scaling(self.fleet, start_ns, end_ns)
+
+    @property
+    def num_missed_while_starting(self) -> int:
+        """Requests that missed a limit and came while a replica was starting."""
+        return 0 if self.scaling is None else int((~self.is_good & self.scaling.came_while_starting(self._sent)).sum())
+
+    @cached_property
+    def mean_decode_batch(self) -> float:
+        """Busy slots of a decode step; the rest of max_num_seqs is padding that is paid for."""
+        steps = sum(engine.num_decode_steps for engine in self.engines)
+        return sum(engine.num_decode_tokens for engine in self.engines) / steps if steps else 0.0
+
+    def request_usd(self) -> FloatArray:
+        """What each request of the workload used, in order of arrival; 0 of one that was refused."""
+        shares = np.array(self.records.prefill_shares, dtype=np.float64)
+        shares += np.array(self.records.decode_shares, dtype=np.float64)
+        return shares * (self.bill.usd_per_ns / SHARES)
+
+    @cached_property
+    def spreads(self) -> dict[str, Spread]:
+        """Of the times that a load test prints, and of the wait for the first step."""
+        return {
+            "ttft": Spread.of(self.ttft_ms),
+            "tpot": Spread.of(self.tpot_ms[self._outputs > 1]),
+            "itl": Spread.of_counts(self.records.gaps, MS),
+            "e2el": Spread.of(self.e2el_ms),
+            "queue": Spread.of(self.queue_ms),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of `vllm bench serve`, then those of cost and deployment."""
+        latencies: dict[str, float] = {}
+        for name, spread in self.spreads.items():
+            latencies |= spread.as_json(name)
+        scaling = {"slo": self.limits(), "autoscaling": self._scaling_json()}
+        return self._load_json() | latencies | self._cost_json() | self._deployment_json() | scaling
+
+    def limits(self) -> dict[str, dict[str, Any]]:
+        """Of each limit that is set: its value, whether the mean and the percentiles keep it, the share that does."""
+        slo, times = self.options.slo, {"ttft": self.ttft_ms, "tpot": self.tpot_ms, "e2el": self.e2el_ms}
+        found: dict[str, dict[str, Any]] = {}
+        for name, values in times.items():
+            limit = getattr(slo, f"{name}_ms")
+            if limit is not None:
+                share = float(np.mean(values <= limit)) if self.completed else 0.0
+                found[name] = {"limit_ms": limit, "attainment": share} | self.spreads[name].within(limit)
+        return found
+
+    def _load_json(self) -> dict[str, Any]:
+        return {
+            "duration": self.duration_s,
+            "completed": self.completed,
+            "failed": self.failed,
+            "refused": dict(self.records.refused),
+            "num_cut": self.options.workload.num_cut,
+            "num_dropped": self.options.workload.num_dropped,
+            "total_input_tokens": self.total_input_tokens,
+            "total_output_tokens": self.total_output_tokens,
+            "total_cached_tokens": sum(self.records.num_cached),
+            "request_throughput": self._per_second(self.completed),
+            "request_goodput": self.request_goodput,
+            "output_throughput": self._per_second(self.total_output_tokens),
+            "total_token_throughput": self._per_second(self.total_input_tokens + self.total_output_tokens),
+            "num_preemptions": sum(engine.num_preemptions for engine in self.engines),
+        }
+
+    def _cost_json(self) -> dict[str, Any]:
+        cost = self.cost
+        return {
+            "usd_per_hour": self.options.hourly_usd,
+            "price_basis": "given" if self.options.usd_per_hour is not None else self.options.price_basis,
+            "total_usd": cost.total_usd,
+            "attributed_usd": cost.attributed_usd,
+            "idle_usd": cost.idle_usd,
+            "conservation_error": cost.conservation_error,
+            "usd_per_million_input_tokens": _per_million(cost.prefill_usd, self.total_input_tokens),
+            "usd_per_million_output_tokens": _per_million(cost.decode_usd, self.total_output_tokens),
+            "usd_per_million_output_tokens_all_in": _per_million(cost.total_usd, self.total_output_tokens),
+            "usd_per_million_tokens": _per_million(cost.total_usd, self.total_input_tokens + self.total_output_tokens),
+            "utilization": self.utilization,
+            "mean_decode_batch": self.mean_decode_batch,
+        }
+
+    def _deployment_json(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "workload": options.workload.name,
+            "model": options.model.architecture,
+            "instance": options.instance,
+            "replicas": options.replicas,
+            "routing": options.routing,
+            "max_concurrency": options.max_concurrency,
+            "data_parallel_size": options.data_parallel_size,
+            "tensor_parallel_size": options.tensor_parallel_size,
+            "max_model_len": options.max_model_len,
+            "max_num_seqs": options.max_num_seqs,
+            "max_num_batched_tokens": options.scheduler.max_num_batched_tokens,
+            "num_blocks": self.num_blocks,
+            "block_size": options.block_size,
+            "prefill_buckets": list(options.compiled_prompts),
+            "decode_buckets": list(options.compiled_contexts),
+            "calibration": default_calibration().version,
+            "is_extrapolated": bool(self.extrapolated),
+            "extrapolated": list(self.extrapolated),
+        }
+
+    def _scaling_json(self) -> dict[str, Any] | None:
+        if self.scaling is None:
+            return None
+        misses = {"slo_misses": int((~self.is_good).sum()), "slo_misses_while_starting": self.num_missed_while_starting}
+        limits = asdict(self.options.autoscaling) | {"replica_hours": self.bill.replica_hours}
+        return limits | misses | self.scaling.as_json()
+
+    def _per_second(self, count: int) -> float:
+        return count / self.duration_s if self.duration_s else 0.0
+
+
+def _per_million(usd: float, tokens: int) -> float | None:
+    return usd / tokens * MILLION if tokens else None
+
+
+def _ms(nanoseconds: IntArray) -> FloatArray:
+    return nanoseconds.astype(np.float64) * MS

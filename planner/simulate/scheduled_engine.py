@@ -1,0 +1,171 @@
+"""An engine of the simulation that is the server's own: Scheduler and KVCacheManager, with a runner that only charges.
+
+Prompts get synthetic token ids, so the prefix cache works on what the workload says is shared. Decode steps that the
+scheduler knows to be equal are taken in one go, which changes no record.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from neuronserve.planner.simulate.records import NEVER, SHARES, EngineTotals, Records
+from neuronserve.server.clock import NS
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.router import Router
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
+from neuronserve.server.workload.workload import Workload
+
+
+class ScheduledEngine:
+    """Implements neuronserve.planner.simulate.records.Engine."""
+
+    def __init__(
+        self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
+    ) -> None:
+        self._config, self._cache = config, cache
+        self.num_open = 0
+        self.totals, self.end_ns = EngineTotals(), NEVER
+        self.is_step_by_step = False  # plan and apply every step, also of a run of equal ones
+        self.router: Router | None = None  # hears of every token and every end, at the end of a step or of a run
+        self._pricer, self._workload, self._records = pricer, workload, records
+        self._arrived: list[int] = []
+        self._last_ns: dict[int, int] = {}  # time of the last token of each open request that has one
+        self._tokens: dict[str, SampledToken] = {}  # that each open request samples in every step, -1 - its index
+        # `_num_steps` equal steps of `_step_ns` from `_start_ns` on; `_decode_ns` of each are its decode.
+        self._plan: StepPlan | None = None
+        self._start_ns = self._step_ns = self._decode_ns = self._num_steps = 0
+        self._takes_arrivals = False  # an arrival could be admitted before the last of these steps
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """Made with the first request: thousands of engines may never have one."""
+        return Scheduler(self._config, KVCacheManager(self._cache))
+
+    def num_tokens_unreported(self, now_ns: int) -> int:
+        """Tokens that steps of the run under way have made by `now_ns`, which is before its end."""
+        if self._plan is None or self._num_steps == 1:
+            return 0
+        return len(self._plan.decode) * ((now_ns - self._start_ns) // self._step_ns)
+
+    def add(self, index: int, now_ns: int) -> None:
+        self._arrived.append(index)
+        self.num_open += 1
+        if self._takes_arrivals:
+            self._num_steps = min(self._num_steps, -(-(now_ns - self._start_ns) // self._step_ns))
+            self.end_ns = self._start_ns + self._num_steps * self._step_ns
+
+    def plan(self, now_ns: int) -> None:
+        for index in self._arrived:
+            request = request_of(self._workload, index, self._config.max_model_len)
+            self._tokens[request.request_id] = SampledToken(-1 - index)
+            self.scheduler.add(request)
+        self._arrived.clear()
+        if not self.scheduler.has_work:
+            return
+        self._plan = plan = self.scheduler.schedule(now_ns / NS)
+        assert not plan.is_empty, "every request was found to fit before it was added"
+        for request_id in plan.admitted:
+            self._records.scheduled_ns[int(request_id)] = now_ns
+        self.totals.num_preemptions += len(plan.preempted)
+        context = max((seq.start for seq in plan.decode), default=-1) + 1
+        self._decode_ns = self._pricer.decode_ns(context, len(plan.decode)) if context else 0
+        self._start_ns, self._step_ns = now_ns, self._charge_prompts(plan) + self._decode_ns
+        self._num_steps = 1 + self._count_repeats(plan, context)
+        self._takes_arrivals = self._num_steps > 1 and self.scheduler.takes_arrivals
+        self.end_ns = now_ns + self._num_steps * self._step_ns
+
+    def apply(self) -> None:
+        assert self._plan is not None
+        plan, tokens, now = self._plan, self._tokens, self.end_ns / NS
+        self.totals.count(self._num_steps, self._step_ns, len(plan.decode))
+        decoding = [-1 - seq.token_ids[0] for seq in plan.decode]  # what it sampled last names it
+        self._charge_decodes(decoding)
+        self._note_decodes(decoding)
+        if self.is_step_by_step:
+            events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, 0.0), now)
+        else:
+            events = self.scheduler.apply_run(plan, tokens, self._num_steps, now)
+        prompts = {seq.request_id for seq in plan.prefill} if plan.prefill else ()
+        if self.router is not None:
+            for seq in plan.decode:
+                self.router.generated(seq.request_id, self._num_steps)
+        for event in events:
+            if event.request_id in prompts:
+                self._note_prompt(event)
+            if event.finish_reason is not None:
+                self._note_end(event)
+        self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
+
+    def _note_decodes(self, decoding: list[int]) -> None:
+        """Every token of those that decode, but for ends."""
+        last_ns, gaps, end_ns = self._last_ns, self._records.gaps, self.end_ns
+        first_end_ns = self._start_ns + self._step_ns
+        for index in decoding:
+            gaps[first_end_ns - last_ns[index]] += 1
+            last_ns[index] = end_ns
+        if self._num_steps > 1:
+            gaps[self._step_ns] += (self._num_steps - 1) * len(decoding)
+
+    def _note_prompt(self, event: TokenEvent) -> None:
+        """The token behind a prompt: the first one, or one after a preemption."""
+        index = -1 - self._tokens[event.request_id].token_id
+        if event.index == 0:
+            self._records.first_token_ns[index] = self.end_ns
+            self._records.num_cached[index] = event.num_cached_tokens
+        else:
+            self._records.gaps[self.end_ns - self._last_ns[index]] += 1
+        self._last_ns[index] = self.end_ns
+        if self.router is not None:
+            self.router.generated(event.request_id)
+
+    def _note_end(self, event: TokenEvent) -> None:
+        self.num_open -= 1
+        index = -1 - self._tokens.pop(event.request_id).token_id
+        self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
+        del self._last_ns[index]
+        if self.router is not None:
+            self.router.end(event.request_id)
+
+    def _count_repeats(self, plan: StepPlan, context: int) -> int:
+        """Steps like `plan` that follow it and take as long, if nobody comes."""
+        if self.is_step_by_step:
+            return 0
+        count = self.scheduler.count_repeats(plan)
+        return min(count, self._pricer.decode_bucket(context) - context) if count else 0
+
+    def _charge_prompts(self, plan: StepPlan) -> int:
+        """Nanoseconds of the step's prompts, which run one after another; their tokens too come at its end."""
+        records, total_ns = self._records, 0
+        for seq in plan.prefill:
+            prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
+            records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
+            total_ns += prefill_ns
+        return total_ns
+
+    def _charge_decodes(self, decoding: list[int]) -> None:
+        if decoding:
+            shares = self._records.decode_shares
+            share = self._num_steps * (self._decode_ns * SHARES // len(decoding))
+            for index in decoding:
+                shares[index] += share
+
+
+def request_of(workload: Workload, index: int, max_model_len: int) -> Request:
+    """Request `index`; ids sort as indices do, so that ties are served in order of the workload."""
+    num_input = int(workload.input_len[index])
+    num_output = min(int(workload.output_len[index]), max_model_len - num_input)
+    arrival_s = int(workload.arrival_ns[index]) / NS
+    return Request(f"{index:09d}", _prompt(workload, index, num_input), SamplingParams(num_output), arrival_s)
+
+
+def _prompt(workload: Workload, index: int, num_input: int) -> tuple[int, ...]:
+    """Each named block is its name over and over, the rest the request's own number, below 0 as no name is."""
+    prompt: list[int] = []
+    for name in workload.prefixes[index] if workload.prefixes else ():
+        prompt += [name] * workload.prefix_block
+    del prompt[num_input:]
+    prompt += [-1 - index] * (num_input - len(prompt))
+    return tuple(prompt)

@@ -1,0 +1,259 @@
+"""Serving a workload in virtual time: engines that schedule as the server does, charged by the cost model.
+
+Reads no clock and draws no chance: the same options give the same report. Arrivals go to one of the engines of every
+data-parallel group on every instance, by load alone unless the options say otherwise (routing.py). Instances come and
+go where the options let an autoscaler decide (fleet.py, autoscaling.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from neuronserve.planner.simulate.autoscaling import policy_of
+from neuronserve.planner.simulate.fleet import Fleet
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.records import NEVER, Engine, Records
+from neuronserve.planner.simulate.report import SimulationReport
+from neuronserve.planner.simulate.routing import Balancer, LeastLoaded, PrefixAware, RoundRobin
+from neuronserve.planner.simulate.scheduled_engine import ScheduledEngine, request_of
+from neuronserve.server.clock import NS
+from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
+from neuronserve.server.cost.work import Runtime
+from neuronserve.server.errors import InvalidRequest, QueueFull
+from neuronserve.server.scheduler.admission import check_queue, resolve_max_tokens
+from neuronserve.server.workload.workload import Workload
+
+
+def run_simulation(options: SimulationOptions) -> SimulationReport:
+    """Serve `options.workload` to its end.
+
+    Raises SettingsError for settings that contradict each other or a price that is not known, DeviceError for what the
+    part cannot do, DeviceMemoryError when the model does not fit.
+    """
+    options.check()
+    cache = options.resolve_cache()
+    stack = options.serving_stack
+    runtime = Runtime(options.quantization_dtype, is_continuous=stack.is_continuous, sdk=options.sdk)
+    model = CostModel.of(options.model, options.device, options.tensor_parallel_size, runtime)
+    host = HostOfSteps.of(stack, model)
+    pricer = StepPricer(model, options.max_num_seqs, options.compiled_prompts, options.compiled_contexts, host)
+    records = Records(len(options.workload))
+
+    def replica() -> list[ScheduledEngine]:
+        engine = partial(ScheduledEngine, options.scheduler, cache, pricer, options.workload, records)
+        engines = [engine() for _ in range(options.data_parallel_size)]
+        for each in engines:
+            each.is_step_by_step = options.step_by_step
+        return engines
+
+    fleet = _fleet(options, replica)
+    balancer = _balancer(options, fleet, cache)
+    driver = Driver(fleet, options.workload, records, options.scheduler, cache, balancer)
+    driver.request_ns = round(host.work.request_s * NS)
+    driver.run(options.max_concurrency)
+    return SimulationReport(options, cache.num_blocks, records, fleet, tuple(pricer.extrapolated))
+
+
+def _fleet(options: SimulationOptions, replica: Callable[[], Sequence[ScheduledEngine]]) -> Fleet[ScheduledEngine]:
+    """The first replicas ready when the first request comes, and an autoscaler where one is asked for."""
+    scaling, start_ns = options.autoscaling, int(options.workload.arrival_ns[0])
+    fleet = Fleet(replica, start_ns, scaling.startup_ns(options.weight_bytes))
+    fleet.begin(scaling.clamp(options.replicas), start_ns)
+    if not scaling.is_fixed:
+        fleet.policy = policy_of(scaling, options.data_parallel_size * options.max_num_seqs)
+    return fleet
+
+
+def _balancer(options: SimulationOptions, fleet: Fleet[ScheduledEngine], cache: CacheConfig) -> Balancer:
+    if options.routing == "round-robin":
+        return RoundRobin()
+    if options.routing == "least-loaded":
+        return LeastLoaded()
+    request = partial(request_of, options.workload, max_model_len=options.max_model_len)
+    return PrefixAware(cache, request, fleet.engines)
+
+
+class Driver:
+    """Moves time from event to event. At one instant: what ends is applied, then replicas come and are told to go, then
+    requests arrive, then steps are planned.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine] | Fleet[Any],
+        workload: Workload,
+        records: Records,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        balancer: Balancer | None = None,
+    ) -> None:
+        """`balancer` is LeastLoaded unless given. A fleet has begun, and its engines come and go."""
+        self._fleet = engines if isinstance(engines, Fleet) else None
+        self._engines = engines.engines if isinstance(engines, Fleet) else engines
+        self._records = records
+        self._balancer = balancer or LeastLoaded()
+        self._arrival_ns = workload.arrival_ns.tolist()
+        self._lengths = list(zip(workload.input_len.tolist(), workload.output_len.tolist(), strict=True))
+        self._config, self._cache = config, cache
+        self._loads: list[int] = []  # open requests of each engine
+        self._num_routable = 0  # engines that take requests
+        self._held: deque[int] = deque()  # requests that found no engine: sent, and not routed yet
+        self._ends: list[tuple[int, int]] = []  # heap of (end_ns, engine); stale once the engine's own end differs
+        self._next = 0  # the next arrival
+        self._num_open = 0
+        self._max_open = 0
+        self.request_ns = 0  # between the sending of a request and its being in a queue: the host's work on it
+        self._coming: deque[tuple[int, int]] = deque()  # (when it is in a queue, request) of those sent, in order
+        self._first_waiting = 0  # no request before it waits for its first step
+        for number in range(len(self._engines)):
+            self._open(number)
+
+    def run(self, max_concurrency: int | None = None, until_ns: int | None = None) -> None:
+        """Until every request is finished or refused, or the first event after `until_ns`.
+
+        With `max_concurrency` clients hold a request back while that many are open: a closed loop.
+        """
+        self._max_open = len(self._arrival_ns) if max_concurrency is None else max_concurrency
+        while (now_ns := self._next_event()) != NEVER:
+            if until_ns is not None and now_ns > until_ns:
+                return
+            idle = self._apply(now_ns)
+            if self._fleet is not None and self._fleet.policy is not None:
+                idle |= self._scale(self._fleet, now_ns)
+            idle |= self._arrive(now_ns)
+            for number in sorted(idle):
+                self._plan(number, now_ns)
+
+    def _next_event(self) -> int:
+        """When something happens next; NEVER when all is done."""
+        now_ns = self._ends[0][0] if self._ends else NEVER
+        is_sending = self._is_sending
+        if is_sending and (now_ns == NEVER or self._arrival_ns[self._next] < now_ns):
+            now_ns = self._arrival_ns[self._next]
+        if self._coming and (now_ns == NEVER or self._coming[0][0] < now_ns):
+            now_ns = self._coming[0][0]
+        if self._fleet is not None and (is_sending or self._num_open):
+            scale_ns = self._fleet.next_ns
+            if scale_ns != NEVER and (now_ns == NEVER or scale_ns < now_ns):
+                return scale_ns
+        return now_ns
+
+    def _apply(self, now_ns: int) -> set[int]:
+        """Apply what ends now; the engines that have nothing planned because of it."""
+        idle = set()
+        while self._ends and self._ends[0][0] == now_ns:
+            number = heappop(self._ends)[1]
+            engine = self._engines[number]
+            if engine.end_ns == now_ns:
+                engine.apply()
+                idle.add(number)
+                num_open = engine.num_open
+                if num_open != self._loads[number]:
+                    self._num_open += num_open - self._loads[number]
+                    self._loads[number] = num_open
+                    self._balancer.loaded(number, num_open)
+                    if not num_open and self._fleet is not None:
+                        self._fleet.emptied(number, now_ns)
+        return idle
+
+    def _scale(self, fleet: Fleet[Any], now_ns: int) -> set[int]:
+        """Let replicas come and go; the engines that held requests found idle."""
+        for number in fleet.take_ready(now_ns):
+            self._open(number)
+        for number in fleet.tick(now_ns, self._num_open, self._num_waiting):
+            self._balancer.close(number)
+            self._num_routable -= 1
+        idle: set[int] = set()
+        while self._held and self._num_routable:
+            self._route(self._held.popleft(), now_ns, idle)
+        return idle
+
+    def _open(self, number: int) -> None:
+        self._loads[number : number + 1] = [0]
+        self._num_routable += 1
+        self._balancer.open(number)
+
+    def _num_waiting(self) -> int:
+        """Requests that were sent, and not placed in a step yet."""
+        first, end = self._first_waiting, self._next
+        sent, begun = (
+            np.frombuffer(times, dtype=np.int64)[first:end] != NEVER
+            for times in (self._records.sent_ns, self._records.scheduled_ns)
+        )
+        waits = np.flatnonzero(sent & ~begun)
+        self._first_waiting = first + int(waits[0]) if len(waits) else end
+        return len(waits)
+
+    def _arrive(self, now_ns: int) -> set[int]:
+        """Take what clients send now, and route what has passed the host by now; the engines that this found idle."""
+        idle: set[int] = set()
+        while True:
+            if self._is_sending and self._arrival_ns[self._next] <= now_ns:
+                index, self._next = self._next, self._next + 1
+                self._num_open += 1
+                self._records.sent_ns[index] = now_ns
+                self._coming.append((now_ns + self.request_ns, index))
+            elif self._coming and self._coming[0][0] <= now_ns:  # one that is refused lets its client send the next
+                index = self._coming.popleft()[1]
+                if self._num_routable:
+                    self._route(index, now_ns, idle)
+                else:
+                    self._held.append(index)
+            else:
+                return idle
+
+    @property
+    def _is_sending(self) -> bool:
+        """Whether a client waits for nothing but the time of the next arrival."""
+        return self._next < len(self._arrival_ns) and self._num_open < self._max_open
+
+    def _route(self, index: int, now_ns: int, idle: set[int]) -> None:
+        """Give a request to an engine, or count its refusal; an engine that was idle joins `idle`."""
+        number = self._balancer.choose(index, now_ns)
+        if not self._is_welcome(index, number):
+            self._balancer.refused(index)
+            self._records.sent_ns[index] = NEVER
+            self._num_open -= 1
+            return
+        engine = self._engines[number]
+        before = engine.end_ns
+        engine.add(index, now_ns)
+        self._loads[number] += 1
+        self._balancer.loaded(number, self._loads[number])
+        if before == NEVER:
+            idle.add(number)
+        elif engine.end_ns != before:
+            heappush(self._ends, (engine.end_ns, number))
+
+    def _plan(self, number: int, now_ns: int) -> None:
+        engine = self._engines[number]
+        engine.plan(now_ns)
+        if engine.end_ns != NEVER:
+            heappush(self._ends, (engine.end_ns, number))
+        if len(self._ends) > 8 * len(self._engines):  # stale entries
+            self._ends[:] = [(one.end_ns, i) for i, one in enumerate(self._engines) if one.end_ns != NEVER]
+            heapify(self._ends)
+
+    def _is_welcome(self, index: int, number: int) -> bool:
+        """Whether the server would take request `index`; a refusal is counted."""
+        num_input, num_output = self._lengths[index]
+        try:
+            resolve_max_tokens(
+                num_input, num_output, max_model_len=self._config.max_model_len, cache=self._cache, param="prompt"
+            )
+            check_queue(self._loads[number], 1, self._config.max_num_queued_reqs)
+        except InvalidRequest:
+            self._records.refused["context_length_exceeded"] += 1
+        except QueueFull:
+            self._records.refused["queue_full"] += 1
+        else:
+            return True
+        return False

@@ -1,0 +1,125 @@
+"""A simulation report as tables for a terminal. Formats only."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+
+from neuronserve.planner.simulate.report import SimulationReport
+from neuronserve.planner.simulate.scaling import Scaling
+from neuronserve.server.clock import NS
+
+_TIMES = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl": "inter-token latency",
+    "e2el": "end-to-end latency",
+    "queue": "wait for the first step",
+}
+
+MOST_SHARES = 8  # numbers of replicas with their share of the time; JSON has all
+FIGURES = ("mean", "p50", "p90", "p95", "p99")
+
+
+def render(report: SimulationReport) -> Group:
+    """Throughput, times, cost; and a warning where no measurement stands behind the prediction."""
+    parts: list[Table | str] = [_load(report), _times(report), _cost(report)]
+    if report.options.slo.is_set:
+        parts.insert(2, _limits(report))
+    if report.scaling is not None:
+        parts.append(_scaling(report, report.scaling))
+    if report.extrapolated:
+        parts.append(f"EXTRAPOLATED, no measurement stands behind these figures: {'; '.join(report.extrapolated)}")
+    return Group(*parts)
+
+
+def _load(report: SimulationReport) -> Table:
+    options, figures = report.options, report.as_json()
+    table = Table(title=_title(report), title_justify="left", show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("workload", options.workload.name)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(report.records.refused.items()))
+    table.add_row("completed", f"{report.completed:,}")
+    table.add_row("refused", reasons or "0")
+    for what, count in (("cut", options.workload.num_cut), ("dropped", options.workload.num_dropped)):
+        if count:
+            table.add_row(f"{what}, being longer than {options.max_model_len:,} tokens", f"{count:,}")
+    table.add_row("duration", f"{report.duration_s:,.1f} s")
+    table.add_row("requests", f"{figures['request_throughput']:,.2f} /s")
+    if report.request_goodput is not None:
+        table.add_row("requests within the limits", f"{report.request_goodput:,.2f} /s")
+    table.add_row("output tokens", f"{figures['output_throughput']:,.1f} /s")
+    table.add_row("all tokens", f"{figures['total_token_throughput']:,.1f} /s")
+    table.add_row("input tokens from the prefix cache", f"{figures['total_cached_tokens']:,}")
+    table.add_row("preemptions", f"{figures['num_preemptions']:,}")
+    return table
+
+
+def _title(report: SimulationReport) -> str:
+    options = report.options
+    groups = f"DP{options.data_parallel_size} x " if options.data_parallel_size > 1 else ""
+    scaling = options.autoscaling
+    replicas = options.replicas if scaling.is_fixed else f"{scaling.min_replicas} to {scaling.max_replicas}"
+    return (
+        f"{options.model.architecture} on {replicas} x {options.instance}, {groups}"
+        f"TP{options.tensor_parallel_size}, {options.max_num_seqs} slots of {options.max_model_len} tokens"
+    )
+
+
+def _times(report: SimulationReport) -> Table:
+    table = Table("ms", title="Times")
+    for column in ("mean", "median", "p90", "p95", "p99"):
+        table.add_column(column, justify="right")
+    for name, spread in report.spreads.items():
+        figures = (spread.mean, spread.median, spread.p90, spread.p95, spread.p99)
+        table.add_row(_TIMES[name], *(f"{figure:,.2f}" for figure in figures))
+    return table
+
+
+def _limits(report: SimulationReport) -> Table:
+    table = Table("limit", "ms", "requests within", title="Limits: which of the figures keep them")
+    for figure in FIGURES:
+        table.add_column(figure, justify="right")
+    for name, limit in report.limits().items():
+        kept = ("yes" if limit[figure] else "no" for figure in FIGURES)
+        table.add_row(_TIMES[name], f"{limit['limit_ms']:g}", f"{limit['attainment']:.2%}", *kept)
+    return table
+
+
+def _scaling(report: SimulationReport, scaling: Scaling) -> Table:
+    asked = report.options.autoscaling
+    title = f"Replicas: {asked.autoscale}, {asked.min_replicas} to {asked.max_replicas}"
+    table = Table(title=title, show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("ready, mean and most", f"{scaling.mean_ready:.2f}, {max(scaling.share_of_time, default=0)}")
+    table.add_row("launched", f"{len(report.fleet.replicas)}")
+    table.add_row("from launch to ready", f"{report.fleet.startup_ns / NS:,.1f} s")
+    table.add_row("paid", f"{report.bill.replica_hours:,.3f} h")
+    if report.options.slo.is_set:
+        table.add_row("missed a limit", f"{(~report.is_good).sum():,}")
+        table.add_row("of them came while a replica was starting", f"{report.num_missed_while_starting:,}")
+    longest = sorted(scaling.share_of_time.items(), key=lambda item: -item[1])[:MOST_SHARES]
+    for ready, share in sorted(longest):
+        table.add_row(f"share of time with {ready} ready", f"{share:.1%}")
+    return table
+
+
+def _cost(report: SimulationReport) -> Table:
+    cost, figures = report.cost, report.as_json()
+    table = Table(title=f"Cost at {figures['usd_per_hour']:.4f} $/h an instance ({figures['price_basis']})")
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("total", f"{cost.total_usd:,.4f} $")
+    table.add_row("used by requests", f"{cost.attributed_usd:,.4f} $")
+    table.add_row("idle", f"{cost.idle_usd:,.4f} $")
+    table.add_row("utilization", f"{report.utilization:.1%}")
+    table.add_row("busy slots of a decode step", f"{report.mean_decode_batch:.1f} of {report.options.max_num_seqs}")
+    for what, key in (
+        ("1M input tokens", "usd_per_million_input_tokens"),
+        ("1M output tokens", "usd_per_million_output_tokens"),
+        ("1M output tokens, everything on them", "usd_per_million_output_tokens_all_in"),
+    ):
+        table.add_row(what, "-" if figures[key] is None else f"{figures[key]:,.4f} $")
+    return table

@@ -1,0 +1,54 @@
+"""What an ARM host's CPU has, in LLVM's names, as the system says.
+
+LLVM itself reads /proc/cpuinfo, which under emulation is another machine's, and knows Macs by the name of their CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable, Mapping
+
+from neuronserve.server.host.sysctl import sysctl
+
+# Linux: entry of the auxiliary vector and bit (arch/arm64/include/uapi/asm/hwcap.h).
+_AT_HWCAP, _AT_HWCAP2 = 16, 26
+HWCAPS: Mapping[str, tuple[int, int]] = {
+    "neon": (_AT_HWCAP, 1),
+    "lse": (_AT_HWCAP, 8),
+    "dotprod": (_AT_HWCAP, 20),
+    "i8mm": (_AT_HWCAP2, 13),
+    "bf16": (_AT_HWCAP2, 14),
+}
+# macOS (Apple: Determining Instruction Set Characteristics).
+SYSCTLS: Mapping[str, str] = {
+    "neon": "hw.optional.AdvSIMD",
+    "lse": "hw.optional.arm.FEAT_LSE",
+    "dotprod": "hw.optional.arm.FEAT_DotProd",
+    "i8mm": "hw.optional.arm.FEAT_I8MM",
+    "bf16": "hw.optional.arm.FEAT_BF16",
+}
+
+
+def arm_features() -> Mapping[str, bool]:
+    """Of this host; empty where it is no ARM."""
+    if platform.machine() not in {"aarch64", "arm64"}:
+        return {}
+    return of_sysctl(sysctl) if sys.platform == "darwin" else of_hwcaps(_auxiliary)
+
+
+def of_hwcaps(read: Callable[[int], int]) -> Mapping[str, bool]:
+    """From the words of the auxiliary vector that `read` gives by entry."""
+    return {name: bool(read(entry) >> bit & 1) for name, (entry, bit) in HWCAPS.items()}
+
+
+def of_sysctl(read: Callable[[str], int | None]) -> Mapping[str, bool]:
+    """From the numbers that `read` gives by name: 1 for what the CPU has, else 0 or, on older systems, None."""
+    return {name: bool(read(key)) for name, key in SYSCTLS.items()}
+
+
+def _auxiliary(entry: int) -> int:
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    return int(getauxval(entry))

@@ -1,0 +1,91 @@
+"""The instruction sets that kernels are written for, and the CPU features that each needs: one table, no look at a CPU.
+
+A level of x86-64 or of ARM belongs to each: kernels are compiled for what many hosts share rather than for this very
+host. Numba keys its cache by the CPU's name and features, on which no two generations agree (nor does one under two
+hypervisors). With a level, a cache that an image or a volume brings is good on every host that reaches it. The kernels'
+vectors and tiles are explicit, so a level costs them no speed. Hosts below all levels are compiled for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from neuronserve.server.config.formats import Isa, LevelIsa
+
+ISAS: tuple[Isa, ...] = (*get_args(LevelIsa), "portable")  # best first
+
+_V3 = ("sse4.2", "popcnt", "cx16", "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_VNNI = ("avx512vnni",)
+_BF16 = (*_VNNI, "avx512bf16")
+_AMX = (*_BF16, "prfchw", "amx-tile", "amx-bf16", "amx-int8")
+_ARM = ("neon",)
+_DOT = ("lse", "dotprod")  # atomics in one instruction: every CPU with the dot products has them
+_I8MM = (*_DOT, "i8mm", "bf16")  # Armv8.6-A has both; a CPU with one of them alone takes the level below
+
+Machine = Literal["x86_64", "aarch64"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An instruction set and its level of an architecture, in LLVM's words."""
+
+    isa: LevelIsa
+    name: str
+    cpu: str
+    implied: tuple[str, ...]  # features that `cpu` stands for (x86-64 psABI, microarchitecture levels; Armv8.0-A)
+    extra: tuple[str, ...]  # features beyond those of `cpu`
+
+    @property
+    def features(self) -> str:
+        """`extra` as LLVM and Numba take it."""
+        return ",".join(f"+{name}" for name in self.extra)
+
+    @property
+    def all_features(self) -> Mapping[str, bool]:
+        """Everything that code for the level may use."""
+        return dict.fromkeys(self.implied + self.extra, True)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables by which a process compiles for the level, whatever its host has beyond it."""
+        return {"NUMBA_CPU_NAME": self.cpu, "NUMBA_CPU_FEATURES": self.features}
+
+    @property
+    def machine(self) -> Machine:
+        """The architecture, as `platform.machine` names it on Linux."""
+        return "x86_64" if self.cpu.startswith("x86-64") else "aarch64"
+
+    def lacks(self, host: Mapping[str, bool]) -> tuple[str, ...]:
+        """What a host with these features has not, of what code for the level may use."""
+        return tuple(name for name in self.all_features if not host.get(name, False))
+
+
+TARGETS = (  # best first; beside each, the first hosts that reach it
+    Target("amx", "x86-64-v4-amx", "x86-64-v4", _V4, _AMX),  # Sapphire Rapids
+    Target("avx512-bf16", "x86-64-v4-bf16", "x86-64-v4", _V4, _BF16),  # Cooper Lake, Zen 4
+    Target("avx512-vnni", "x86-64-v4-vnni", "x86-64-v4", _V4, _VNNI),  # Cascade Lake
+    Target("avx512", "x86-64-v4", "x86-64-v4", _V4, ()),  # Skylake-SP
+    Target("avx2-vnni", "x86-64-v3-vnni", "x86-64-v3", _V3, ("avxvnni",)),  # Alder Lake
+    Target("avx2", "x86-64-v3", "x86-64-v3", _V3, ()),  # Haswell, Zen
+    Target("neon-i8mm", "armv8-a-i8mm-bf16", "generic", _ARM, _I8MM),  # Neoverse V1 (Graviton3), Apple M2
+    Target("neon-dot", "armv8-a-dotprod", "generic", _ARM, _DOT),  # Neoverse N1 (Graviton2, Altra), Apple M1
+)
+BY_ISA: Mapping[str, Target] = {target.isa: target for target in TARGETS}
+
+
+def best_target(host: Mapping[str, bool]) -> Target | None:
+    """The highest level that a host with these features reaches; None below all of them."""
+    return next((target for target in TARGETS if not target.lacks(host)), None)
+
+
+def isas_of(features: Mapping[str, bool]) -> tuple[Isa, ...]:
+    """The instruction sets that code with these CPU features may use, best first."""
+    return (*(target.isa for target in TARGETS if not target.lacks(features)), "portable")
+
+
+def isas_within(isa: Isa) -> tuple[Isa, ...]:
+    """An instruction set and those that every CPU with it has, best first."""
+    return isas_of(BY_ISA[isa].all_features) if isa in BY_ISA else (isa,)

@@ -1,0 +1,151 @@
+"""Memory of the host that runs the emulation: how much is available, and what happens when it is too little."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+from neuronserve.server.errors import HostMemoryError
+from neuronserve.server.host.shared_file import TITLE
+
+GIB = 2**30
+
+SPARE_BYTES = GIB // 2  # left to the API process, the kernel and the file cache
+
+
+@dataclass(frozen=True, slots=True)
+class _Controller:
+    """Memory files of one version of Linux control groups (kernel docs: cgroup-v1/memory, cgroup-v2)."""
+
+    folder: str  # below the root of the file system
+    limit: str
+    usage: str  # of the group and those below it, file cache included
+    cache: tuple[str, ...]  # lines of memory.stat: file cache that the kernel drops before it runs out
+    events: str  # file with the line "oom_kill N": processes that were killed because the group ran out
+
+
+_V1 = _Controller(
+    "sys/fs/cgroup/memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+    "memory.oom_control",
+)
+_V2 = _Controller("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"), "memory.events")
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process can still take: the host's free memory, or less where a container's limit leaves less.
+
+    A checkpoint that was just read is in the file cache and counts as free: it goes when memory is needed.
+    `root` is the root of the file system that holds /proc and /sys.
+    """
+    least: int = psutil.virtual_memory().available
+    for controller, folder in _groups(root):
+        left = _left(controller, folder)
+        least = least if left is None else min(least, left)
+    return least
+
+
+def limit_bytes(root: Path = Path("/")) -> int | None:
+    """The least limit of the memory groups of this process; None without one."""
+    texts = (_text(folder / controller.limit).strip() for controller, folder in _groups(root))
+    limits = [int(text) for text in texts if text.isdecimal()]  # no limit is the word "max", or more than any host has
+    return min((limit for limit in limits if limit < psutil.virtual_memory().total), default=None)
+
+
+def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
+    """Memory of its own that a process and its descendants have written, without files that they map.
+
+    Files of memory that it has open are its own too, mapped or not. Without /proc it is their unique set size, which
+    has the pages of files too where nobody else maps them. Pages that a process shares with the one it was forked from,
+    and never wrote, count for both.
+    """
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        own = psutil.Process(pid)
+        for each in (own, *own.children(recursive=True)):
+            total += written_bytes(each.pid) if by_proc else _unique_bytes(each)
+    return total + (_file_bytes(pid) if by_proc else 0)
+
+
+def _unique_bytes(process: psutil.Process) -> int:
+    """The unique set size, or what is resident where the system tells the former to root alone (macOS)."""
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.AccessDenied:
+        return int(process.memory_info().rss)
+
+
+def written_bytes(pid: int) -> int:
+    """Memory of its own that a process has written, by /proc; 0 where it has ended."""
+    lines = (line.split() for line in _text(Path(f"/proc/{pid}/status")).splitlines())
+    return sum(int(line[1]) * 1024 for line in lines if line and line[0] in {"RssAnon:", "RssShmem:"})
+
+
+def _file_bytes(pid: int) -> int:
+    """Memory of the files without a name that a process has open (server/host/shared_file.py), each once."""
+    found: dict[int, int] = {}
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(link.readlink()).startswith(f"/memfd:{TITLE}"):
+                status = link.stat()
+                found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+def num_oom_kills(root: Path = Path("/")) -> int:
+    """Processes of the own memory group that the kernel has killed because memory ran out; 0 where no group says."""
+    texts = (_text(folder / controller.events) for controller, folder in _groups(root))
+    lines = next(
+        filter(None, texts), ""
+    ).splitlines()  # the nearest group that can be seen; those above count others too
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+def _groups(root: Path) -> Iterator[tuple[_Controller, Path]]:
+    """Memory groups of this process and all their parents; any of them may set a limit."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        controller = _V1 if "memory" in names.split(",") else _V2
+        if controller is _V1 or not names:
+            own = PurePosixPath(path)
+            for group in (own, *own.parents):
+                yield controller, root / controller.folder / str(group).lstrip("/")
+
+
+def _left(controller: _Controller, folder: Path) -> int | None:
+    """Bytes that one group may still take; None when it has no limit or is not visible from inside a container."""
+    limit, usage = _text(folder / controller.limit).strip(), _text(folder / controller.usage).strip()
+    if not (limit.isdecimal() and usage.isdecimal()):  # no limit is the word "max"
+        return None
+    stat = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines())
+    cache = sum(int(stat.get(name, 0)) for name in controller.cache)
+    return max(0, int(limit) - max(0, int(usage) - cache))
+
+
+def _text(path: Path) -> str:
+    """Text of a file of /proc or /sys; empty when there is none, as on a host without control groups."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def require_host_memory(needed_bytes: int, what: str, available: int) -> None:
+    """Raises HostMemoryError when `what` needs more than the host has `available`; both in bytes."""
+    if needed_bytes + SPARE_BYTES > available:
+        raise HostMemoryError(
+            f"the host, not the emulated part, is too small: {what} needs {needed_bytes / GIB:.2f} GiB of host memory "
+            f"and {SPARE_BYTES / GIB:.2f} GiB to spare; {available / GIB:.2f} GiB is available to this process"
+        )
+
+
+def host_kv_blocks(block_bytes: int, available: int) -> int:
+    """Number of KV blocks of `block_bytes` (over all cores) that fit in the host's available memory."""
+    return max(0, available - SPARE_BYTES) // block_bytes

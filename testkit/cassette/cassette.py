@@ -1,0 +1,219 @@
+"""A cassette: recorded answers of an OpenAI endpoint as JSON lines, found again by what was asked. Does no network IO.
+
+A recording is a request and its whole answer. Of headers only `KEPT` of the answer are stored, and the values of those
+that hold secrets are masked wherever they are repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from neuronserve.server.errors import StartError
+from neuronserve.server.host.private_file import open_private
+from neuronserve.server.typed_json import JsonError, convert, parse, shown
+
+VERSION = 1
+KEPT = ("content-type", "content-encoding", "retry-after", "retry-after-ms", "x-should-retry")
+SECRET = ("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
+MIN_SECRET_CHARS = 8  # a shorter key, such as "none", is a word of any text
+MAX_COMPARED = 20_000  # characters of a body, when the nearest one is searched
+
+
+class CassetteError(StartError):
+    """The file is no cassette, or cannot be read or written."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The first line."""
+
+    neuronserve_cassette: int
+    upstream: str
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What was asked. `body` is JSON where it was, else text."""
+
+    method: str
+    path: str  # without a query, which may hold a key
+    body: Any = None
+
+    @property
+    def canonical(self) -> str:
+        """The body as one text, whatever the order of its keys."""
+        return json.dumps(self.body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """One line: a request and its answer."""
+
+    request: Asked
+    status: int
+    headers: dict[str, str]
+    body: str
+    chunks: tuple[tuple[float, int], ...]  # seconds after the request, and bytes of the body up to then
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+
+    @property
+    def data(self) -> bytes:
+        """The body as it came."""
+        return self.body.encode() if self.encoding == "utf-8" else base64.b64decode(self.body)
+
+    def pieces(self) -> Iterator[tuple[float, bytes]]:
+        """The body in the chunks that it came in, each with its time in seconds after the request."""
+        data, begin = self.data, 0
+        for seconds, end in self.chunks:
+            yield seconds, data[begin:end]
+            begin = end
+
+
+def asked(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
+    """The request as it is stored and compared; `headers` have lower-case names."""
+    text = masked(body, headers).decode("utf-8", "backslashreplace")
+    try:
+        return Asked(method, path, parse(text) if text else None)
+    except JsonError:
+        return Asked(method, path, text)
+
+
+def recording(
+    request: Asked, status: int, headers: Mapping[str, str], body: bytes, chunks: Sequence[tuple[float, int]]
+) -> Recording:
+    """An answer as it is stored; secrets in `body` have been masked."""
+    kept = {name: headers[name] for name in KEPT if name in headers}
+    times = tuple((round(seconds, 6), end) for seconds, end in chunks)
+    try:
+        return Recording(request, status, kept, body.decode(), times)
+    except UnicodeDecodeError:
+        return Recording(request, status, kept, base64.b64encode(body).decode(), times, "base64")
+
+
+def masked(data: bytes, headers: Mapping[str, str]) -> bytes:
+    """`data` with each secret of these headers, of a request, replaced by as many asterisks."""
+    for name in SECRET:
+        for secret in {headers.get(name, ""), headers.get(name, "").rpartition(" ")[2]}:
+            if len(secret) >= MIN_SECRET_CHARS:
+                data = data.replace(secret.encode("latin-1"), b"*" * len(secret))
+    return data
+
+
+class CassetteWriter:
+    """Appends recordings to a file, each as one line at once."""
+
+    def __init__(self, path: Path, upstream: str, is_appending: bool) -> None:
+        """Raises CassetteError when the file is there and should not be, or cannot be written."""
+        if path.exists() and not is_appending:
+            raise CassetteError(f"{path} exists: --append adds to it")
+        try:
+            is_new = not path.exists() or path.stat().st_size == 0
+            if not is_new:
+                read(path)
+            self._file = open_private(path, "ab")
+        except OSError as error:
+            raise CassetteError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        if is_new:
+            self._write(Head(VERSION, upstream))
+
+    def add(self, recording: Recording) -> None:
+        """Store one more. Raises OSError when the disk is full."""
+        self._write(recording)
+
+    def _write(self, line: msgspec.Struct) -> None:
+        self._file.write(msgspec.json.encode(line) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: Path) -> list[Recording]:
+    """The recordings of a file, in their order. Raises CassetteError, which names the line."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CassetteError(f"cannot read {str(path)!r}: {error}") from error
+    number, found = 1, []
+    try:
+        head = convert(parse(lines[0] if lines else ""), Head)
+        if head.neuronserve_cassette != VERSION:
+            raise CassetteError(f"{path}: a cassette of version {head.neuronserve_cassette}; this reads {VERSION}")
+        for line in lines[1:]:
+            number += 1
+            found.append(convert(parse(line), Recording))
+    except JsonError as error:
+        raise CassetteError(f"{path}: line {number} is none of a cassette: {error}") from error
+    return found
+
+
+class Cassette:
+    """Recordings by what was asked. One that was recorded several times is answered in that order, then as last."""
+
+    def __init__(self, recordings: Iterable[Recording]) -> None:
+        self._all = list(recordings)
+        self._by_request: dict[tuple[str, str, str], list[Recording]] = {}
+        for each in self._all:
+            self._by_request.setdefault(_key(each.request), []).append(each)
+        self._num_given: dict[tuple[str, str, str], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def model(self) -> str:
+        """The first model that was asked for."""
+        bodies = (each.request.body for each in self._all)
+        return next((str(body["model"]) for body in bodies if isinstance(body, dict) and "model" in body), "")
+
+    def take(self, request: Asked) -> Recording | None:
+        """The next answer to a request; None when it was never recorded."""
+        found = self._by_request.get(key := _key(request))
+        if found is None:
+            return None
+        number = self._num_given.get(key, 0)
+        self._num_given[key] = number + 1
+        return found[min(number, len(found) - 1)]
+
+    def nearest(self, request: Asked) -> str:
+        """Which recording is most like a request that is none of them, and what is different, in words."""
+        near = [(place, each.request) for place, each in enumerate(self._all, 1) if each.request.path == request.path]
+        if not near:
+            paths = sorted({f"{each.request.method} {each.request.path}" for each in self._all})
+            return f"recorded are {', '.join(paths)}" if paths else "nothing is recorded"
+        body = request.canonical[:MAX_COMPARED]
+        matcher = SequenceMatcher(b=body, autojunk=False)
+
+        def likeness(item: tuple[int, Asked]) -> float:
+            matcher.set_seq1(item[1].canonical[:MAX_COMPARED])
+            return matcher.quick_ratio() + (item[1].method == request.method)
+
+        place, found = max(near, key=likeness)
+        if found.method != request.method:
+            return f"recording {place} is {found.method}"
+        return f"nearest is recording {place}, in which {difference(found.body, request.body)}"
+
+
+def difference(recorded: Any, now: Any, path: str = "") -> str:
+    """Where two JSON values differ first, and how."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        for name in [*recorded, *(name for name in now if name not in recorded)]:
+            if name not in now or name not in recorded:
+                side = "is not asked for now" if name in recorded else "is missing"
+                return f"{path}{name} {side}"
+            if recorded[name] != now[name]:
+                return difference(recorded[name], now[name], f"{path}{name}.")
+    if isinstance(recorded, list) and isinstance(now, list):
+        for place, (one, other) in enumerate(zip(recorded, now, strict=False)):
+            if one != other:
+                return difference(one, other, f"{path.removesuffix('.')}[{place}].")
+        return f"{path.removesuffix('.')} has {len(recorded)} items, not {len(now)}"
+    return f"{path.removesuffix('.') or 'the body'} is {shown(recorded)}, not {shown(now)}"
+
+
+def _key(request: Asked) -> tuple[str, str, str]:
+    return request.method, request.path, request.canonical

@@ -1,0 +1,163 @@
+"""The middleware that gives requests their faults: in place of an answer, or in the middle of one."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from neuronserve.server.api.errors import error_response
+from neuronserve.server.api.http.connection_end import end_connection, without_direct_writer
+from neuronserve.server.errors import QueueFull, RequestError
+from neuronserve.testkit.faults.disturbance import disturbed
+from neuronserve.testkit.faults.rule_file import FAULT_HEADER, header_rule
+from neuronserve.testkit.faults.rules import (
+    BY_HEADER,
+    Drawn,
+    FaultConfig,
+    Injection,
+    Injections,
+    RateLimit,
+    Reset,
+    Rule,
+    ServerError,
+    Unavailable,
+)
+
+log = logging.getLogger("neuronserve.faults")
+HEADER_LABEL = "header"  # of faults that a request has asked for
+Count = Callable[[str, str], None]
+Draw = Callable[[Sequence[int]], Awaitable[Drawn | None]]
+
+
+class InjectedError(RequestError):
+    """An error that the server was told to give."""
+
+    kind = "server_error"
+    code = "injected_fault"
+
+    def __init__(self, status: int) -> None:
+        super().__init__("This fault was injected on purpose; the server is well.")
+        self.status = status
+
+
+class InjectedLimit(QueueFull):
+    """A limit that was not reached, or a pause that nobody takes."""
+
+    code = "injected_fault"
+
+    def __init__(self, retry_after_s: int, status: int, kind: str) -> None:
+        super().__init__("This limit was injected on purpose; the server is not busy.")
+        self.retry_after_s, self.status, self.kind = retry_after_s, status, kind
+
+
+class FaultInjector:
+    """Middleware. Innermost: what it does to an answer is counted and logged as the answer."""
+
+    def __init__(self, app: ASGIApp, config: FaultConfig, count: Count, draw: Draw | None = None) -> None:
+        """`count` is told the fault and the rule's label of each that is injected.
+
+        `draw` asks whoever counts the requests where it is not this one.
+        """
+        self._app = app
+        self._injections = Injections(config.rules, config.seed)
+        self._seed = config.seed
+        self._is_header_allowed = config.is_header_allowed
+        self._count = count
+        self._draw = draw or self._draw_here
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            receive, body = await _read_json(headers, receive)
+            injection = await self._choose(scope["path"], headers, body)
+        except RequestError as error:
+            await error_response(error, scope["path"])(scope, receive, send)
+            return
+        if injection is None:
+            await self._app(scope, receive, send)
+            return
+        self._count(injection.rule.kind, injection.label)
+        log.info("fault %s of rule %s for its request %d", injection.rule.kind, injection.label, injection.number)
+        if isinstance(injection.rule, Reset):
+            end_connection(scope, "reset")
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        elif (refusal := _refusal(injection.rule)) is not None:
+            await error_response(refusal, scope["path"])(scope, receive, _marking(injection, send))
+        else:
+            disturbing = disturbed(injection, scope, _marking(injection, send))
+            await self._app(without_direct_writer(scope), receive, disturbing)
+
+    async def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
+        """Raises InvalidRequest for a header that names no fault."""
+        text = headers.get(FAULT_HEADER.lower()) if self._is_header_allowed else None
+        rule = None if text is None else header_rule(text)
+        places = self._injections.accepting(path, headers, body)
+        if rule is not None:
+            places = [BY_HEADER] if rule.accepts(path, headers, body) else []
+        drawn = await self._draw(places) if places else None
+        if drawn is None:
+            return None
+        if rule is not None:
+            return Injection(rule, HEADER_LABEL, drawn[1], Random(f"{self._seed}:{drawn[1]}"))
+        return self._injections.injection(*drawn)
+
+    async def _draw_here(self, places: Sequence[int]) -> Drawn | None:
+        return self._injections.draw(places)
+
+
+def _refusal(rule: Rule) -> RequestError | None:
+    """The error that stands in place of the answer."""
+    match rule:
+        case RateLimit():
+            return InjectedLimit(rule.retry_after, 429, "rate_limit_error")
+        case Unavailable():
+            return InjectedLimit(rule.retry_after, 503, "service_unavailable")
+        case ServerError():
+            return InjectedError(rule.status)
+        case _:
+            return None
+
+
+def _marking(injection: Injection, send: Send) -> Send:
+    """Name the fault in a header, so that nobody searches for it elsewhere."""
+
+    async def marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            mark = (b"x-injected-fault", injection.rule.kind.encode())
+            message = {**message, "headers": [*message.get("headers", []), mark]}
+        await send(message)
+
+    return marked
+
+
+async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive, dict[str, Any]]:
+    """A JSON body, {} where there is none; and what gives the application the same messages again.
+
+    Raises PayloadTooLarge, as the limit around this middleware does.
+    """
+    if "json" not in headers.get("content-type", ""):
+        return receive, {}
+    messages: list[Message] = []
+    while True:
+        message = await receive()
+        messages.append(message)
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+    try:
+        body = json.loads(b"".join(message.get("body", b"") for message in messages))
+    except (ValueError, RecursionError):  # the application says what is wrong with it
+        body = {}
+
+    async def again() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return again, body if isinstance(body, dict) else {}
