@@ -52,7 +52,7 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/python -m pytest -q tests/test_architecture.py
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_language.py
 
 # Licences of what the image runs with, and advisories about it where the registry has them.
 audit: $(VENV)/.test $(VENV)/.audit
