@@ -11,9 +11,9 @@ import pytest
 
 from neuronserve.cli import main
 from neuronserve.cli.every import KINDS
+from neuronserve.cli.serve import ServeCommandSettings
 from neuronserve.planner.settings.plan import SimulateSettings
 from neuronserve.server.settings.base import Settings
-from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.server.settings.sources import names
 
 API = {"fastapi", "uvicorn", "starlette"}
@@ -31,7 +31,7 @@ SAMPLE = next((Path(__file__).parent / "planner").rglob("*.csv"))
     ("argv", "more"),
     [
         ([], {"pydantic", "numpy", "logging"}),  # the import alone, as each engine's process does it
-        (["version"], {"pydantic", "numpy", "logging"}),
+        (["--version"], {"pydantic", "numpy", "logging"}),
         (["ls", "--device", "inf2.xlarge"], {"numpy"}),
         (["plan", "llama-1b", "--device", "inf2.xlarge"], set()),
         (["simulate", "llama-1b", "--num-prompts", "2"], set()),
@@ -41,7 +41,7 @@ SAMPLE = next((Path(__file__).parent / "planner").rglob("*.csv"))
 def test_a_command_loads_only_what_it_needs(argv: list[str], more: set[str]) -> None:
     ended = subprocess.run([sys.executable, "-c", REPORT_LOADED, *argv], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in ended.stderr.split()}
-    assert "server" in loaded
+    assert "neuronserve" in loaded
     assert not loaded & (COMPILER | API | {"transformers", "tokenizers", "huggingface_hub"} | more)
 
 
@@ -189,6 +189,6 @@ def test_questions_without_an_answer_name_the_value(
 def test_one_deployment_is_meant_where_nothing_else_is_said() -> None:
     described = {"device", "tensor_parallel_size", "data_parallel_size", "max_num_seqs", "device_memory_utilization"}
     kinds = [kind for kind in KINDS if described <= names(kind).keys()]
-    assert {ServeSettings, SimulateSettings} <= set(kinds)
+    assert {ServeCommandSettings, SimulateSettings} <= set(kinds)
     for name in described:
         assert len({names(kind)[name].default for kind in kinds}) == 1, name

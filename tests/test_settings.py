@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from neuronserve.cli import main
 from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.settings.plan import PlanSettings, SimulateSettings
 from neuronserve.planner.simulate.autoscaling import Autoscaling
@@ -19,6 +20,7 @@ from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
 from neuronserve.server.config.formats import WeightGroups
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.base import Settings
+from neuronserve.server.settings.help_groups import HEADINGS
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.server.settings.sources import load_settings
@@ -197,12 +199,12 @@ def test_a_file_may_be_a_pipe(tmp_path: Path) -> None:
 
 NOT_SLICED = {  # what the command itself needs, or what becomes part of a field of another name
     ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
-    | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
+    | {"cpu_binding", "num_gpu_blocks_override", "catalog", "region", "spot_discount"}
     | {"model", "tokenizer", "served_model_name", "api_key", "api_key_file", "admin_api_key", "trace_dir"}
-    | {"host_memory_gib", "max_engine_restarts", "engine_restart_window", "engine_hang_timeout", "spare_engine"}
+    | {"host_memory_gib", "max_engine_restarts", "engine_hang_timeout", "spare_engine"}
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
-    | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "inject_faults", "allow_fault_header"}
+    | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console"}
     | {"api_workers", "kept_kv_cache_gib"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
@@ -344,3 +346,18 @@ def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:
     assert load().engine_config(DEFAULT_MODEL).kv_cache_dtype == "auto"
     with pytest.raises(SettingsError, match=r"--kv-cache-dtype: .*'auto', 'bfloat16', 'int8' or 'fp8', not 'fp4'"):
         load("--kv-cache-dtype", "fp4")
+
+
+def test_the_help_shows_what_most_users_meet_and_the_rest_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*argv: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["serve", "--help", *argv])
+        return capsys.readouterr().out
+
+    few, all_of_them = shown(), shown("--advanced")
+    assert "--tensor-parallel-size" in few
+    assert "--block-size" not in few
+    for name in ServeSettings.model_fields:
+        flag = "MODEL" if name == "model" else f"--{name.replace('_', '-')}"
+        assert flag in all_of_them, name
+    assert set(HEADINGS) >= set(ServeSettings.model_fields)

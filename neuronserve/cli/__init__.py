@@ -90,7 +90,6 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "survive": (client_tests.survive, "run a client through all faults, and say what it did not survive"),
     "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
     "completion": (commands.completion, "print what completes commands and flags in a shell: bash, zsh or fish"),
-    "version": (commands.version, "print the version"),
 }
 
 

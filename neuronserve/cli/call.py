@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from neuronserve.server.settings.help_groups import ADVANCED_FLAG
+
 if TYPE_CHECKING:
     from neuronserve.server.link.handle import EngineMain
     from neuronserve.server.settings.base import Settings
@@ -41,14 +43,17 @@ class Call:
             from neuronserve.cli.every import refuse_misspelt
 
             refuse_misspelt(suspects)
-        settings = load_settings(kind, self.argv, self.parser())
+        settings = load_settings(kind, self.argv, self.parser(kind.has_headings))
         settings.put_in_force()
         for notice in settings.notices:
             print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
 
-    def parser(self) -> Parser:
-        """A parser without arguments, which says where they come from."""
+    def parser(self, has_advanced: bool = False) -> Parser:
+        """Return a parser without arguments. Its help says where values come from, and how to see advanced settings."""
         where = "Each setting can also come from NEURONSERVE_<NAME> or the --config file."
-        description = f"{self.what[0].upper()}{self.what[1:]}. {where}"
-        return Parser(prog=f"neuronserve {self.name}", description=description, allow_abbrev=False)
+        more = f" With {ADVANCED_FLAG}, --help lists the advanced settings too." if has_advanced else ""
+        description = f"{self.what[0].upper()}{self.what[1:]}. {where}{more}"
+        prog = f"neuronserve {self.name}"
+        usage = f"{prog} [MODEL] [--help [{ADVANCED_FLAG}]] [flags]" if has_advanced else None
+        return Parser(prog=prog, usage=usage, description=description, allow_abbrev=False)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from neuronserve.cli.call import Call, Parser
-from neuronserve.server import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -273,12 +272,6 @@ def completion(call: Call) -> None:
     parser = Parser(prog=f"neuronserve {call.name}", description=f"{call.what[0].upper()}{call.what[1:]}.")
     parser.add_argument("shell", choices=sorted(SHELLS))
     print(SHELLS[parser.parse_args(call.argv).shell](described(call.siblings, parsers)), end="")
-
-
-def version(call: Call) -> None:
-    """Print the version."""
-    Parser(prog=f"neuronserve {call.name}", description="Print the version.").parse_args(call.argv)
-    print(__version__)
 
 
 def _model_path(settings: ModelSettings) -> Path:

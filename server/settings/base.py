@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -62,6 +62,8 @@ class Settings(BaseSettings):
         cli_shortcuts={"json-file": "json", "json-output": "json", "output": "o", "check-file": "check"}
         | {"input-file": "i", "output-file": "o"},
     )
+
+    has_headings: ClassVar[bool] = False  # the help groups the settings, and shows some with --advanced alone
 
     config: File = Field(None, description="YAML file with these settings")
 

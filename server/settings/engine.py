@@ -56,12 +56,6 @@ class EngineSettings(ModelSettings, AdapterSettings):
         description="mix prompts and decodes in a step, or run them apart on compiled shapes (default: the stack's)",
     )
     pace: Pace = Field("host", description="let steps take the host's time, or at least that of the modelled part")
-    trace_max_events: int = Field(
-        500_000,
-        ge=1000,
-        le=50_000_000,
-        description="events in a trace file, about 100 bytes each; the first are kept",
-    )
     kernel_checks: bool = Field(False, description="hold every access of a kernel to its operands' memory; very slow")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
 
@@ -128,7 +122,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
             catalog=self.catalog_config,
             calibration=self.calibration_file,
             runtime_cores=runtime_cores(),
-            trace=TraceConfig(None, self.trace_max_events),
+            trace=TraceConfig(),
             kernel_checks=self.kernel_checks,
             neuron=self.neuron.config,
             lora=self.lora_config,

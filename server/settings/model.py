@@ -30,6 +30,8 @@ def _whole(value: object) -> object:
 class ModelSettings(TimeSettings):
     """Base of the settings of each command that compiles or serves. Names are vLLM's, of buckets NxD Inference's."""
 
+    has_headings = True
+
     model: CliPositionalArg[str] = Field(
         str(DEFAULT_MODEL), description="checkpoint directory, GGUF file or hub id (default: the built-in model)"
     )

@@ -27,9 +27,9 @@ from neuronserve.server.device.prices import DEFAULT_REGION, PriceBasis
 from neuronserve.server.host.memory import available_bytes
 from neuronserve.server.host.open_files import max_connections, raise_open_files
 from neuronserve.server.link.handle import EngineMode
-from neuronserve.server.link.restarts import Healing
 from neuronserve.server.settings.base import File, Texts, slice_of
 from neuronserve.server.settings.engine import EngineSettings
+from neuronserve.server.settings.healing import HealingSettings
 from neuronserve.server.settings.keys import KeySettings
 from neuronserve.server.settings.logs import LogFormat, log_to_stderr
 from neuronserve.server.settings.model import DEFAULT_MODEL
@@ -41,7 +41,7 @@ log = logging.getLogger("neuronserve")
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
-class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings):
+class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySettings, TlsSettings):
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
@@ -79,16 +79,6 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings):
         description="name in Host that requests may have beside localhost and IP addresses, * for any; may be repeated "
         "(default: none on a loopback address, else any)",
     )
-    max_engine_restarts: int = Field(
-        5, ge=0, le=1000, description="times an engine that died is started again within the window; 0 = never"
-    )
-    engine_restart_window: float = Field(60, gt=0, le=86400, description="seconds in which restarts are counted")
-    engine_hang_timeout: float = Field(
-        10, ge=0, le=86400, description="seconds past a step's longest time after which an engine is killed; 0 = never"
-    )
-    spare_engine: CliToggleFlag[bool] = Field(
-        False, description="load a second engine beside each, which takes over at once when that one dies"
-    )
     kept_kv_cache_gib: float | None = Field(
         None, ge=0, le=1_000_000, description="KV blocks that outlive an engine (default: 0.25 where copies are cheap)"
     )
@@ -109,8 +99,6 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings):
         "(default: neuronserve/PORT under XDG_DATA_HOME or ~/.local/share; '' with --port 0)",
     )
     max_stored_responses: int = Field(10_000, ge=0, le=10_000_000, description="responses of /v1/responses to keep")
-    max_stored_response_bytes: int = Field(256 * 2**20, ge=0, le=2**40, description="bytes that they may take together")
-    stored_response_days: float = Field(30, gt=0, le=3650, description="days after which a response is forgotten")
     max_file_bytes: int = Field(200 * 2**20, ge=1024, le=2**34, description="largest file of /v1/files")
     max_data_bytes: int = Field(10 * 2**30, ge=1024, le=2**50, description="bytes that files may take together")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
@@ -232,7 +220,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings):
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with the tokenizer that grammars are followed with."""
-        trace = TraceConfig(self.trace_dir, self.trace_max_events)
+        trace = TraceConfig(self.trace_dir)
         most = min(self.max_num_queued_reqs, self._max_open)
         engine = super().engine_config(model_path)
         return replace(
@@ -269,11 +257,6 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings):
         return self.data_parallel_size * (2 if self.spare_engine else 1)
 
     @property
-    def _healing(self) -> Healing:
-        hang_timeout_s = self.engine_hang_timeout or None
-        return Healing(self.max_engine_restarts, self.engine_restart_window, hang_timeout_s, self.spare_engine)
-
-    @property
     def _host_memory_bytes(self) -> int | None:
         return None if self.host_memory_gib is None else int(self.host_memory_gib * GIB)
 
@@ -304,7 +287,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings):
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
             additions=self.additions,
-            healing=self._healing,
+            healing=self.healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

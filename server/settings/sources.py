@@ -5,7 +5,7 @@ The only file that reads the environment. Knows no setting by itself.
 
 import os
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -20,6 +20,7 @@ from pydantic_settings import CliSettingsSource, EnvSettingsSource
 from neuronserve.server.config import RuntimeCores
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.base import ENV_PREFIX, Settings
+from neuronserve.server.settings.help_groups import ADVANCED, ADVANCED_FLAG, HEADINGS
 
 Kind = TypeVar("Kind", bound=Settings)
 NEURON_PREFIXES = ("NEURON_", "VLLM_NEURON_")
@@ -82,18 +83,40 @@ def _plain(value: Any) -> Any:
 
 
 def _command_line(kind: type[Settings], argv: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
-    return add_flags(kind, parser)(args=list(argv))()
+    words = [word for word in argv if word != ADVANCED_FLAG]
+    return add_flags(kind, parser, shows_advanced=len(words) < len(argv))(args=words)()
 
 
-def add_flags(kind: type[Settings], parser: ArgumentParser) -> CliSettingsSource[Any]:
-    """Give `parser` a flag for each setting. Returns what parses argv with it."""
+def add_flags(kind: type[Settings], parser: ArgumentParser, shows_advanced: bool = True) -> CliSettingsSource[Any]:
+    """Give `parser` a flag for each setting. Returns the source that parses argv with it."""
     fields = names(kind)
-    return CliSettingsSource(
+    added: dict[str, tuple[list[str], dict[str, Any]]] = {}
+    source: CliSettingsSource[Any] = CliSettingsSource(
         kind,
         root_parser=parser,
         parse_args_method=partial(_parse, fields),
-        add_argument_method=partial(_add_argument, fields),
+        add_argument_method=partial(_add_argument, fields, added),
     )
+    _add_under_headings(parser, added, HEADINGS if kind.has_headings else {}, shows_advanced)
+    return source
+
+
+def _add_under_headings(
+    parser: ArgumentParser,
+    added: Mapping[str, tuple[list[str], dict[str, Any]]],
+    headings: Mapping[str, str],
+    shows_advanced: bool,
+) -> None:
+    """Add the flags of settings, in the order of their headings; an advanced one is hidden unless asked for."""
+    for name, (flags, options) in added.items():
+        if name not in headings:
+            parser.add_argument(*flags, **options)
+    groups = {heading: parser.add_argument_group(heading) for heading in dict.fromkeys(headings.values())}
+    for name, heading in headings.items():
+        if name in added:
+            flags, options = added[name]
+            is_hidden = heading == ADVANCED and not shows_advanced
+            groups[heading].add_argument(*flags, **options | ({"help": SUPPRESS} if is_hidden else {}))
 
 
 def _parse(known: Collection[str], parser: ArgumentParser, argv: list[str]) -> Namespace:
@@ -106,9 +129,17 @@ def _parse(known: Collection[str], parser: ArgumentParser, argv: list[str]) -> N
     return Namespace(**{name: tuple(each) if isinstance(each, list) else each for name, each in vars(found).items()})
 
 
-def _add_argument(fields: Mapping[str, FieldInfo], parser: ArgumentParser, *flags: str, **options: Any) -> None:
+def _add_argument(
+    fields: Mapping[str, FieldInfo],
+    added: dict[str, tuple[list[str], dict[str, Any]]],
+    parser: ArgumentParser,
+    *flags: str,
+    **options: Any,
+) -> None:
     """Word the help, put the shortest flag first, and let only texts be repeated: of numbers the last flag counts."""
-    field = fields[options.get("dest", flags[0])]
+    del parser
+    name = options.get("dest", flags[0])
+    field = fields[name]
     leaves = _leaves(field.annotation)
     if get_origin(field.annotation) is tuple:
         options["action"] = "append" if leaves == [str] else "store"
@@ -116,7 +147,7 @@ def _add_argument(fields: Mapping[str, FieldInfo], parser: ArgumentParser, *flag
             options |= {"action": "extend", **cast(dict[str, Any], extra)}
     if "metavar" in options and flags[0].startswith("-"):
         options["metavar"] = METAVARS.get(leaves[0]) or f"{{{','.join(map(str, leaves))}}}"
-    parser.add_argument(*sorted(flags, key=len), **options | {"help": _help(field)})
+    added[name] = (sorted(flags, key=len), options | {"help": _help(field)})
 
 
 def _leaves(annotation: Any) -> list[Any]:

@@ -80,7 +80,7 @@ class Trace(WireModel):
     file: str  # on the server's host
     steps: int
     events: int
-    truncated: bool  # there was more than --trace-max-events: the first part is kept
+    truncated: bool  # there were more events than fit: the first are kept
 
 
 class Stopped(WireModel):
