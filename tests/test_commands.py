@@ -31,7 +31,6 @@ SAMPLE = next((Path(__file__).parent / "planner").rglob("*.csv"))
     ("argv", "more"),
     [
         ([], {"pydantic", "numpy", "logging"}),  # the import alone, as each engine's process does it
-        (["--version"], {"pydantic", "numpy", "logging"}),
         (["ls", "--device", "inf2.xlarge"], {"numpy"}),
         (["plan", "llama-1b", "--device", "inf2.xlarge"], set()),
         (["simulate", "llama-1b", "--num-prompts", "2"], set()),

@@ -120,7 +120,7 @@ def test_a_server_executes_nothing_of_its_working_directory(
 @pytest.mark.parametrize(
     "command",
     [
-        "version",
+        "--version",
         "doctor",
         "models",
         "compile -o ../compiled",

@@ -62,9 +62,10 @@ def test_the_build_needs_no_file_that_the_builder_is_not_sent() -> None:
 
 
 def test_the_wheel_gets_every_package_of_the_project() -> None:
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
-    for pattern in packages:
-        assert f"COPY {pattern.rstrip('*')} " in DOCKERFILE
+    linked = [path.name for path in (ROOT / "neuronserve").iterdir() if path.is_symlink()]
+    for name in ("neuronserve", *linked):
+        assert f"COPY {name} ./{name}\n" in DOCKERFILE
+        assert f"!{name}" in IGNORED
 
 
 def test_the_base_is_an_argument_with_a_digest_and_nothing_runs_as_root() -> None:
