@@ -1,12 +1,12 @@
-"""What an application that uses neuronserve may import in its own process.
+"""Command line of neuronserve, and the modules that an application may import in its own process.
 
-Nothing here imports `server`, except `__main__` in a process of its own: an application may have such a package itself.
+`neuronserve.testing` and the pytest plugin import no part of the server; `__main__` runs it in a process of its own.
 """
 
 from __future__ import annotations
 
 import sys
 
-# Starts the command of this installation. What is in the current directory or under PYTHONPATH does not take its place:
-# `-P` leaves the directory out, and `__main__` puts the rest behind its own packages.
+# Starts the command of this installation, not a module of the same name in the current directory: `-P` leaves the
+# directory out, and `__main__` sorts PYTHONPATH behind the installed packages.
 COMMAND = (sys.executable, "-P", "-m", "neuronserve")

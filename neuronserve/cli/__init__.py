@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def engine_main(config: EngineConfig, end: EngineEnd) -> int:
-    """What an engine's process runs; only that process imports the compiler."""
+    """Run an engine in this process; no other process imports the compiler."""
     from neuronserve.server.engine.process import run_engine
     from neuronserve.server.engine.serving import load_served
     from neuronserve.server.kernels.isa.target import use_target
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_process(engine: EngineMain = engine_main) -> int:
-    """Run the command that this process was started as. A failure ends the process at once, with its children."""
+    """Run the command of this process. A failure ends the process and its children at once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if code := run(None, engine):
         leave(code)
@@ -42,7 +42,7 @@ def run_process(engine: EngineMain = engine_main) -> int:
 
 
 def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
-    """`main` with what the engine's process runs as an argument."""
+    """Run the command with another main function of the engine's process."""
     found, rest = _parser().parse_known_args(argv)
     try:
         siblings = {name: what for name, (_, what) in COMMANDS.items()}
@@ -64,9 +64,9 @@ Run = Callable[[Call], int | None]
 COMMANDS: dict[str, tuple[Run, str]] = {
     "serve": (commands.serve, "serve a model over HTTP"),
     "run-batch": (commands.run_batch, "answer a file of requests, without HTTP"),
-    "bench latency": (commands.bench_latency, "prefill and decode of a model in this process, without HTTP"),
-    "bench throughput": (commands.bench_throughput, "many sequences at once in this process, without HTTP"),
-    "bench accuracy": (commands.bench_accuracy, "logits error and perplexity of each weight format against float32"),
+    "bench latency": (commands.bench_latency, "measure prefill and decode of a model in this process, without HTTP"),
+    "bench throughput": (commands.bench_throughput, "measure many sequences at once in this process, without HTTP"),
+    "bench accuracy": (commands.bench_accuracy, "compare logits and perplexity of each weight format with float32"),
     "bench serve": (
         commands.bench_serve,
         "load test an OpenAI-compatible endpoint over HTTP (python -m neuronserve.loadtests)",
@@ -74,8 +74,8 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "plan": (commands.plan, "find the instances that meet a workload's limits, and their cost"),
     "simulate": (commands.simulate, "serve a workload on modelled instances in virtual time"),
     "compile": (commands.compile_ahead, "quantize and pack a model, for a faster start"),
-    "models": (commands.models, "list what can be served, or say whether a checkpoint can, and where it fits"),
-    "embed": (commands.embed, "vectors of texts by an encoder, or scores of their classes"),
+    "models": (commands.models, "list supported models, or check one checkpoint and find where it fits"),
+    "embed": (commands.embed, "print embeddings of texts, or scores of their classes"),
     "calibrate": (
         commands.calibrate,
         "fit the cost model to published measurements, or check the stored fit",
@@ -85,16 +85,19 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
-    "record": (client_tests.record, "pass requests on to an OpenAI endpoint, and keep its answers as a cassette"),
+    "record": (client_tests.record, "record the answers of an OpenAI endpoint as a cassette"),
     "replay": (client_tests.replay, "answer from a cassette, without a model"),
-    "survive": (client_tests.survive, "run a client through all faults, and say what it did not survive"),
-    "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
-    "completion": (commands.completion, "print what completes commands and flags in a shell: bash, zsh or fish"),
+    "survive": (
+        client_tests.survive,
+        "run a client's command through each fault, and list the faults that it did not survive",
+    ),
+    "doctor": (commands.doctor, "check this host: expected speed, problems, and how to mend them"),
+    "completion": (commands.completion, "print a completion script for bash, zsh or fish"),
 }
 
 
 def _parser() -> Parser:
-    """Knows the names of the commands alone; what is behind a name is left to it."""
+    """Return a parser of command names; each command parses its own flags."""
     parser = Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
     parser.add_argument("--version", action="version", version=__version__)
     groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}

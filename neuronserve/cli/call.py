@@ -1,4 +1,4 @@
-"""One subcommand as it was called: its settings, and a parser that complains in one line."""
+"""Arguments of one subcommand, and a parser that reports an error in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = TypeVar("Kind", bound="Settings")
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one line."""
+    """Parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
@@ -27,16 +27,16 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One subcommand as it was called."""
+    """Arguments of one subcommand."""
 
     name: str  # "bench latency"
     what: str
-    argv: Sequence[str]  # behind the name
-    engine: EngineMain  # what an engine's process runs
-    siblings: Mapping[str, str]  # every command, and what it does
+    argv: Sequence[str]  # after the name
+    engine: EngineMain  # main function of an engine's process
+    siblings: Mapping[str, str]  # description of every command
 
     def settings(self, kind: type[Kind]) -> Kind:
-        """The settings of the call; what they name is in force afterwards. Raises SettingsError."""
+        """Return the settings of the call, after putting them in force. Raises SettingsError."""
         from neuronserve.server.settings.sources import load_settings, misspelt_variables
 
         if suspects := misspelt_variables(kind):

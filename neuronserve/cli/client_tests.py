@@ -6,7 +6,7 @@ from neuronserve.cli.call import Call
 
 
 def record(call: Call) -> None:
-    """A proxy that records what an endpoint answers."""
+    """Run a proxy that records the answers of an endpoint."""
     from neuronserve.testkit.settings.cassette import RecordSettings
 
     settings = call.settings(RecordSettings)
@@ -17,7 +17,7 @@ def record(call: Call) -> None:
 
 
 def replay(call: Call) -> None:
-    """A server that answers as recorded."""
+    """Run a server that answers from a recording."""
     from neuronserve.testkit.settings.cassette import ReplaySettings
 
     settings = call.settings(ReplaySettings)
@@ -28,7 +28,7 @@ def replay(call: Call) -> None:
 
 
 def survive(call: Call) -> int:
-    """Run a client's command through all faults. What is behind -- is the command."""
+    """Run a client's command through all faults. The command stands behind `--`."""
     from dataclasses import replace
 
     from neuronserve.testkit.settings.survive import SurviveSettings

@@ -1,4 +1,4 @@
-"""What each subcommand does. Each imports what it needs when it is called."""
+"""Functions of the subcommands; each imports its modules when it is called."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def serve(call: Call) -> None:
-    """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
+    """Run the server. The engines' processes load the model while this process imports the API."""
     from neuronserve.cli.ending import leave_when_interrupted
     from neuronserve.server.host.fork_server import start_fork_server
 
     leave_when_interrupted()
-    gc.disable()  # until the server has loaded: a tenth of the time of imports
+    gc.disable()  # until the server has loaded: saves a tenth of the import time
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.serve import ServeCommandSettings
@@ -63,7 +63,7 @@ def serve(call: Call) -> None:
 
 
 def run_batch(call: Call) -> int:
-    """Answer a file of requests into another. The file is checked before anything is loaded."""
+    """Answer a file of requests into another file. The input is checked before a model is loaded."""
     from neuronserve.server.api.batch import command
     from neuronserve.server.link.handle import EngineHandle
     from neuronserve.server.settings.run_batch import RunBatchSettings
@@ -106,7 +106,7 @@ def bench_throughput(call: Call) -> None:
 
 
 def bench_accuracy(call: Call) -> None:
-    """Measure what each format of the weights does to the model's answers."""
+    """Measure the effect of each weight format on the model's answers."""
     from neuronserve.server.settings.bench import AccuracySettings
 
     settings = call.settings(AccuracySettings)
@@ -125,7 +125,7 @@ def bench_serve(call: Call) -> int:
 
 
 def compile_ahead(call: Call) -> None:
-    """Quantize and pack a model into a directory that `serve` starts from; print the graphs of the part."""
+    """Quantize and pack a model into a directory that `serve` starts from; print the graphs of the accelerator."""
     from neuronserve.server.settings.compile import CompileSettings
 
     settings = call.settings(CompileSettings)
@@ -153,7 +153,7 @@ def embed(call: Call) -> None:
 
 
 def models(call: Call) -> int:
-    """What can be served; or whether one checkpoint can, and where it fits."""
+    """List supported models, or check one checkpoint and find where it fits."""
     from neuronserve.cli.models import run_models
     from neuronserve.server.settings.models import ModelsSettings
 
@@ -162,7 +162,7 @@ def models(call: Call) -> int:
 
 
 def calibrate(call: Call) -> None:
-    """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
+    """Fit the cost model to published rows, or compare the stored fit with rows; print tables, write JSON if asked."""
     from neuronserve.planner.calibrate.command import run_calibration
     from neuronserve.planner.settings.plan import CalibrateSettings
 
@@ -171,7 +171,7 @@ def calibrate(call: Call) -> None:
 
 
 def observe(call: Call) -> None:
-    """Fit the cost model to one endpoint, from load tests: a probe's, or those whose reports are given."""
+    """Fit the cost model to one endpoint, from a probe or from reports of earlier load tests."""
     from neuronserve.loadtests.probe import ProbeShape, probe
     from neuronserve.planner.observe.command import run_observe
     from neuronserve.planner.settings.observe import ObserveSettings
@@ -185,7 +185,7 @@ def observe(call: Call) -> None:
 
 
 def plan(call: Call) -> None:
-    """Which instance, degree, dtype and batch meet the limits, and at what cost."""
+    """Find instance, parallel degree, dtype and batch that meet the limits, with their cost."""
     from neuronserve.planner.command import run_encoder_plan, run_plan
     from neuronserve.planner.settings.plan import PlanSettings
 
@@ -215,7 +215,7 @@ def simulate(call: Call) -> None:
 
 
 def chat(call: Call) -> None:
-    """A conversation in the terminal."""
+    """Chat in the terminal."""
     from neuronserve.server.chat.endpoint import ChatEndpoint
     from neuronserve.server.chat.terminal import run_chat
     from neuronserve.server.settings.chat import ChatSettings
@@ -226,7 +226,7 @@ def chat(call: Call) -> None:
 
 
 def ls(call: Call) -> None:
-    """The devices of the emulated instance, and who uses them."""
+    """List the devices of the emulated instance, and the processes that use them."""
     from neuronserve.server.monitor.neuron_ls import run_ls
     from neuronserve.server.settings.monitor import LsSettings
 
@@ -235,7 +235,7 @@ def ls(call: Call) -> None:
 
 
 def top(call: Call) -> None:
-    """A live view of a running server."""
+    """Show a live view of a running server."""
     from neuronserve.server.monitor.neuron_top import run_top
     from neuronserve.server.settings.monitor import TopSettings
 
@@ -244,7 +244,7 @@ def top(call: Call) -> None:
 
 
 def monitor(call: Call) -> None:
-    """JSON lines about a running server."""
+    """Print JSON lines about a running server."""
     from neuronserve.server.monitor.neuron_monitor import run_monitor
     from neuronserve.server.settings.monitor import MonitorSettings
 
@@ -253,7 +253,7 @@ def monitor(call: Call) -> None:
 
 
 def doctor(call: Call) -> None:
-    """What a server would meet on this host."""
+    """Report how a server would run on this host."""
     from neuronserve.server.settings.doctor import DoctorSettings
 
     settings = call.settings(DoctorSettings)
@@ -275,7 +275,7 @@ def completion(call: Call) -> None:
 
 
 def _model_path(settings: ModelSettings) -> Path:
-    """The local directory of the model; a hub id is downloaded first, a GGUF file gets one."""
+    """Return the local directory of the model. A hub id is downloaded; a GGUF file gets a directory of its own."""
     from pathlib import Path
 
     if settings.compiled_model is not None:

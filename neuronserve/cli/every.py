@@ -1,4 +1,4 @@
-"""The settings of all commands together, which share one environment: a variable may be another command's setting."""
+"""Settings of all commands. They share one environment, so a variable may belong to another command."""
 
 from collections.abc import Mapping
 
@@ -45,7 +45,7 @@ KINDS = tuple(BY_COMMAND.values())
 
 
 def refuse_misspelt(suspects: Mapping[str, str]) -> None:
-    """Raises SettingsError for the first of `suspects` (a name, and the setting it is near) that no command knows."""
+    """Raise SettingsError for the first of `suspects` (name: similar setting) that no command knows."""
     known = {name for kind in KINDS for name in names(kind)}
     for name, near in suspects.items():
         if name not in known:

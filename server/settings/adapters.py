@@ -16,7 +16,7 @@ DEFAULT_LORAS = 4
 
 
 def _pairs(value: Any) -> Any:
-    """Each adapter as NAME=PATH, from that, or from JSON or YAML with name and path."""
+    """Return each adapter as NAME=PATH; JSON or YAML with name and path is accepted too."""
     if isinstance(value, str):
         text = value.strip()
         value = _json(text) if text[:1] in ("[", "{") else split_commas(text)
@@ -44,21 +44,21 @@ def _pair(item: Any) -> str:
     return f"{name}={path}"
 
 
-# More than one may follow the flag.
+# The flag takes several values.
 Modules = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_pairs)]
 
 
 class AdapterSettings(Settings):
-    """Base of the settings of each command that computes with adapters."""
+    """Base of the settings of commands that compute with adapters."""
 
-    enable_lora: CliToggleFlag[bool] = Field(False, description="make room for LoRA adapters")
+    enable_lora: CliToggleFlag[bool] = Field(False, description="reserve memory for LoRA adapters")
     lora_modules: Modules = Field(
         (),
         json_schema_extra={"nargs": "+"},
         description='adapters to load at the start, as NAME=PATH or {"name": ..., "path": ...}; NAME is their model',
     )
     max_loras: int | None = Field(
-        None, ge=1, le=1024, description="adapters loaded at once (default: 4, or as many as lora_modules has)"
+        None, ge=1, le=1024, description="most loaded adapters (default: 4, or the number of lora_modules)"
     )
     max_lora_rank: int = Field(16, ge=1, le=MAX_RANK, description="largest rank of an adapter")
 
@@ -77,12 +77,12 @@ class AdapterSettings(Settings):
 
     @property
     def has_adapters(self) -> bool:
-        """Whether there is room for any."""
+        """Whether memory is reserved for adapters."""
         return self.enable_lora or bool(self.lora_modules)
 
     @property
     def lora_config(self) -> LoraConfig | None:
-        """Room for adapters, None where there is none."""
+        """Reserved adapters; None without adapters."""
         if not self.has_adapters:
             return None
         most = self.max_loras or max(DEFAULT_LORAS, len(self.lora_modules))

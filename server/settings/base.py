@@ -1,4 +1,4 @@
-"""What all settings have in common: where their names come from, lists with commas, and slices of equal names."""
+"""Base class of settings, types of lists with commas, and slices of settings as records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ ENV_PREFIX = "NEURONSERVE_"
 
 
 def split_commas(value: Any) -> Any:
-    """The environment and YAML may give several texts as one with commas."""
+    """Split a text at its commas: the form of a list in the environment and in YAML."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, bool | int | float):
@@ -26,27 +26,27 @@ def split_commas(value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """Numbers with commas between them, or one number."""
+    """Split numbers at commas; one number is a list of one."""
     return (value,) if isinstance(value, int) else split_commas(value)
 
 
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NoDecode, BeforeValidator(split_commas)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], NoDecode, BeforeValidator(_numbers)]
 Lengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], NoDecode, BeforeValidator(_numbers)]
-File = Annotated[Path | None, BeforeValidator(lambda value: value or None)]  # an empty name is no file
+File = Annotated[Path | None, BeforeValidator(lambda value: value or None)]  # an empty name means no file
 
 
 @dataclass(frozen=True, slots=True)
 class Implied:
-    """The value of a setting that follows from the configuration of other software."""
+    """Value of a setting that follows from Neuron's own configuration."""
 
     value: Any
-    source: str  # the key or variable that it is from
-    is_default: bool = False  # the setting itself may say otherwise
+    source: str  # key or variable that has it
+    is_default: bool = False  # a value given for the setting itself takes precedence
 
 
 class Settings(BaseSettings):
-    """Base of the settings of each command. A field is a flag, a variable of the environment, and a key of the file."""
+    """Base of each command's settings. A field is a flag, an environment variable, and a key of the YAML file."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -54,11 +54,11 @@ class Settings(BaseSettings):
         extra="forbid",
         frozen=True,
         validate_default=False,
-        defer_build=True,  # of the classes that a command's settings are made of, only these are ever used
+        defer_build=True,  # base classes are never built
         cli_kebab_case=True,
         cli_hide_none_type=True,
         cli_implicit_flags=True,
-        cli_parse_none_str="\0",  # no word on a command line stands for None
+        cli_parse_none_str="\0",  # no word of a command line means None
         cli_shortcuts={"json-file": "json", "json-output": "json", "output": "o", "check-file": "check"}
         | {"input-file": "i", "output-file": "o"},
     )
@@ -68,17 +68,17 @@ class Settings(BaseSettings):
     config: File = Field(None, description="YAML file with these settings")
 
     def put_in_force(self) -> None:
-        """Set what of these settings is data of the whole process. Raises StartError for what cannot be."""
+        """Apply the settings that are state of the whole process. Raises StartError if one cannot be applied."""
 
     @classmethod
     def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
-        """Settings that follow from those `given` and from Neuron's variables. Raises SettingsError."""
+        """Return settings that follow from `given` and from Neuron's variables. Raises SettingsError."""
         del given, variables
         return {}
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What was given and changes nothing, a line each."""
+        """Return a line for each given setting that has no effect."""
         return ()
 
     @classmethod
@@ -91,16 +91,16 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)  # `load_settings` asks each source by itself, to know where a value came from
+        return (init_settings,)  # `load_settings` reads the sources itself, to know where a value came from
 
 
 class ReportSettings(Settings):
-    """Base of the settings of each command that ends with a report."""
+    """Base of the settings of commands that write a report."""
 
     json_file: File = Field(None, description="write the report to this file")
 
 
 def slice_of(kind: type[Slice], settings: BaseModel, **derived: Any) -> Slice:
-    """A frozen record filled from the settings of its fields' names; `derived` holds what is not a setting as it is."""
+    """Return a record filled from the settings that have its fields' names; `derived` gives the other fields."""
     equal = {field.name for field in fields(kind)} & type(settings).model_fields.keys() - derived.keys()
     return kind(**{name: getattr(settings, name) for name in equal}, **derived)

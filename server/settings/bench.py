@@ -1,4 +1,4 @@
-"""The settings of the subcommands of `neuronserve bench` that load a model."""
+"""Settings of the `neuronserve bench` subcommands that load a model."""
 
 from pathlib import Path
 from typing import Annotated, Self, get_args
@@ -33,17 +33,21 @@ class LatencySettings(EngineSettings, ReportSettings):
     )
     input_len: int = Field(128, ge=1, description="prompt tokens of each sequence")
     output_len: int = Field(32, ge=2, description="generated tokens of each sequence")
-    temperature: float = Field(0.0, ge=0.0, le=2.0, description="of the logits; 0 is greedy")
-    top_k: int = Field(0, ge=0, description="draw from that many likeliest tokens; 0 is all")
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="draw from the likeliest tokens of that share together")
-    min_p: float = Field(0.0, ge=0.0, le=1.0, description="draw from tokens at least so likely beside the likeliest")
-    num_iters: int = Field(5, ge=1, le=1000, description="runs that count, after one that does not")
-    seed: int = Field(0, ge=0, description="of the random prompts")
-    trace: File = Field(None, description="write a trace of one more run of the first batch size to this file")
+    temperature: float = Field(0.0, ge=0.0, le=2.0, description="sampling temperature; 0 is greedy")
+    top_k: int = Field(0, ge=0, description="sample from this many most likely tokens; 0 is all")
+    top_p: float = Field(
+        1.0, gt=0.0, le=1.0, description="sample from the most likely tokens with this total probability"
+    )
+    min_p: float = Field(
+        0.0, ge=0.0, le=1.0, description="sample from tokens with at least this share of the highest probability"
+    )
+    num_iters: int = Field(5, ge=1, le=1000, description="measured runs, after one warm-up")
+    seed: int = Field(0, ge=0, description="seed of the random prompts")
+    trace: File = Field(None, description="file for a trace of one extra run of the first batch size")
 
     @property
     def workloads(self) -> tuple[BatchShape, ...]:
-        """One for each context and batch size."""
+        """Batch shapes, one for each context length and batch size."""
         drawing = slice_of(Drawing, self)
         sizes = [(size, length) for length in self.context_len for size in self.batch_size]
         return tuple(
@@ -52,7 +56,7 @@ class LatencySettings(EngineSettings, ReportSettings):
 
     @property
     def options(self) -> LatencyOptions:
-        """How to measure, and where to write."""
+        """Options of the measurement."""
         return slice_of(LatencyOptions, self, trace_file=self.trace)
 
 
@@ -65,18 +69,18 @@ class ThroughputSettings(EngineSettings, ReportSettings):
     batch_size: Sizes = Field((32,), description="sequences at once; several with commas")
     input_len: Sizes = Field((128,), description="prompt tokens of each sequence; several with commas")
     output_len: int = Field(64, ge=2, description="generated tokens of each sequence")
-    num_iters: int = Field(3, ge=1, le=1000, description="runs that count, after one that does not")
-    seed: int = Field(0, ge=0, description="of the random prompts")
+    num_iters: int = Field(3, ge=1, le=1000, description="measured runs, after one warm-up")
+    seed: int = Field(0, ge=0, description="seed of the random prompts")
 
     @property
     def workloads(self) -> tuple[BatchShape, ...]:
-        """One for each batch size and prompt length."""
+        """Batch shapes, one for each batch size and prompt length."""
         sizes = [(size, length) for length in self.input_len for size in self.batch_size]
         return tuple(slice_of(BatchShape, self, batch_size=size, input_len=length) for size, length in sizes)
 
     @property
     def options(self) -> ThroughputOptions:
-        """How to measure, and where to write."""
+        """Options of the measurement."""
         return slice_of(ThroughputOptions, self)
 
 
@@ -84,10 +88,10 @@ class AccuracySettings(EngineSettings, ReportSettings):
     """Settings of `neuronserve bench accuracy`, beside the engine's."""
 
     text: str | None = Field(None, description='text to measure on: a file, or .jsonl with {"text": ...} lines')
-    num_tokens: int = Field(10_000, ge=2, le=10_000_000, description="tokens of it to use")
-    window_len: int = Field(512, ge=2, description="longest piece of a document that is seen at once, in tokens")
+    num_tokens: int = Field(10_000, ge=2, le=10_000_000, description="tokens of the text to use")
+    window_len: int = Field(512, ge=2, description="longest window of a document, in tokens")
     formats: Formats = Field(
-        FORMATS, description="formats to hold against float32, auto as the files are; several with commas"
+        FORMATS, description="formats to compare with float32, several with commas; auto is the files' own"
     )
 
     @model_validator(mode="after")
@@ -100,9 +104,9 @@ class AccuracySettings(EngineSettings, ReportSettings):
 
     @property
     def compiled_model(self) -> None:
-        """What is compared is the checkpoint."""
+        """None: accuracy compares the checkpoint itself."""
 
     @property
     def options(self) -> AccuracyOptions:
-        """What to measure on, and where to write."""
+        """Options of the measurement."""
         return slice_of(AccuracyOptions, self, text_file=Path(self.text or ""))

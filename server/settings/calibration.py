@@ -1,4 +1,4 @@
-"""Settings of every command that says how long a part takes: by which coefficients."""
+"""Settings of every command that predicts the accelerator's time: its coefficients."""
 
 from pydantic import Field
 
@@ -8,18 +8,18 @@ from neuronserve.server.settings.catalog import CatalogSettings
 
 
 class TimeSettings(CatalogSettings):
-    """Base of the settings of each command that says how long a part takes."""
+    """Base of the settings of commands that predict the accelerator's time."""
 
     calibration: File = Field(
-        None, description="coefficients of an endpoint, from neuronserve observe (default: those that are shipped)"
+        None, description="coefficients of an endpoint, from neuronserve observe (default: the built-in ones)"
     )
 
     @property
     def calibration_file(self) -> str | None:
-        """What the calibration is read from; None: the shipped one."""
+        """File of the calibration; None for the built-in one."""
         return None if self.calibration is None else str(self.calibration)
 
     def put_in_force(self) -> None:
-        """Set the calibration too."""
+        """Load the calibration too."""
         super().put_in_force()
         use_calibration(self.calibration_file)

@@ -1,4 +1,4 @@
-"""Settings of every command that looks up a part or a price: which data sheet, whose prices."""
+"""Settings of every command that looks up an accelerator or a price."""
 
 from pydantic import Field
 
@@ -9,23 +9,23 @@ from neuronserve.server.settings.base import Settings, slice_of
 
 
 class CatalogSettings(Settings):
-    """Base of the settings of each command that knows the catalogue."""
+    """Base of the settings of commands that use the catalogue."""
 
-    catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
+    catalog: str | None = Field(None, description="TOML file with instances and prices that replace the built-in ones")
     region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
     spot_discount: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="share off the on-demand price that a spot instance costs less (default: what the catalogue knows)",
+        description="discount of spot instances from the on-demand price, as a share (default: the catalogue's)",
     )
 
     @property
     def catalog_config(self) -> CatalogConfig:
-        """What the catalogue is loaded from."""
+        """Sources of the catalogue."""
         return slice_of(CatalogConfig, self, file=self.catalog)
 
     def put_in_force(self) -> None:
-        """Set the catalogue too."""
+        """Load the catalogue too."""
         super().put_in_force()
         use_catalog(self.catalog_config)

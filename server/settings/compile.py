@@ -18,7 +18,8 @@ class CompileSettings(ModelSettings, ReportSettings):
     output: str = Field("", description="directory to write; must be new or empty")
 
     report_only: CliToggleFlag[bool] = Field(
-        False, description="print what the part's compiler would be given, by config.json alone, and write no model"
+        False,
+        description="print the graphs that the accelerator's compiler would get, from config.json; write no model",
     )
 
     @model_validator(mode="after")
@@ -28,7 +29,7 @@ class CompileSettings(ModelSettings, ReportSettings):
         return self
 
     def compile_config(self, model_path: Path) -> CompileConfig:
-        """What the compiler needs."""
+        """Options of the compilation."""
         return slice_of(
             CompileConfig,
             self,

@@ -1,4 +1,4 @@
-"""The settings of `neuronserve doctor`: those of the server that it asks about."""
+"""Settings of `neuronserve doctor`."""
 
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
@@ -15,7 +15,7 @@ class DoctorSettings(Settings):
     kernel_cache_dir: str | None = Field(
         None, description="where compiled kernels are kept (default: under XDG_CACHE_HOME or ~/.cache)"
     )
-    json_output: CliToggleFlag[bool] = Field(False, description="print JSON: findings, and all facts")
+    json_output: CliToggleFlag[bool] = Field(False, description="print findings and all facts as JSON")
 
     @property
     def kernel_cache(self) -> str:

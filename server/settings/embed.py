@@ -15,7 +15,7 @@ from neuronserve.server.settings.pooling import PoolingSettings
 
 
 def _one_or_many(value: Any) -> Any:
-    """A text may have commas."""
+    """Keep a text whole, with its commas."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -41,7 +41,9 @@ class EmbedSettings(ModelSettings, PoolingSettings):
     cpu_binding: str = Field(
         NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
     )
-    kernel_checks: bool = Field(False, description="hold every access of a kernel to its operands' memory; very slow")
+    kernel_checks: bool = Field(
+        False, description="check that each access of a kernel stays inside its operands; very slow"
+    )
 
     @model_validator(mode="after")
     def _has_texts(self) -> Self:
@@ -54,7 +56,7 @@ class EmbedSettings(ModelSettings, PoolingSettings):
         return self
 
     def encode_config(self, model_path: object) -> EncodeConfig:
-        """What the encoder is loaded by."""
+        """Return the configuration of the encoder."""
         cpu_threads = self.cpu_threads or host_threads()
         return slice_of(
             EncodeConfig,
@@ -72,5 +74,5 @@ class EmbedSettings(ModelSettings, PoolingSettings):
 
     @property
     def options(self) -> EmbedOptions:
-        """What to encode, and how to print it."""
+        """Texts to encode, and the form of the output."""
         return slice_of(EmbedOptions, self, model_name=self.model, texts=self.text)

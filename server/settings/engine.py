@@ -1,4 +1,4 @@
-"""Settings of every command that loads a model: the model, the part it runs on, and the limits of a step."""
+"""Settings of every command that runs the engine: limits of a step, KV cache, host threads, modelled stack."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -22,54 +22,60 @@ CpuThreads = Annotated[int, Field(ge=1, le=1024)] | Literal["auto"]
 
 
 class EngineSettings(ModelSettings, AdapterSettings):
-    """Base of the settings of each command that runs the engine."""
+    """Base of the settings of commands that run the engine."""
 
     max_num_batched_tokens: int = Field(512, ge=1, le=131072, description="tokens computed in one step")
     max_num_queued_reqs: int = Field(
-        1024, ge=1, le=1_000_000, description="open sequences of the server; more get a 429"
+        1024, ge=1, le=1_000_000, description="most open sequences; further requests get a 429"
     )
     block_size: int = Field(32, ge=16, le=1024, multiple_of=16, description="tokens in a KV cache block")
     kv_cache_dtype: Literal["auto", "bfloat16", "int8", "fp8"] = Field(
-        "auto", description="elements of the KV cache; 8-bit ones have a scale for each token and head; auto is dtype"
+        "auto", description="type of the KV cache; int8 and fp8 have a scale for each token and head; auto is dtype"
     )
-    enable_prefix_caching: bool = Field(True, description="share the KV cache of equal prompt beginnings")
+    enable_prefix_caching: bool = Field(True, description="reuse the KV cache of equal prompt prefixes")
     num_gpu_blocks_override: int | None = Field(
-        None, ge=2, description="KV cache blocks (default: what fits in device memory); each is of one group of layers"
+        None, ge=2, description="number of KV cache blocks (default: as many as fit in device memory)"
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     cpu_threads: CpuThreads = Field(
-        "auto", description="host threads; auto takes what CPUs and quota allow, and one for steps too small to share"
+        "auto", description="host threads; auto follows CPUs and quota, and uses one thread for small steps"
     )
     cpu_binding: str = Field(
-        NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
+        NONE, description="CPUs to bind host threads to, such as 0-3,8; auto takes one of each core first"
     )
     isa: LevelIsa | None = Field(
-        None, description="instruction set that kernels are compiled for, one the host has (default: its best)"
+        None, description="instruction set of the kernels (default: the best that the host has)"
     )
     stack: StackName | None = Field(
         None,
-        description="software on the modelled part: its batching, padding and host work (default with --pace device: "
-        "what one would run on the part today; otherwise: ideal)",
+        description="modelled serving software: its batching, padding and host work (default with --pace device: "
+        "the current software of the accelerator; otherwise ideal)",
     )
     batching: Batching | None = Field(
         None,
-        description="mix prompts and decodes in a step, or run them apart on compiled shapes (default: the stack's)",
+        description="mix prefill and decode in a step, or run them apart on compiled shapes (default: the stack's)",
     )
-    pace: Pace = Field("host", description="let steps take the host's time, or at least that of the modelled part")
-    kernel_checks: bool = Field(False, description="hold every access of a kernel to its operands' memory; very slow")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
+    pace: Pace = Field(
+        "host", description="host: as fast as this host computes; device: no faster than the modelled accelerator"
+    )
+    kernel_checks: bool = Field(
+        False, description="check that each access of a kernel stays inside its operands; very slow"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="lowest severity that is logged"
+    )
 
     allow_unsupported_types: bool = Field(
-        False, description="compute types on the host that the part does not have, such as mxfp4 before Trainium3"
+        False, description="compute types that the accelerator lacks, such as mxfp4 before Trainium3"
     )
 
     require_artifact_digest: str | None = Field(
-        None, pattern="^[0-9a-f]{64}$", description="SHA-256 of the compiled model's neuronserve.json; load no other"
+        None, pattern="^[0-9a-f]{64}$", description="SHA-256 that the compiled model's neuronserve.json must have"
     )
 
     @model_validator(mode="after")
     def _every_sequence_gets_a_token(self) -> Self:
-        """The scheduler gives every running sequence at least one token in each step."""
+        """Refuse a step too small for one token of each running sequence."""
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}: "
@@ -79,7 +85,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
 
     @property
     def serving_stack(self) -> Stack:
-        """The software that the part is modelled with. Raises DeviceError for an unknown part."""
+        """Return the modelled serving software. Raises DeviceError for an unknown instance."""
         if self.stack is not None:
             return STACKS[self.stack]
         return default_stack(instance(self.device).chip.name) if self.pace == "device" else STACKS["ideal"]
@@ -92,7 +98,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
 
     @property
     def compiled_model(self) -> Path | None:
-        """Where Neuron's libraries look for a compiled model before they compile one, if there is one."""
+        """Directory of the compiled model that Neuron's variable names, if it holds one."""
         directory = self._artifacts
         return directory if directory is not None and is_artifact(directory) else None
 
@@ -102,7 +108,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
         return Path(directory) if directory else None
 
     def engine_config(self, model_path: Path) -> EngineConfig:
-        """The engine's slice, with everything that depends on the host resolved."""
+        """Return the engine's configuration, with every dependence on the host resolved."""
         formats, stack = self.requested_formats, self.serving_stack
         cpu_threads = host_threads() if self.cpu_threads == "auto" else self.cpu_threads
         return slice_of(

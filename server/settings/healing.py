@@ -13,13 +13,16 @@ class HealingSettings(Settings):
     """How often, and how fast, an engine is replaced."""
 
     max_engine_restarts: int = Field(
-        5, ge=0, le=1000, description="times an engine that died is started again within a minute; 0 = never"
+        5, ge=0, le=1000, description="restarts of a dead engine within a minute; 0 = never"
     )
     engine_hang_timeout: float = Field(
-        10, ge=0, le=86400, description="seconds past a step's longest time after which an engine is killed; 0 = never"
+        10,
+        ge=0,
+        le=86400,
+        description="seconds beyond a step's longest time after which a hanging engine is killed; 0 = never",
     )
     spare_engine: CliToggleFlag[bool] = Field(
-        False, description="load a second engine beside each, which takes over at once when that one dies"
+        False, description="load a spare engine beside each engine; it takes over at once when that engine dies"
     )
 
     @property

@@ -19,27 +19,29 @@ def _not_empty(keys: Any) -> Any:
 
 
 class KeySettings(Settings):
-    """Who may call, and what they may use."""
+    """API keys, and the paths that need none."""
 
     api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
-        (), description="key that clients must send; may be repeated"
+        (), description="key that clients must send; repeatable"
     )
-    api_key_file: File = Field(None, description="file with such keys, one a line, which no list of processes shows")
+    api_key_file: File = Field(
+        None, description="file of such keys, one a line (a flag is visible in lists of processes)"
+    )
     admin_api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
-        (), description="key that /admin asks for instead, and that opens everything else; may be repeated"
+        (), description="key of operators: opens /admin and everything else; repeatable"
     )
     api_keys_file: File = Field(
-        None, description="YAML or JSON file of keys with names, scopes and limits; read again when it changes"
+        None, description="YAML or JSON file of keys with names, scopes and limits; reloaded when it changes"
     )
     public_paths: Texts = Field(
-        (), description="path that asks for no key, such as /metrics; with / at its end all below; may be repeated"
+        (), description="path that needs no key, such as /metrics; with / at its end all paths below; repeatable"
     )
 
     @property
     def keys_config(self) -> KeysConfig:
-        """The keys of flags, variables and --api-key-file by their places, from 1, and the file of the others.
+        """Return the keys of flags, variables and --api-key-file, numbered from 1, and the path of the keys file.
 
-        Without keys for operators those of clients are also theirs. Raises SettingsError for a file without a key.
+        Without operators' keys a client's key opens /admin too. Raises SettingsError for a file without a key.
         """
         has_operators = self.admin_api_key or self.api_keys_file is not None
         scopes = CLIENTS if has_operators else SCOPES
@@ -49,7 +51,7 @@ class KeySettings(Settings):
         return KeysConfig(fixed, self.api_keys_file, self.public_paths)
 
     def _keys_of_file(self) -> tuple[str, ...]:
-        """Raises SettingsError when there is none in the file, or no such file: that would let everybody in."""
+        """Read --api-key-file. Raises SettingsError if it is missing or has no key, which would let everybody in."""
         if self.api_key_file is None:
             return ()
         try:

@@ -1,4 +1,4 @@
-"""The log of a server on stderr: lines with date and time, or one JSON object each."""
+"""Log of a server on stderr: text lines, or one JSON object a line."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what sys.stderr is at the moment: a progress bar takes its place for as long as it is shown."""
+    """Writes to the current sys.stderr, which a progress bar replaces while it is shown."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -27,7 +27,7 @@ class StderrHandler(logging.StreamHandler[TextIO]):
 
 
 class JsonLines(logging.Formatter):
-    """`time` (UTC), `level`, `logger` and `message`, then what the line was given as `extra`."""
+    """`time` (UTC), `level`, `logger` and `message`, then the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

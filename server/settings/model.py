@@ -1,4 +1,4 @@
-"""Settings of every command that reads weights: where they are, and for which formats, cores and lengths."""
+"""Settings of every command that reads weights: model, formats, cores, lengths."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,12 +23,12 @@ Json = Annotated[str | None, BeforeValidator(as_json)]
 
 
 def _whole(value: object) -> object:
-    """Text of the command line and the environment as the number it is."""
+    """Return a text of digits as a number."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 class ModelSettings(TimeSettings):
-    """Base of the settings of each command that compiles or serves. Names are vLLM's, of buckets NxD Inference's."""
+    """Base of the settings of commands that compile or serve. Names are vLLM's, those of buckets NxD Inference's."""
 
     has_headings = True
 
@@ -37,36 +37,36 @@ class ModelSettings(TimeSettings):
     )
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
-        "auto", description="activations and unquantized weights; auto is bfloat16"
+        "auto", description="type of activations and unquantized weights; auto is bfloat16"
     )
     quantization: Literal["auto", "none", Quantization] = Field(
         "auto",
-        description="format of the weights; int8 quantizes activations token by token, int8-groups, int4 and mxfp4 32"
-        " values at a time; auto is as the files are",
+        description="format of the weights; int8 quantizes activations per token, int8-groups, int4 and mxfp4 per 32"
+        " values; auto is the files' own",
     )
     quantization_group_size: Annotated[GroupSize | None, BeforeValidator(_whole)] = Field(
-        None, description="weights of int4 that share a scale (default: as the files are, or 32)"
+        None, description="int4 weights that share a scale (default: the files' own, or 32)"
     )
     quantization_symmetric: bool = Field(
         True,
-        description="int4 without shifts; with them, as zero points are, groups are more exact and take more memory",
+        description="int4 without zero points; with zero points it is more exact and takes more memory",
     )
-    modules_to_not_convert: Texts = Field((), description="module that is not quantized, such as lm_head; repeatable")
+    modules_to_not_convert: Texts = Field((), description="module to leave unquantized, such as lm_head; repeatable")
     tensor_parallel_size: int = Field(
         TENSOR_PARALLEL_SIZE, ge=1, le=64, description="NeuronCores the model is sharded over"
     )
     enable_expert_parallel: bool = Field(
-        False, description="give each core whole experts of a layer, as many as the others, not a part of every one"
+        False, description="shard a layer's experts whole over the cores, instead of a slice of each expert"
     )
     kernel_cache_dir: str | None = Field(
-        None, description="where compiled kernels are kept (default: under XDG_CACHE_HOME or ~/.cache)"
+        None, description="directory of compiled kernels (default: under XDG_CACHE_HOME or ~/.cache)"
     )
     max_model_len: int | None = Field(None, ge=2, description="longest context in tokens (default: the model's)")
     context_encoding_buckets: Numbers = Field(
         (), description="compiled prompt lengths, with commas (default: powers of two from 128)"
     )
     token_generation_buckets: Numbers = Field(
-        (), description="context lengths that decode is compiled for, with commas (default: by --batching)"
+        (), description="compiled context lengths of decode, with commas (default: by --batching)"
     )
 
     device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
@@ -74,11 +74,11 @@ class ModelSettings(TimeSettings):
     additional_config: Json = Field(
         None, description="JSON with override_neuron_config (NxD Inference's) or neuron_config (vLLM-Neuron's)"
     )
-    override_neuron_config: Json = Field(None, description="JSON of NxD Inference's configuration by itself")
+    override_neuron_config: Json = Field(None, description="NxD Inference's configuration as JSON")
 
     @classmethod
     def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
-        """What Neuron's own configuration says of the server's settings."""
+        """Return settings that follow from Neuron's own configuration."""
         additional, override = (as_json(given.get(name)) for name in ("additional_config", "override_neuron_config"))
         length = str(given.get("max_model_len", ""))
         return read_knobs(additional, override, variables, int(length) if length.isdecimal() else None).implied
@@ -90,7 +90,7 @@ class ModelSettings(TimeSettings):
 
     @property
     def catalog_config(self) -> CatalogConfig:
-        """With the logical cores that Neuron's own configuration asks for."""
+        """Sources of the catalogue, with the logical cores of Neuron's own configuration."""
         return replace(super().catalog_config, logical_nc_config=self.neuron.config.logical_nc_config)
 
     @property
@@ -99,12 +99,12 @@ class ModelSettings(TimeSettings):
 
     @property
     def compiled_model(self) -> Path | None:
-        """A model compiled ahead of time that comes before `model`."""
+        """Compiled model that replaces `model`."""
         return None
 
     @property
     def requested_formats(self) -> RequestedFormats:
-        """Formats, with what `auto` stands for."""
+        """Requested formats, with `auto` resolved."""
         return slice_of(
             RequestedFormats,
             self,
@@ -131,5 +131,5 @@ class ModelSettings(TimeSettings):
 
     @property
     def gguf_cache(self) -> Path:
-        """Directory of what is made of GGUF files beside their weights."""
+        """Directory of the configurations and tokenizers made from GGUF files."""
         return cache_home() / "neuronserve" / "gguf"

@@ -1,4 +1,4 @@
-"""The settings of `neuronserve models`."""
+"""Settings of `neuronserve models`."""
 
 from pathlib import Path
 
@@ -12,10 +12,12 @@ from neuronserve.server.settings.sources import cache_home
 class ModelsSettings(CatalogSettings):
     """Settings of `neuronserve models`."""
 
-    model: CliPositionalArg[str] = Field("", description="checkpoint directory or GGUF file (default: list all kinds)")
-    device: str = Field("inf2.xlarge", description="instance that is looked at first")
+    model: CliPositionalArg[str] = Field(
+        "", description="checkpoint directory or GGUF file (default: list all supported kinds)"
+    )
+    device: str = Field("inf2.xlarge", description="instance to try first")
 
     @property
     def gguf_cache(self) -> Path:
-        """Directory of what is made of GGUF files beside their weights."""
+        """Directory of the configurations and tokenizers made from GGUF files."""
         return cache_home() / "neuronserve" / "gguf"

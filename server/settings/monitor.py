@@ -1,4 +1,4 @@
-"""The settings of `neuronserve ls`, `top` and `monitor`, which look at a running server."""
+"""Settings of `neuronserve ls`, `top` and `monitor`, which observe a running server."""
 
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
@@ -10,11 +10,13 @@ from neuronserve.server.settings.catalog import CatalogSettings
 
 class _UrlSettings(CatalogSettings):
     url: str = Field("http://127.0.0.1:8000", description="address of the server")
-    api_key: Texts = Field((), description="key to send, the first of them; better given as a variable than a flag")
+    api_key: Texts = Field(
+        (), description="key to send (the first); an environment variable hides it from lists of processes"
+    )
 
     @property
     def endpoint(self) -> Endpoint:
-        """Raises SettingsError for what is no address."""
+        """Address and key. Raises SettingsError for an invalid address."""
         return Endpoint(self.url, next(iter(self.api_key), None))
 
 

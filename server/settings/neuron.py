@@ -47,7 +47,7 @@ COMPILER_FLAGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NeuronKnobs:
-    """Everything of Neuron's own configuration that a command was given."""
+    """Neuron's own configuration, as settings of this server."""
 
     config: NeuronConfig = field(default_factory=NeuronConfig)
     implied: Mapping[str, Implied] = field(default_factory=dict)  # by the server's setting
@@ -55,7 +55,7 @@ class NeuronKnobs:
 
 
 def as_json(value: Any) -> Any:
-    """A mapping, as a YAML file has it, as the JSON text that flags and variables give."""
+    """Return a mapping of a YAML file as JSON text, the form of flags and variables."""
     return json.dumps(value) if isinstance(value, dict) else value
 
 
@@ -121,7 +121,7 @@ def _flags(text: str) -> Iterator[tuple[str, str]]:
 def _lnc(
     read: ReadConfig, flags: Mapping[str, str], variables: Mapping[str, str]
 ) -> tuple[int | None, tuple[str, ...]]:
-    """The runtime's variable, which the compiler's flag must equal; it beats the configuration's key (config.py)."""
+    """Return the logical cores: the runtime's variable, equal to the compiler's flag, takes precedence over the key."""
     given = {name: variables[name] for name in LNC_VARIABLES if name in variables}
     given |= {f"{CC_FLAGS} {name}": flags[name] for name in LNC_FLAGS if name in flags}
     numbers = {name: require_lnc_number(_number(name, text), name) for name, text in given.items()}
@@ -145,7 +145,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _cache(flags: Mapping[str, str], variables: Mapping[str, str]) -> tuple[dict[str, Implied], tuple[str, ...]]:
-    """Compiled kernels are this server's compiled graphs. --cache_dir beats the variable."""
+    """Return the kernel cache that Neuron's compile cache implies. --cache_dir takes precedence over the variable."""
     source = f"{CC_FLAGS} {CACHE_FLAG}" if flags.get(CACHE_FLAG) else CACHE_URL
     url = flags.get(CACHE_FLAG) or variables.get(CACHE_URL)
     if not url:
@@ -157,7 +157,7 @@ def _cache(flags: Mapping[str, str], variables: Mapping[str, str]) -> tuple[dict
 
 
 def _notices(flags: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
-    """What is set and changes nothing."""
+    """Lines about flags and variables that have no effect."""
     others = [name for name in flags if name not in (*LNC_FLAGS, CACHE_FLAG)]
     for names, what in (
         ([name for name in others if name in COMPILER_FLAGS], "without effect here"),

@@ -9,21 +9,21 @@ from neuronserve.server.settings.base import Settings
 
 
 class PoolingSettings(Settings):
-    """How a text becomes a vector, over what the model's files say."""
+    """Pooling and normalization, over the model's files."""
 
     pooling: Literal["auto"] | PoolingMode = Field(
-        "auto", description="how the states of tokens become a vector; auto is as modules.json has it, else mean"
+        "auto", description="pooling of the tokens' states; auto follows modules.json, else mean"
     )
     normalize: Literal["auto", "true", "false"] = Field(
-        "auto", description="vectors of length 1; auto is as modules.json has it, else true"
+        "auto", description="normalize vectors to length 1; auto follows modules.json, else true"
     )
 
     @property
     def pooling_mode(self) -> PoolingMode | None:
-        """None: as the files have it."""
+        """Pooling that was asked for; None follows the files."""
         return None if self.pooling == "auto" else self.pooling
 
     @property
     def normalizes(self) -> bool | None:
-        """None: as the files have it."""
+        """Normalization that was asked for; None follows the files."""
         return None if self.normalize == "auto" else self.normalize == "true"

@@ -1,4 +1,4 @@
-"""The settings of `neuronserve run-batch`."""
+"""Settings of `neuronserve run-batch`."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from pydantic import Field
 
 from neuronserve.server.settings.serve import ServeSettings
 
-OF_HTTP = frozenset(  # without effect where nothing listens
+OF_HTTP = frozenset(  # without effect, because nothing listens
     {"host", "port", "health_port", "api_workers"}
     | {"api_key", "api_key_file", "admin_api_key", "api_keys_file", "public_paths"}
     | {"ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"}
@@ -16,14 +16,14 @@ OF_HTTP = frozenset(  # without effect where nothing listens
 
 
 class RunBatchSettings(ServeSettings):
-    """Settings of `neuronserve run-batch`: those of a server, which answers a file instead of listening."""
+    """Settings of a server that answers a file instead of listening."""
 
     input_file: Path = Field(description="JSON lines with custom_id, url and body, as /v1/batches takes them")
-    output_file: Path = Field(description="file that gets an answer for each line; one that is there is replaced")
+    output_file: Path = Field(description="file of answers, one for each line; an existing file is replaced")
 
     @property
     def _default_data_dir(self) -> None:
-        """Nothing outlives the file that is answered."""
+        """None: a batch of one file stores nothing."""
 
     @property
     def notices(self) -> tuple[str, ...]:

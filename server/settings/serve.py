@@ -1,4 +1,4 @@
-"""The settings of `neuronserve serve`: the engine's, and those of the HTTP server."""
+"""Settings of `neuronserve serve`: the engine's, and the HTTP server's."""
 
 import logging
 import sys
@@ -45,102 +45,109 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
-        1, ge=1, le=64, description="engines, each on tensor_parallel_size cores of its own; other limits are of each"
+        1, ge=1, le=64, description="number of engines, each on tensor_parallel_size cores; other limits are per engine"
     )
     api_workers: int = Field(
-        1, ge=1, le=64, description="processes that answer HTTP, at one port and on the same engines; needs data_dir"
+        1, ge=1, le=64, description="processes that answer HTTP at one port, with shared engines; needs data_dir"
     )
-    runner: RunnerKind = Field(
-        "auto", description="continue texts and encode them, or only encode; auto is as the model's files have it"
-    )
+    runner: RunnerKind = Field("auto", description="generate text, or only encode; auto follows the model's files")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one")
     health_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="second port, whose health probes a process of its own answers (default: none)",
+        description="second port, where a separate process answers health probes (default: none)",
     )
-    served_model_name: Texts = Field((), description="name clients use for the model; may be repeated")
+    served_model_name: Texts = Field((), description="name of the model for clients; repeatable")
     tokenizer: str | None = Field(None, description="directory with the tokenizer files (default: the model's)")
-    engine_mode: EngineMode = Field("process", description="run the engine in its own process, or in a thread")
+    engine_mode: EngineMode = Field(
+        "process", description="run the engine in its own process, or in a thread (for tests)"
+    )
     chat_template: str | None = Field(None, description="file with a chat template, or the template itself")
     allow_runtime_lora_updating: CliToggleFlag[bool] = Field(
         False,
-        description="let clients load and unload LoRA adapters from directories of this host; implies enable_lora",
+        description="let clients load and unload LoRA adapters from this host's directories; implies enable_lora",
     )
     trust_request_chat_template: CliToggleFlag[bool] = Field(
         False, description="render the chat_template of a request, in a limited process"
     )
     console: bool = Field(True, description="serve a console for browsers at /")
-    allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
+    allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; repeatable")
     allowed_hosts: Texts = Field(
         (),
-        description="name in Host that requests may have beside localhost and IP addresses, * for any; may be repeated "
+        description="name allowed in Host beside localhost and IP addresses, * for any; repeatable "
         "(default: none on a loopback address, else any)",
     )
     kept_kv_cache_gib: float | None = Field(
-        None, ge=0, le=1_000_000, description="KV blocks that outlive an engine (default: 0.25 where copies are cheap)"
+        None,
+        ge=0,
+        le=1_000_000,
+        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where copies are cheap)",
     )
     host_memory_gib: float | None = Field(
-        None, gt=0, le=1_000_000, description="memory of the host that the server may take (default: what is free)"
+        None, gt=0, le=1_000_000, description="GiB of host memory that the server may use (default: all free memory)"
     )
     max_queue_delay: float | None = Field(
-        None, gt=0, le=86400, description="seconds; a request that would wait longer for its place gets a 429"
+        None, gt=0, le=86400, description="seconds; a request that would wait longer gets a 429"
     )
     ttft_slo_ms: float | None = Field(
-        None, gt=0, le=86_400_000, description="one whose first token would come later gets a 429 (default: never)"
+        None,
+        gt=0,
+        le=86_400_000,
+        description="milliseconds; a request whose first token would come later gets a 429 (default: none)",
     )
-    shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
+    shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds that running requests get after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     data_dir: File = Field(
         None,
         description="directory for responses, files and batches; '' keeps responses in memory, without batches "
         "(default: neuronserve/PORT under XDG_DATA_HOME or ~/.local/share; '' with --port 0)",
     )
-    max_stored_responses: int = Field(10_000, ge=0, le=10_000_000, description="responses of /v1/responses to keep")
+    max_stored_responses: int = Field(10_000, ge=0, le=10_000_000, description="most stored responses of /v1/responses")
     max_file_bytes: int = Field(200 * 2**20, ge=1024, le=2**34, description="largest file of /v1/files")
-    max_data_bytes: int = Field(10 * 2**30, ge=1024, le=2**50, description="bytes that files may take together")
-    max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
+    max_data_bytes: int = Field(10 * 2**30, ge=1024, le=2**50, description="most bytes of all files")
+    max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token in logprobs")
     enable_tokenizer_info_endpoint: CliToggleFlag[bool] = Field(
         False, description="serve the tokenizer's configuration and the chat template at /tokenizer_info"
     )
     enable_per_request_metrics: CliToggleFlag[bool] = Field(
-        False, description="answers say how long they took, in `metrics`, as vLLM's do"
+        False, description="add `metrics` with times to answers, as vLLM does"
     )
     context_overflow: ContextOverflow = Field(
-        "refuse", description="max_tokens beyond the context that is left: cut it, or refuse the request"
+        "refuse", description="clip max_tokens to the remaining context, or refuse the request"
     )
-    enable_auto_tool_choice: bool = Field(True, description="let the model decide whether to call a tool it is given")
+    enable_auto_tool_choice: bool = Field(True, description="let the model decide whether to call a tool")
     tool_call_parser: ToolCallParser = Field(
-        "auto", description="form in which the model writes tool calls; auto is as the chat template has it"
+        "auto", description="format of the model's tool calls; auto follows the chat template"
     )
     reasoning_parser: ReasoningParser = Field(
-        "auto", description="form in which the model writes its reasoning; auto is as the chat template has it"
+        "auto", description="format of the model's reasoning; auto follows the chat template"
     )
-    ready_file: File = Field(
-        None, description="file that says where the server is, as JSON, from when it is ready until it ends"
-    )
-    log_format: LogFormat = Field("text", description="lines to read, or one JSON object a line")
-    disable_access_log: CliToggleFlag[bool] = Field(False, description="write no line per request")
-    disable_log_stats: CliToggleFlag[bool] = Field(False, description="write no line about throughput; /metrics stays")
+    ready_file: File = Field(None, description="JSON file with the server's address, present while the server is ready")
+    log_format: LogFormat = Field("text", description="text lines, or one JSON object a line")
+    disable_access_log: CliToggleFlag[bool] = Field(False, description="log no line per request")
+    disable_log_stats: CliToggleFlag[bool] = Field(False, description="log no lines about throughput; /metrics stays")
     log_stats_interval: float = Field(10, gt=0, le=86400, description="seconds between lines about throughput")
-    price_basis: PriceBasis = Field("on_demand", description="price of the catalogue that modelled time is charged by")
+    price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to charge modelled time at")
     usd_per_hour: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="price of the whole instance instead (default: the catalogue's)"
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="price of the whole instance in dollars an hour (default: the catalogue's)",
     )
     trace_dir: str | None = Field(
-        None, description="directory for traces of the device, started and stopped over HTTP (default: no tracing)"
+        None, description="directory of device traces, which are started and stopped over HTTP (default: no tracing)"
     )
     otlp_traces_endpoint: str | None = Field(
         None, pattern="^https?://", description="OTLP collector for OpenTelemetry traces (default: none)"
     )
     otlp_traces_protocol: OtlpProtocol | None = Field(
-        None, description="how to speak with it (default: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, else grpc)"
+        None, description="protocol of the collector (default: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, else grpc)"
     )
 
     def put_in_force(self) -> None:
-        """Also the log, and the system's limit of open files. Raises StartError when that is too small to serve."""
+        """Set up the log and the limit of open files too. Raises StartError if the limit is too small to serve."""
         super().put_in_force()
         log_to_stderr(self.log_level, self.log_format, not self.disable_access_log)
         for name in sorted(self.model_fields_set):
@@ -161,7 +168,7 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
 
     @property
     def _max_open(self) -> int:
-        """Sequences that can be open at once, with connections left for probes."""
+        """Most open sequences, with connections left for probes."""
         return max_connections(self.data_parallel_size) * 15 // 16
 
     @model_validator(mode="after")
@@ -198,28 +205,28 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The names clients may use, the first of which is written into answers."""
+        """Names of the model for clients; answers carry the first."""
         if self.served_model_name:
             return self.served_model_name
         return (self.model if self.model != str(DEFAULT_MODEL) else "default",)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What is in use of that which a real part's software may lack, named as in device/support.json."""
+        """Features in use that a real accelerator's software may lack, named as in device/support.json."""
         batching = self.batching or self.serving_stack.batching
         used = {"prefix_caching": self.enable_prefix_caching, "chunked_prefill": batching == "continuous"}
         return tuple(name for name, is_used in used.items() if is_used)
 
     def require_price(self) -> None:
-        """Raises DeviceError when a price was asked for that the catalogue does not have.
+        """Raise DeviceError if the requested price is not in the catalogue.
 
-        Otherwise a part without a known price is served too, and nothing is charged in dollars.
+        Without a request an instance of unknown price is served too, and nothing is charged in dollars.
         """
         if self.usd_per_hour is None and (self.price_basis != "on_demand" or self.region != DEFAULT_REGION):
             instance(self.device).price(self.price_basis)
 
     def engine_config(self, model_path: Path) -> EngineConfig:
-        """The engine's slice, with the tokenizer that grammars are followed with."""
+        """Return the engine's configuration, with the tokenizer that grammars need."""
         trace = TraceConfig(self.trace_dir)
         most = min(self.max_num_queued_reqs, self._max_open)
         engine = super().engine_config(model_path)
@@ -262,7 +269,7 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
 
     @property
     def _default_data_dir(self) -> Path | None:
-        """One for each port, so that two servers of a user have their own; none for a port that is not known before."""
+        """Directory by port, so that two servers of a user do not share one; None if the port is not known yet."""
         is_wanted = "data_dir" not in self.model_fields_set and self.port
         return data_home() / "neuronserve" / str(self.port) if is_wanted else None
 
@@ -272,7 +279,7 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
         return ()
 
     def api_config(self, model_path: Path) -> ApiConfig:
-        """The API's slice."""
+        """Return the API's configuration."""
         return slice_of(
             ApiConfig,
             self,

@@ -1,6 +1,6 @@
-"""Where settings come from: argv over `NEURONSERVE_*` environment over the YAML file of --config, by pydantic-settings.
+"""Sources of settings, by precedence: argv, `NEURONSERVE_*` variables, the YAML file of --config.
 
-The only file that reads the environment. Knows no setting by itself.
+The only file that reads the environment. It knows no setting by name.
 """
 
 import os
@@ -29,7 +29,7 @@ METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
 def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser | None = None) -> Kind:
-    """Settle argv, environment and YAML file. Raises SettingsError, which names the source, value and limit.
+    """Merge argv, environment and YAML file. Raises SettingsError, which names the source, value and limit.
 
     `parser` prints the help and refuses flags in its own way.
     """
@@ -62,14 +62,14 @@ def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser 
 
 
 def names(kind: type[Settings]) -> dict[str, FieldInfo]:
-    """The settings by the names that users know them by, with underscores."""
+    """Return the settings by their public names, with underscores."""
     return {str(field.validation_alias or name): field for name, field in kind.model_fields.items()}
 
 
 def misspelt_variables(kind: type[Settings]) -> dict[str, str]:
-    """Variables of the environment that are near a setting without being one: name and setting in lower case.
+    """Return environment variables that resemble a setting, as {name: setting} in lower case.
 
-    Others with our prefix are left alone: Kubernetes sets some beside a Service of our name.
+    Other variables with our prefix are ignored: Kubernetes sets some beside a Service of our name.
     """
     known = names(kind)
     given = [name.removeprefix(ENV_PREFIX).lower() for name in os.environ if name.startswith(ENV_PREFIX)]
@@ -78,7 +78,7 @@ def misspelt_variables(kind: type[Settings]) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Lists in one order, for comparison."""
+    """Return lists in one order, for comparison."""
     return sorted(value) if isinstance(value, tuple) else value
 
 
@@ -151,7 +151,7 @@ def _add_argument(
 
 
 def _leaves(annotation: Any) -> list[Any]:
-    """The types, or the choices, that an annotation comes down to."""
+    """Return the types or choices at the leaves of an annotation."""
     parts = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
     return [leaf for part in parts if part not in (NoneType, ...) for leaf in _leaves(part)] or [annotation]
 
@@ -169,13 +169,13 @@ def _flag(name: str) -> str:
 
 
 def _nearest(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
-    """What a misspelt name was probably meant to be."""
+    """Return a suggestion for a misspelt name."""
     near = get_close_matches(name, list(known), 1)
     return f" (did you mean {spell(near[0])}?)" if near else ""
 
 
 def _environment(kind: type[Settings]) -> dict[str, Any]:
-    """The fields set in the environment. Kubernetes sets NEURONSERVE_PORT=tcp://... beside a Service of our name."""
+    """Return the fields set in the environment, without the NEURONSERVE_PORT=tcp://... of Kubernetes Services."""
     values = EnvSettingsSource(kind)()
     if str(values.get("port", "")).startswith("tcp://"):
         del values["port"]
@@ -204,7 +204,7 @@ def _config_file(path: str) -> dict[str, Any]:
 
 
 def _complaint(kind: type[Settings], name: str, error: Any) -> str:
-    """What is wrong, the value that was given and the limit, in one line."""
+    """Return the problem, the value and the limit in one line."""
     if error["type"] == "extra_forbidden":
         return f"there is no such setting{_nearest(name, names(kind))}"
     message = str(error["msg"]).removeprefix("Value error, ").split(", unable to")[0].split(" after validation")[0]
@@ -213,7 +213,7 @@ def _complaint(kind: type[Settings], name: str, error: Any) -> str:
 
 
 def traces_protocol(asked: str | None) -> str:
-    """How spans are sent: as asked, as OpenTelemetry's own variables say, else grpc. Raises SettingsError."""
+    """Return the OTLP protocol: the given one, that of OpenTelemetry's variables, else grpc. Raises SettingsError."""
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         value = asked or os.environ.get(name)
         if value in {"grpc", "http/protobuf"}:
@@ -236,18 +236,18 @@ def neuron_variables() -> dict[str, str]:
 
 
 def process_environment() -> dict[str, str]:
-    """All variables, for a command of the user's own that is run with them; without what our own start has added."""
+    """Return all variables without those that the start of this command has added, for a user's own command."""
     added = {"PYTHONSAFEPATH": "neuronserve", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
     return {name: value for name, value in os.environ.items() if added.get(name) != value}
 
 
 def cache_home() -> Path:
-    """Where this user's caches are (XDG base directory specification)."""
+    """Directory of this user's caches (XDG base directory specification)."""
     return _user_directory("XDG_CACHE_HOME", ".cache")
 
 
 def data_home() -> Path:
-    """Where this user's data is (XDG base directory specification)."""
+    """Directory of this user's data (XDG base directory specification)."""
     return _user_directory("XDG_DATA_HOME", ".local/share")
 
 
@@ -259,5 +259,5 @@ def _user_directory(variable: str, default: str) -> Path:
 
 
 def default_kernel_cache() -> str:
-    """Directory of compiled kernels where none is named."""
+    """Default directory of compiled kernels."""
     return str(cache_home() / "neuronserve" / "kernels")

@@ -10,12 +10,14 @@ from neuronserve.server.settings.base import File, Settings
 
 
 class TlsSettings(Settings):
-    """The server's certificate, and those of clients."""
+    """Certificates of the server and of clients."""
 
-    ssl_certfile: File = Field(None, description="PEM file with the server's certificate and its chain: serve HTTPS")
-    ssl_keyfile: File = Field(None, description="PEM file with its private key (default: in the same file)")
-    ssl_ca_certs: File = Field(None, description="PEM file of the authorities whose clients' certificates are taken")
-    ssl_cert_reqs: int = Field(0, ge=0, le=2, description="clients' certificates: 0 none, 1 if they have one, 2 always")
+    ssl_certfile: File = Field(None, description="PEM file of the server's certificate chain; enables HTTPS")
+    ssl_keyfile: File = Field(None, description="PEM file of the private key (default: the certificate's file)")
+    ssl_ca_certs: File = Field(None, description="PEM file of the authorities that sign clients' certificates")
+    ssl_cert_reqs: int = Field(
+        0, ge=0, le=2, description="clients' certificates: 0 not requested, 1 optional, 2 required"
+    )
 
     @model_validator(mode="after")
     def _has_certificate(self) -> Self:
@@ -27,12 +29,12 @@ class TlsSettings(Settings):
         if self.ssl_certfile is None and (name := next((name for name, value in others.items() if value), None)):
             raise ValueError(f"--{name.replace('_', '-')} needs --ssl-certfile")
         if self.ssl_cert_reqs and self.ssl_ca_certs is None:
-            raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: whose certificates are taken?")
+            raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs, the authorities to trust")
         return self
 
     @property
     def tls_config(self) -> TlsConfig | None:
-        """None: plain HTTP."""
+        """Certificates; None for plain HTTP."""
         if self.ssl_certfile is None:
             return None
         return TlsConfig(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, ssl.VerifyMode(self.ssl_cert_reqs))
