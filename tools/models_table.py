@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neuronserve.server.models.families import FAMILIES
+from neuronserve.server.models.layer import NetworkSpec
 from neuronserve.server.models.public import PublicModel, models
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
@@ -39,13 +40,15 @@ def _size(number: int) -> str:
 
 
 def _feed_forward(spec: ModelSpec) -> str:
-    if not spec.num_experts:
-        return str(spec.intermediate_size)
-    parts = [f"{spec.experts_per_token} of {spec.num_experts} x {spec.intermediate_size}"]
-    if spec.shared_intermediate_size:
-        parts.append(f"shared {spec.shared_intermediate_size}")
-    if spec.expert_layers:
-        parts.append(f"{spec.expert_layers.count(False)} layers {spec.dense_intermediate_size}")
+    experts = spec.experts
+    dense = [layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, NetworkSpec)]
+    if experts is None:
+        return str(dense[0].size)
+    parts = [f"{experts.per_token} of {experts.count} x {experts.expert.size}"]
+    if experts.shared is not None:
+        parts.append(f"shared {experts.shared.size}")
+    if dense:
+        parts.append(f"{len(dense)} layers {dense[0].size}")
     return ", ".join(parts)
 
 

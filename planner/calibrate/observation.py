@@ -18,8 +18,10 @@ from neuronserve.server.cost.work import Runtime, StepWork, Work
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
 from neuronserve.server.models.public import known_model
-from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.sizes import DecoderSizes
+from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, StackSpec
 
 SMALLEST_BUCKET = 128  # NxD Inference feature-guide.rst: powers of two from 128
 CONTINUOUS_SDK = 17  # optimum-neuron batches continuously since the releases built on 2.17
@@ -29,9 +31,6 @@ PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by th
 COARSE_MS = 1000.0  # readings rounded to 0.1 s are used from here on: rounding is at most 5 %
 STATIC = "static batch"  # the arrival of rows whose prompts come together
 MS = 1e-3
-
-# Fields of a known model that the cost model reads and no column of the published file holds.
-UNSTATED = ("is_gated", "expert_layers", "dense_intermediate_size", "shared_intermediate_size", "has_attention_gate")
 
 
 class Unusable(Exception):
@@ -83,17 +82,34 @@ def shape_of(row: PublishedRow) -> ModelSpec:
     if bool(experts["num_experts"]) != bool(experts["experts_per_token"]):
         raise Unusable("only one of n_experts and experts_per_token is stated")
     sizes: dict[str, Any] = {field: counts[name] for name, field in SHAPE.items()}
-    shape = ModelSpec("", **sizes, **experts, max_position=0)
+    shape = DecoderSizes(**sizes, **experts)
     params_b = row.measures.get("params_b")
     if not params_b:
-        return shape
-    return min((shape, replace(shape, is_gated=False)), key=lambda model: size_error(model, params_b))
+        return shape.spec()
+    candidates = shape.spec(), replace(shape, is_gated=False).spec()
+    return min(candidates, key=lambda model: size_error(model, params_b))
 
 
 def _bare(model: ModelSpec) -> ModelSpec:
-    """The fields that the cost model reads, so that rows which agree in them count as one model."""
-    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), *UNSTATED)}
-    return ModelSpec("", **sizes, max_position=0)
+    """Return the model with what the cost model reads alone, so that rows which agree in it count as one model."""
+    layers = tuple(LayerSpec(_bare_attention(layer.mixer), _bare_ffn(layer.feed_forward)) for layer in model.layers)
+    stack = StackSpec("decoder", model.hidden_size, EmbeddingSpec(model.vocab_size, model.hidden_size), layers)
+    return ModelSpec("", (stack,), 0, HeadSpec())
+
+
+def _bare_attention(spec: AttentionSpec) -> AttentionSpec:
+    return AttentionSpec(spec.num_heads, spec.num_kv_heads, spec.head_dim, has_gate=spec.has_gate)
+
+
+def _bare_ffn(spec: FeedForward) -> FeedForward:
+    if isinstance(spec, ExpertsSpec):
+        shared = None if spec.shared is None else _bare_network(spec.shared)
+        return ExpertsSpec(spec.count, spec.per_token, _bare_network(spec.expert), shared)
+    return _bare_network(spec)
+
+
+def _bare_network(spec: NetworkSpec) -> NetworkSpec:
+    return NetworkSpec(spec.size, is_gated=spec.is_gated)
 
 
 def size_error(model: ModelSpec, params_b: float) -> float:
@@ -158,7 +174,7 @@ class Setup:
     def group(self, kind: str) -> str:
         """Group of errors, such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
         part = self.row.texts["instance"].split(".")[0].removesuffix("n")
-        arch = "moe" if self.shape.num_experts else "dense"
+        arch = "moe" if self.shape.experts else "dense"
         return f"{kind}_{part}" if part == "trn1" and arch == "dense" else f"{kind}_{arch}_{part}"
 
     def prompts(self) -> int:
@@ -171,7 +187,7 @@ class Setup:
     def observation(self, phase: Phase, milliseconds: float, work: Work, positions: int) -> Observation:
         batch = self.batch if phase == "decode" else self.prompts()
         source, tp = self.row.texts["source_group"], self.work.core.tp
-        width, has_experts = self.work.weight_bytes, bool(self.shape.num_experts)
+        width, has_experts = self.work.weight_bytes, self.shape.experts is not None
         billions = matrix_billions(self.shape)
         return Observation(
             row_id=self.row.row_id,

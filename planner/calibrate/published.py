@@ -20,7 +20,7 @@ LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_f
 OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes")  # a table may have none of them
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
-SHAPE = {  # columns, and the fields of ModelSpec that they are
+SHAPE = {  # columns, and the fields of DecoderSizes that they are
     "n_layers": "num_layers",
     "hidden_size": "hidden_size",
     "n_heads": "num_heads",

@@ -100,7 +100,7 @@ class ServingRow:
         part = row.texts["instance"].split(".")[0].removesuffix("n")
         return cls(
             row=row,
-            group=f"moe_{part}" if setup.shape.num_experts else part,
+            group=f"moe_{part}" if setup.shape.experts else part,
             model=CostModel(calibration, setup.work, setup.part),
             shape=setup.shape,
             test=test,

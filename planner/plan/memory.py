@@ -5,7 +5,7 @@ The formulas are there; here each degree, weight type and batch is computed once
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from neuronserve.planner.plan.options import Buckets, PlanOptions
 from neuronserve.planner.plan.weight_types import QUANTIZATION, WeightDtype
@@ -74,4 +74,4 @@ class Memory:
 
 
 def _longest_stage(model: ModelSpec, stages: int) -> ModelSpec:
-    return replace(model, num_layers=max(stage_layers(model.num_layers, stages)))
+    return model.with_layers(model.layers[: max(stage_layers(model.num_layers, stages))])

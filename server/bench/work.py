@@ -10,7 +10,8 @@ from neuronserve.server.placement.shard import ShardSpec
 
 def chosen_share(model: ModelSpec, num_tokens: int) -> float:
     """Share of a layer's experts that `num_tokens` tokens go to: of one exactly, of several if all are as likely."""
-    return 1 - (1 - model.experts_per_token / model.num_experts) ** num_tokens
+    experts = model.experts
+    return 1.0 if experts is None else 1 - (1 - experts.per_token / experts.count) ** num_tokens
 
 
 def weight_bytes_per_step(engine: LoadedEngine, batch: int) -> float:
@@ -26,7 +27,7 @@ def weight_bytes_per_step(engine: LoadedEngine, batch: int) -> float:
 def cache_bytes_per_step(engine: LoadedEngine, batch: int, num_tokens: int) -> int:
     """Bytes of keys and values that a decode step of `batch` sequences of `num_tokens` tokens reads, over all cores."""
     model, cache, kv = engine.spec, engine.cache, engine.kv
-    seen = sum(num_tokens - model.span(layer).num_behind(num_tokens - 1) for layer in range(model.num_layers))
+    seen = sum(num_tokens - layer.mixer.span.num_behind(num_tokens - 1) for layer in model.layers)
     slots = cache.num_blocks * cache.block_size  # tokens of which a core has K and V of one layer
     return batch * len(kv.shards) * seen * 2 * kv.tensor_bytes // slots
 

@@ -138,10 +138,10 @@ def compile_time(model: ModelSpec, tp: int, graphs: int) -> CompileTime:
     """A cold compilation of `graphs` graphs of `model` for `tp` cores."""
     fit, per_core = rule(), num_params(model) / 1e9 / tp
     two, more = fit.seconds(model.num_layers, per_core), graphs / 2
-    low, high = fit.mixtures if model.num_experts else fit.dense
+    low, high = fit.mixtures if model.experts else fit.dense
     basis = "rough"
-    kind = "mixtures" if model.num_experts else "dense models"
-    group = [row for row in ROWS if row.is_mixture == bool(model.num_experts)]
+    kind = "mixtures" if model.experts else "dense models"
+    group = [row for row in ROWS if row.is_mixture == (model.experts is not None)]
     if not min(row.billions for row in group) <= per_core * tp <= max(row.billions for row in group):
         basis = "beyond all that was measured"
     nearest = min(group, key=lambda row: abs(math.log(two / fit.seconds(row.layers, row.per_core))))

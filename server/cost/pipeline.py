@@ -36,6 +36,12 @@ class PipelineCost:
     extrapolated: str
 
 
+def _stage(model: ModelSpec, first: int, end: int) -> ModelSpec:
+    """Return the layers from `first` to before `end`, with a vocabulary on the last stage alone."""
+    stage = model.with_layers(model.layers[first:end])
+    return stage if end == model.num_layers else stage.with_vocabulary(0)
+
+
 def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage: as even as can be, the longer ones first, since the last has the output layer too.
 
@@ -85,17 +91,8 @@ class PipelineModel:
                 f"pipeline_parallel_size is {stages}: {place.name} take as many stages of {tp} cores each"
             )
         layers = stage_layers(model.num_layers, stages)
-        uniform = replace(model, windows=(), ropes=())  # nothing that the cost model knows of
         starts = (sum(layers[:stage]) for stage in range(stages))
-        parts = [
-            replace(
-                uniform,
-                num_layers=count,
-                expert_layers=model.expert_layers[start : start + count],
-                vocab_size=model.vocab_size if start + count == model.num_layers else 0,
-            )
-            for start, count in zip(starts, layers, strict=True)
-        ]
+        parts = [_stage(model, start, start + count) for start, count in zip(starts, layers, strict=True)]
         known = {part: CostModel.of(part, instance, tp, runtime, calibration) for part in parts}
         return cls(tuple(known[part] for part in parts), model, place)
 

@@ -19,7 +19,8 @@ from neuronserve.server.device.hbm import Buffer, give_back
 from neuronserve.server.device.layout import FLOAT32_BYTES
 from neuronserve.server.engine.expert_buffers import ExpertBuffers
 from neuronserve.server.engine.rope_tables import fill_rope_tables
-from neuronserve.server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
+from neuronserve.server.models.layer import RopeSpec, TemperatureSpec
+from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.footprint import ServingShape
 from neuronserve.server.placement.host_footprint import ActivationSizes
 from neuronserve.server.placement.kv_groups import KVPlace
@@ -133,7 +134,7 @@ class ConstantTables:
         """Raises HostMemoryError when the host cannot map the tables."""
         self.ropes = {rope: _rope_table(cores[0], rope, spec.head_dim, num_positions) for rope in spec.distinct_ropes}
         self.temperatures = {t: _temperatures(cores[0], t, num_positions) for t in spec.temperatures}
-        self.ones = _ones(cores[0], spec.head_dim) if spec.has_plain_qk_norm else None
+        self.ones = _ones(cores[0], spec.head_dim) if "unweighted" in spec.qk_norms else None
         self.groups = tuple(_head_groups(core, shard.q_per_kv(core.index)) for core in cores)
 
 
@@ -194,7 +195,8 @@ class ActivationBuffers:
         self.activated = _on_each(cores, "activated", sizes.activated)
         self.activated_panels = _on_each(cores, "activated panels", sizes.activated_panels)
         self.row_scales = _on_each(cores, "row scales", sizes.row_scales)
-        self.experts = ExpertBuffers(cores, sizes.experts, spec.experts_per_token) if sizes.experts else None
+        experts = spec.experts
+        self.experts = ExpertBuffers(cores, sizes.experts, experts.per_token) if sizes.experts and experts else None
 
     def logits_array(self) -> npt.NDArray[np.float32]:
         """The logits of the last step, [samples, padded vocabulary]; overwritten by the next."""

@@ -115,7 +115,7 @@ class _Lowering:
         self._shared = shared_kernels(placement.dtype, head_dim, block_size, placement.isa, kv_dtype, is_causal)
         self._num_cores = len(placement.cores)
         self._width = self._buffers.widths.hidden
-        self._program = Program(placement.spec.kind, (placement, adapters))
+        self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = Stream(placement, self._program, self._operands)
         self._leaves = _Leaves()

@@ -135,7 +135,7 @@ class Operands:
             scratch_stride=buffers.sizes.worker_scratch,
             width=buffers.widths.hidden,
             size=self._spec.hidden_size,
-            eps=float_bits(self._spec.rms_norm_eps),
+            eps=float_bits(self._spec.stack.norm.eps),
             rows_field=STEP.num_tokens,
             index_field=0,
         )

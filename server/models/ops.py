@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from neuronserve.server.models.spec import Activation, RopeSpec, Routing, TemperatureSpec
+from neuronserve.server.models.layer import Activation, RopeSpec, Routing, TemperatureSpec
 
 AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts", "rows"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,6 @@ TEST_VOCABULARY = 32_000
 TEST_SHAPES = {"qwen-0.5b": "Qwen/Qwen2.5-0.5B-Instruct", "llama-1b": "meta-llama/Llama-3.2-1B"}
 
 NAMED: dict[str, ModelSpec] = {
-    **{name: replace(_spec(hub_id), vocab_size=TEST_VOCABULARY) for name, hub_id in TEST_SHAPES.items()},
+    **{name: _spec(hub_id).with_vocabulary(TEST_VOCABULARY) for name, hub_id in TEST_SHAPES.items()},
     **{name: _spec(hub_id) for name, hub_id in SHORT_NAMES.items()},
 }

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from neuronserve.server.models.config_values import ConfigError, Positions, Values, read_record, refuse
-from neuronserve.server.models.spec import RopeKind, RopeSpec
+from neuronserve.server.models.layer import RopeKind, RopeSpec
 from neuronserve.server.typed_json import shown
 
 DEFAULT_THETA = 10_000.0

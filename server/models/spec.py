@@ -1,177 +1,188 @@
-"""The dimensions and options of one transformer, decoder or encoder: all that is needed to size, cost and build it."""
+"""What a model is made of, as nested records: all that is needed to size, price and build it.
+
+A model has stacks; a stack has an input, a stream of vectors, and layers (`layer.py`). `families/` fill these records
+from a config.json, and `decoder.py` makes the graph of them. An input of vectors is one more record in `Input`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from neuronserve.server.config import AttentionSpan
+from neuronserve.server.models.layer import (
+    AttentionSpec,
+    ExpertsSpec,
+    LayerSpec,
+    NetworkSpec,
+    QKNorm,
+    RopeSpec,
+    TemperatureSpec,
+)
 from neuronserve.server.models.names import LLAMA, Names
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]
-Routing = Literal["softmax", "softmax_of_chosen", "sigmoid"]
-ModelKind = Literal["decoder", "encoder"]
+StackKind = Literal["decoder", "encoder"]
 NormKind = Literal["rms", "layer", "layer_no_bias"]
 
 
 @dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """Rotary embedding: base, and the scaling of its frequencies (names as in Hugging Face configs)."""
+class EmbeddingSpec:
+    """An input of token ids: rows of tables, which are added up and normed."""
 
-    theta: float = 10_000.0
-    kind: RopeKind = "default"
-    factor: float = 1.0
-    original_max_position: int = 0
-    low_freq_factor: float = 1.0  # llama3
-    high_freq_factor: float = 4.0  # llama3
-    beta_fast: float = 32.0  # yarn
-    beta_slow: float = 1.0  # yarn
-    attention_factor: float = 1.0  # yarn, longrope: scales cos and sin
-    truncate: bool = True  # yarn: round the correction range to whole dimensions
-    short_factors: tuple[float, ...] = ()  # longrope: of each pair, for contexts up to original_max_position
-    long_factors: tuple[float, ...] = ()  # longrope: of each pair, for longer ones
-    partial_factor: float = 1.0  # of a head's elements, the first, are rotated
-    is_interleaved: bool = False  # pairs that are turned are neighbours
+    vocab_size: int
+    size: int  # elements of a row, which is projected to the stream's size where that is another
+    scale: float = 1.0
+    num_positions: int = 0  # rows of learned positions; 0 = none
+    first_position: int = 0  # row of a text's first token
+    num_token_types: int = 0  # rows of learned token types; 0 = none
+    has_norm: bool = False
 
-    def rotary_dim(self, head_dim: int) -> int:
-        """How many elements of a head of `head_dim` are rotated."""
-        return int(head_dim * self.partial_factor)
+
+Input = EmbeddingSpec
 
 
 @dataclass(frozen=True, slots=True)
-class TemperatureSpec:
-    """Queries times 1 + scale * log(1 + floor((position + shift) / floor)): sharper, the longer the text is."""
+class NormSpec:
+    """Norms of a stack."""
 
-    scale: float
-    floor: int  # tokens
-    shift: int
-    is_of_rotated: bool = False  # of layers that are rotated, instead of those that are not
+    kind: NormKind = "rms"
+    eps: float = 1e-6
+    offset: float = 0.0  # added to the weights of norms: some checkpoints store w of (1 + w)
+
+
+@dataclass(frozen=True, slots=True)
+class StackSpec:
+    """Layers one after the other over one stream of vectors."""
+
+    kind: StackKind  # tokens of an encoder attend to both sides
+    hidden_size: int
+    input: Input
+    layers: tuple[LayerSpec, ...]
+    norm: NormSpec = NormSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSpec:
+    """The output layer over the vocabulary."""
+
+    is_tied: bool = False  # it has the embedding's tensor
+    has_bias: bool = False
+    scale: float = 1.0  # factor of logits
+    cap: float = 0.0  # logits are held below it by a hyperbolic tangent; 0 = none
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model. families/ read it from a config.json, planned.py for planning alone; decoder.py makes its graph."""
+    """One model. The last of its stacks makes the states that the output layer and pooling read."""
 
     architecture: str
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int  # of one expert where there are several
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
+    stacks: tuple[StackSpec, ...]
     max_position: int
-    rms_norm_eps: float = 1e-6
-    rope: RopeSpec = RopeSpec()
-    ropes: tuple[RopeSpec | None, ...] = ()  # of each layer, None = no rotation; () = `rope` on all
-    windows: tuple[int, ...] = ()  # sliding window of each layer in tokens, 0 = full; () = all full
-    has_qkv_bias: bool = False
-    has_o_bias: bool = False
-    has_qk_norm: bool = False
-    has_post_norms: bool = False  # attention and feed-forward outputs are normed before they are added
-    norm_offset: float = 0.0  # added to the weights of norms: some checkpoints store w of (1 + w)
-    attention_scale: float | None = None  # of scores; None = head_dim ** -0.5
-    embedding_scale: float = 1.0  # embeddings are multiplied by it
-    residual_scale: float = 1.0  # what attention and feed-forward leave is multiplied by it
-    score_cap: float = 0.0  # scores are held below it by a hyperbolic tangent; 0 = none
-    logit_scale: float = 1.0  # logits are multiplied by it
-    logit_cap: float = 0.0  # logits are held below it as scores are
-    has_sinks: bool = False  # each query head has a key without a value, whose score is learned
-    is_chunked: bool = False  # windows are chunks that begin at multiples of their size
-    has_wide_qk_norm: bool = False  # queries and keys are normed over all heads together
-    has_plain_qk_norm: bool = False  # query and key heads of rotated layers are normed, without weights
-    temperature: TemperatureSpec | None = None  # of queries
-    has_layer_qk_norm: bool = False  # each query head and key head has a LayerNorm of its own
-    has_pre_norms: bool = True  # attention and feed-forward read the normed stream
-    activation: Activation = "silu"
-    is_gated: bool = True  # act(gate) * up; otherwise act(up)
-    num_experts: int = 0  # feed-forward networks to choose from in each layer; 0 = one, no choice
-    experts_per_token: int = 0
-    routing: Routing = "softmax_of_chosen"  # what weights of chosen experts are made of: the router's logits
-    weighs_expert_inputs: bool = False  # the weight multiplies what an expert reads, not what it leaves
-    expert_layers: tuple[bool, ...] = ()  # whether each layer has experts; () = all do, where there are experts
-    dense_intermediate_size: int = 0  # of layers without experts, beside others that have them
-    shared_intermediate_size: int = 0  # of the network that every token takes beside its experts; 0 = none
-    has_shared_gate: bool = False  # what that leaves is multiplied with the sigmoid of a projection
-    embedding_size: int = 0  # of embeddings that are projected to the hidden size and back; 0 = that size
-    is_tied: bool = False  # the output layer is the embedding
-    names: Names = LLAMA  # of the checkpoint's tensors, where they are not Llama's
-    # What follows is planned and priced, and not served yet.
-    kind: ModelKind = "decoder"  # an encoder attends to both sides and has no output layer
-    has_output_layer: bool = True  # of a decoder: one that only embeds texts has none
-    has_first_norm: bool = True  # layer 0 norms what attention reads, where layers do
-    num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
-    norm: NormKind = "rms"
-    has_stream_norms: bool = False  # the stream itself is normed after each branch is added (BERT)
-    parallel_norms: int = 0  # norms of attention and feed-forward side by side; 0 = one after the other
-    has_attention_gate: bool = False  # attention's output is multiplied with a projection of its input
-    has_ffn_bias: bool = False  # of feed-forward networks
-    has_router_bias: bool = False
-    has_head_bias: bool = False
-    num_positions: int = 0  # rows of learned positions; 0 = none
-    first_position: int = 0  # the row of a text's first token
-    num_token_types: int = 0  # rows of learned token types; 0 = none
-    has_embedding_norm: bool = False
+    head: HeadSpec | None = None  # None: an encoder, or a decoder that only embeds texts
     has_pooler: bool = False  # a dense layer over the first token
+    names: Names = LLAMA  # of the checkpoint's tensors
+
+    def __hash__(self) -> int:
+        """Hash a few sizes: graphs are looked up by model, and hashing every layer would take longer."""
+        return hash((self.architecture, self.num_layers, self.hidden_size, self.vocab_size, self.max_position))
 
     @property
-    def is_encoder(self) -> bool:
-        """True when a request is one forward pass: no cache and no tokens that follow."""
-        return self.kind == "encoder"
+    def stack(self) -> StackSpec:
+        """The stack whose states are the model's output."""
+        return self.stacks[-1]
+
+    @property
+    def layers(self) -> tuple[LayerSpec, ...]:
+        return self.stack.layers
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.stack.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.stack.input.vocab_size
 
     @property
     def state_size(self) -> int:
         """Elements of a token's last state, which the output layer reads."""
-        return self.embedding_size or self.hidden_size
+        return self.stack.input.size
 
     @property
-    def widest_intermediate(self) -> int:
-        """Size of the largest feed-forward network of a layer."""
-        return max(self.intermediate_size, self.dense_intermediate_size, self.shared_intermediate_size)
-
-    def has_experts(self, layer: int) -> bool:
-        """Whether `layer` chooses among experts."""
-        return bool(self.num_experts) and (not self.expert_layers or self.expert_layers[layer])
-
-    def window(self, layer: int) -> int:
-        """Sliding window of `layer` in tokens, 0 when it attends to everything before it."""
-        return self.windows[layer] if self.windows else 0
-
-    def span(self, layer: int) -> AttentionSpan:
-        """How far `layer` looks back."""
-        window = self.window(layer)
-        return AttentionSpan(window, self.is_chunked and window > 0)
-
-    def layer_rope(self, layer: int) -> RopeSpec | None:
-        """Rotary embedding of `layer`, None when it has none."""
-        return self.ropes[layer] if self.ropes else self.rope
-
-    def layer_temperature(self, layer: int) -> TemperatureSpec | None:
-        """Temperature of the queries of `layer`, None when it has none."""
-        t = self.temperature
-        return None if t is None or t.is_of_rotated != (self.layer_rope(layer) is not None) else t
+    def is_encoder(self) -> bool:
+        """True when a request is one forward pass: no cache and no tokens that follow."""
+        return self.stack.kind == "encoder"
 
     @property
-    def temperatures(self) -> tuple[TemperatureSpec, ...]:
-        """Distinct temperatures, in the order of the layers."""
-        found = (self.layer_temperature(i) for i in range(self.num_layers))
-        return tuple(dict.fromkeys(t for t in found if t is not None))
+    def is_tied(self) -> bool:
+        """True when the output layer has the embedding's tensor."""
+        return self.head is not None and self.head.is_tied
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """Attention of the first layer. Head counts and sizes are the same on all layers."""
+        return self.layers[0].mixer
+
+    @property
+    def num_heads(self) -> int:
+        return self.attention.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.attention.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.attention.head_dim
 
     @property
     def distinct_ropes(self) -> tuple[RopeSpec | None, ...]:
-        """Distinct rotations, in the order of the layers; None = a layer without one."""
-        return tuple(dict.fromkeys(self.ropes or (self.rope,)))
+        """Distinct rotations in the order of the layers; None = a layer without one."""
+        return tuple(dict.fromkeys(layer.mixer.rope for layer in self.layers))
+
+    @property
+    def qk_norms(self) -> frozenset[QKNorm]:
+        """Kinds of norms of query and key heads."""
+        return frozenset(layer.mixer.qk_norm for layer in self.layers)
+
+    @property
+    def temperatures(self) -> tuple[TemperatureSpec, ...]:
+        """Distinct temperatures in the order of the layers."""
+        found = (layer.mixer.temperature for layer in self.layers)
+        return tuple(dict.fromkeys(temperature for temperature in found if temperature is not None))
+
+    @property
+    def experts(self) -> ExpertsSpec | None:
+        """Experts of the first layer that has some, the same on all layers that do. None for a model without."""
+        found = (layer.feed_forward for layer in self.layers)
+        return next((each for each in found if isinstance(each, ExpertsSpec)), None)
+
+    def networks(self) -> Iterator[NetworkSpec]:
+        """Yield the feed-forward networks of all layers, an expert once for all of its layer."""
+        for layer in self.layers:
+            yield from layer.feed_forward.networks
+
+    @property
+    def widest_intermediate(self) -> int:
+        """Size of the largest feed-forward network."""
+        return max(network.size for network in self.networks())
+
+    def with_layers(self, layers: tuple[LayerSpec, ...]) -> ModelSpec:
+        """Return this model with other layers in its last stack."""
+        return self._with_stack(replace(self.stack, layers=layers))
+
+    def with_vocabulary(self, vocab_size: int) -> ModelSpec:
+        """Return this model with another size of the vocabulary."""
+        return self._with_stack(replace(self.stack, input=replace(self.stack.input, vocab_size=vocab_size)))
+
+    def _with_stack(self, stack: StackSpec) -> ModelSpec:
+        return replace(self, stacks=(*self.stacks[:-1], stack))
 
 
 def without_output_layer(spec: ModelSpec) -> ModelSpec:
-    """What of a model makes the last states of its tokens: no output layer, and no pooler."""
-    return replace(
-        spec,
-        has_output_layer=False,
-        is_tied=False,
-        has_head_bias=False,
-        logit_scale=1.0,
-        logit_cap=0.0,
-        has_pooler=False,
-    )
+    """Return the part of a model that makes the last states of its tokens."""
+    return replace(spec, head=None, has_pooler=False)

@@ -141,6 +141,7 @@ def activation_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, num_sa
     the feed-forward network, of every expert that a token goes to; float32 logits, gathered on the core that samples.
     """
     heads = (2 * share.query_heads + 2 * share.kv_heads) * model.head_dim
-    inner = 2 * max(1, model.experts_per_token) * -(-model.widest_intermediate // share.tp)
+    networks = 1 if model.experts is None else model.experts.per_token
+    inner = 2 * networks * -(-model.widest_intermediate // share.tp)
     rows = (3 * model.hidden_size + heads + inner) * DTYPE_BYTES[dtype]
     return num_tokens * rows + num_samples * model.vocab_size * FLOAT32_BYTES

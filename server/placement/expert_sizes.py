@@ -39,21 +39,22 @@ class ExpertSizes:
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ExpertSizes | None:
         """None for a model without experts."""
-        if not model.num_experts:
+        spec = model.experts
+        if spec is None:
             return None
         w, cell = Widths.of(model, shard), shape.cell_bytes
-        tokens, experts = round_up(shape.limits.num_tokens, N_TILE), model.num_experts
-        choices = tokens * model.experts_per_token
+        tokens, experts = round_up(shape.limits.num_tokens, N_TILE), spec.count
+        choices = tokens * spec.per_token
         rows = round_up(choices, GROUP_ROWS) + (GROUP_ROWS - 1) * min(experts, choices)
         rows = round_up(rows, GROUP_ROWS)
-        width = w.ffn(Axis("ffn", model.intermediate_size, is_of_expert=True))
-        router_width = round_up(experts + model.has_shared_gate, N_TILE)
+        width = w.ffn(Axis("ffn", spec.expert.size, is_of_expert=True))
+        router_width = round_up(experts + spec.has_shared_gate, N_TILE)
         return cls(
             router_width=router_width,
             width=width,
             copies=shard.expert_tp,
             read=tokens * w.hidden * FLOAT32_BYTES,
-            weighed=choices * w.hidden * FLOAT32_BYTES if model.weighs_expert_inputs else 0,
+            weighed=choices * w.hidden * FLOAT32_BYTES if spec.weighs_inputs else 0,
             logits=vector_bytes(tokens * router_width),
             choices=choices * INDEX_BYTES,
             weights=vector_bytes(choices),

@@ -13,6 +13,7 @@ from neuronserve.server.device.core import HostUse
 from neuronserve.server.device.hbm import ALIGNMENT
 from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from neuronserve.server.models.decoder import decoder_graph
+from neuronserve.server.models.layer import RopeSpec
 from neuronserve.server.models.ops import (
     Add,
     AddRows,
@@ -25,7 +26,7 @@ from neuronserve.server.models.ops import (
     StreamNorm,
     Vector,
 )
-from neuronserve.server.models.spec import ModelSpec, RopeSpec
+from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.adapters import adapter_bytes
 from neuronserve.server.placement.cache_layout import AttentionSizes, kv_layer_bytes
 from neuronserve.server.placement.core_share import DTYPE_BYTES
@@ -114,12 +115,12 @@ class ActivationSizes:
             hidden=rows * w.hidden * FLOAT32_BYTES,
             normed=rows * w.hidden * (FLOAT32_BYTES if experts else cell),  # a router reads float32
             partial=rows * w.hidden * FLOAT32_BYTES,
-            branches=2 if model.parallel_norms else 1,
+            branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
             other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + model.has_plain_qk_norm * vector_bytes(model.head_dim),
+            + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim),
             head_groups=vector_bytes(2 * shard.kv_heads_per_core),
             worker_scratch=round_up(
                 max(
@@ -137,7 +138,7 @@ class ActivationSizes:
             activated_panels=rows * w.intermediate * cell,
             row_scales=vector_bytes(max(rows, samples)),
             experts=experts,
-            head_squares=vector_bytes(2 * rows * shard.tp * model.has_wide_qk_norm),
+            head_squares=vector_bytes(2 * rows * shard.tp * ("all_heads" in model.qk_norms)),
         )
 
     @property

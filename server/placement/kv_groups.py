@@ -41,8 +41,8 @@ class KVGroups:
         Windows that such a sequence never leaves are none.
         """
         layers: dict[AttentionSpan, list[int]] = {}
-        for i in range(model.num_layers):
-            span = model.span(i)
+        for i, layer in enumerate(model.layers):
+            span = layer.mixer.span
             layers.setdefault(span if span.window < max_model_len else AttentionSpan(), []).append(i)
         together = {_widest(layers): list(range(model.num_layers))}
 

@@ -76,12 +76,9 @@ class ShardSpec:
         Raises DeviceError when `tp` is below 1, or does not divide the experts of an expert-parallel model.
         """
         require_degree(tp)
-        if is_expert_parallel and (model.num_experts == 0 or model.num_experts % tp):
-            what = (
-                f"{model.num_experts} experts in a layer, which do not divide"
-                if model.num_experts
-                else "no experts to divide"
-            )
+        experts = 0 if model.experts is None else model.experts.count
+        if is_expert_parallel and (experts == 0 or experts % tp):
+            what = f"{experts} experts in a layer, which do not divide" if experts else "no experts to divide"
             raise DeviceError(f"enable_expert_parallel: {model.architecture} has {what} over tensor_parallel_size {tp}")
         queries = _assign(model.num_heads, model.num_kv_heads, tp)
         group = model.num_heads // model.num_kv_heads

@@ -16,11 +16,14 @@ from neuronserve.server.checkpoint import checkpoint as checkpoint_module
 from neuronserve.server.checkpoint.checkpoint import Checkpoint
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.models.names import Names
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
+from tests.model_specs import with_attention
 
-SPEC = ModelSpec("Qwen3ForCausalLM", 2, 12, 20, 4, 2, 6, 30, 64, has_qkv_bias=True, has_o_bias=True, has_qk_norm=True)
-TIED = ModelSpec("LlamaForCausalLM", 1, 12, 20, 4, 2, 6, 30, 64, is_tied=True)
+SIZES = DecoderSizes(2, 12, 20, 4, 2, 6, 30)
+SPEC = with_attention(SIZES.spec("Qwen3ForCausalLM", 64), has_qkv_bias=True, has_o_bias=True, qk_norm="head")
+TIED = DecoderSizes(1, 12, 20, 4, 2, 6, 30).spec("LlamaForCausalLM", 64, is_tied=True)
 EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 GATE = "model.layers.0.mlp.gate_proj.weight"
 Tensors = dict[str, np.ndarray]

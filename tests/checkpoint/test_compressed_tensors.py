@@ -24,6 +24,7 @@ from neuronserve.server.engine.load.shard_reader import ShardReader
 from neuronserve.server.errors import CheckpointError, SettingsError
 from neuronserve.server.kernels.matmul.quantize import dequantize_rows, stored_rows
 from neuronserve.server.models.names import LLAMA
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.matrices import packed_shapes
 from neuronserve.server.placement.shard import ShardSpec
@@ -32,8 +33,8 @@ from tests.checkpoint.compressed import Kind, quantization_config, write_both
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
 ASKED = RequestedFormats("bfloat16")
-SPEC = ModelSpec("LlamaForCausalLM", 2, 64, 128, 4, 2, 16, 300, 512)
-TIED = ModelSpec("LlamaForCausalLM", 2, 64, 128, 4, 2, 16, 300, 512, is_tied=True)
+SPEC = DecoderSizes(2, 64, 128, 4, 2, 16, 300).spec("LlamaForCausalLM", 512)
+TIED = DecoderSizes(2, 64, 128, 4, 2, 16, 300).spec("LlamaForCausalLM", 512, is_tied=True)
 Q0 = "model.layers.0.self_attn.q_proj"
 Edit = Callable[[Any], object]
 

@@ -17,9 +17,14 @@ from neuronserve.server.checkpoint.model_config import MAX_CONFIG_BYTES, read_mo
 from neuronserve.server.config import AttentionSpan
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.models.families import FAMILIES, own_keys
-from neuronserve.server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
+from neuronserve.server.models.layer import ExpertsSpec, NetworkSpec, RopeSpec, TemperatureSpec
+from neuronserve.server.models.sizes import DecoderSizes
+from neuronserve.server.models.spec import HeadSpec, ModelSpec, NormSpec
 from neuronserve.server.models.tensors import tensor_shapes
+from tests.model_specs import experts_of, network_of, windows_of, with_attention, with_stack
 from tools.random_checkpoint.shapes import MODEL_TYPES
+
+NONE = (0, 0, 0, 0)  # windows of four layers that attend to everything
 
 SMALL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -39,6 +44,10 @@ def spec_of(directory: Path, *without: str, **changes: Any) -> ModelSpec:
     return read_model_spec(directory)
 
 
+def ropes_of(spec: ModelSpec) -> list[RopeSpec | None]:
+    return [layer.mixer.rope for layer in spec.layers]
+
+
 def refusal(directory: Path, *without: str, **changes: Any) -> str:
     with pytest.raises(CheckpointError) as caught:
         spec_of(directory, *without, **changes)
@@ -53,8 +62,7 @@ def layers_of(architecture: str, count: int) -> dict[str, Any]:
 
 def test_dimensions_are_read(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, rms_norm_eps=1e-5, tie_word_embeddings=True)
-    assert spec == ModelSpec(
-        architecture="LlamaForCausalLM",
+    sizes = DecoderSizes(
         num_layers=4,
         hidden_size=64,
         intermediate_size=96,
@@ -62,10 +70,9 @@ def test_dimensions_are_read(tmp_path: Path) -> None:
         num_kv_heads=2,
         head_dim=8,
         vocab_size=128,
-        max_position=256,
-        rms_norm_eps=1e-5,
-        is_tied=True,
     )
+    expected = with_stack(sizes.spec("LlamaForCausalLM", 256, is_tied=True), norm=NormSpec(eps=1e-5))
+    assert spec == with_attention(expected, rope=RopeSpec())
 
 
 @pytest.mark.parametrize("architecture", MODEL_TYPES)
@@ -76,33 +83,34 @@ def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, archit
     assert ours.num_layers == theirs.num_hidden_layers
     assert ours.hidden_size == theirs.hidden_size
     width = "moe_intermediate_size" if hasattr(theirs, "moe_intermediate_size") else "intermediate_size"
-    assert ours.intermediate_size == (getattr(theirs, keys.get(width, width)) or 4 * ours.hidden_size)
+    assert network_of(ours, -1).size == (getattr(theirs, keys.get(width, width)) or 4 * ours.hidden_size)
     assert ours.num_heads == theirs.num_attention_heads
     assert ours.num_kv_heads == (getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads)
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
     assert ours.vocab_size == theirs.vocab_size
     assert ours.max_position == theirs.max_position_embeddings
-    assert ours.rms_norm_eps == getattr(theirs, keys.get("rms_norm_eps", "rms_norm_eps"), 1e-5)
+    assert ours.stack.norm.eps == getattr(theirs, keys.get("rms_norm_eps", "rms_norm_eps"), 1e-5)
     assert ours.is_tied == theirs.tie_word_embeddings
     types = getattr(theirs, "layer_types", None) or ["full_attention"] * theirs.num_hidden_layers
     if architecture == "MistralForCausalLM":
         types = ["sliding_attention"] * theirs.num_hidden_layers
-    if ours.num_positions or architecture in GRANITE4["architectures"]:
+    if ours.stack.input.num_positions or architecture in GRANITE4["architectures"]:
         assert ours.distinct_ropes == (None,)
         return
+    first = next(rope for rope in ours.distinct_ropes if rope is not None)
     for layer, name in enumerate(types):
         rope = theirs.rope_parameters.get(name, theirs.rope_parameters)
         partial = rope.get("partial_rotary_factor", 1.0)
-        plain = RopeSpec(rope["rope_theta"], partial_factor=partial, is_interleaved=ours.rope.is_interleaved)
+        plain = RopeSpec(rope["rope_theta"], partial_factor=partial, is_interleaved=first.is_interleaved)
         if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
-            assert (ours.rope.kind, ours.rope.factor) == (kind, rope["factor"])
-            plain = replace(ours.rope, theta=rope["rope_theta"])
+            assert (first.kind, first.factor) == (kind, rope["factor"])
+            plain = replace(first, theta=rope["rope_theta"])
         is_rotated = (getattr(theirs, "no_rope_layers", None) or [1] * ours.num_layers)[layer]
         if architecture == "Cohere2ForCausalLM":
             is_rotated = name == "sliding_attention"
-        assert ours.layer_rope(layer) == (plain if is_rotated else None)
+        assert ours.layers[layer].mixer.rope == (plain if is_rotated else None)
         window = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}.get(name, "")
-        assert ours.window(layer) == getattr(theirs, window, 0)
+        assert windows_of(ours)[layer] == getattr(theirs, window, 0)
 
 
 def test_null_kv_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
@@ -135,20 +143,24 @@ def test_biases_and_norms_follow_the_architecture(
     tmp_path: Path, architecture: str, attention_bias: bool, qkv: bool, o: bool, qk_norm: bool
 ) -> None:
     spec = spec_of(tmp_path, architectures=[architecture], attention_bias=attention_bias)
-    assert (spec.has_qkv_bias, spec.has_o_bias, spec.has_qk_norm) == (qkv, o, qk_norm)
+    attention = spec.attention
+    assert (attention.has_qkv_bias, attention.has_o_bias) == (qkv, o)
+    assert attention.qk_norm == ("head" if qk_norm else "none")
 
 
 def test_multipliers_and_caps_are_read(tmp_path: Path) -> None:
     granite = {"embedding_multiplier": 12, "attention_multiplier": 0.0156, "residual_multiplier": 0.22}
     spec = spec_of(tmp_path, architectures=["GraniteForCausalLM"], **granite, logits_scaling=8.0)
-    assert (spec.embedding_scale, spec.attention_scale, spec.residual_scale) == (12.0, 0.0156, 0.22)
-    assert spec.logit_scale == 1 / 8
+    assert (spec.stack.input.scale, spec.attention.scale, spec.layers[3].residual_scale) == (12.0, 0.0156, 0.22)
+    assert spec.head == HeadSpec(scale=1 / 8)
     gemma = {"architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 144}
     spec = spec_of(tmp_path, **gemma)
-    assert (spec.score_cap, spec.logit_cap, spec.attention_scale) == (50.0, 30.0, 1 / 12)
-    assert (spec.windows, spec.norm_offset, spec.has_post_norms) == ((4096, 0, 4096, 0), 1.0, True)
+    assert (spec.attention.score_cap, spec.attention.scale) == (50.0, 1 / 12)
+    assert spec.head == HeadSpec(is_tied=True, cap=30.0)
+    assert (windows_of(spec), spec.stack.norm.offset) == ((4096, 0, 4096, 0), 1.0)
+    assert spec.layers[0].norms == "before_and_after"
     spec = spec_of(tmp_path, **gemma, attn_logit_softcapping=None, final_logit_softcapping=None)
-    assert (spec.score_cap, spec.logit_cap) == (0.0, 0.0)
+    assert (spec.attention.score_cap, spec.head) == (0.0, HeadSpec(is_tied=True))
 
 
 LLAMA4: dict[str, Any] = {"architectures": ["Llama4ForCausalLM"], "moe_layers": [], "intermediate_size_mlp": 80}
@@ -157,46 +169,48 @@ LLAMA4: dict[str, Any] = {"architectures": ["Llama4ForCausalLM"], "moe_layers": 
 class TestLlama4:
     def test_rotated_layers_have_chunks_and_the_others_temperatures(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **LLAMA4, attention_chunk_size=9)
-        assert [spec.span(i) for i in range(4)] == [AttentionSpan(9, is_chunked=True)] * 3 + [AttentionSpan()]
-        assert [rope is None for rope in spec.ropes] == [False, False, False, True]
-        assert spec.rope.is_interleaved
-        assert spec.has_plain_qk_norm
+        assert [layer.mixer.span for layer in spec.layers] == [AttentionSpan(9, is_chunked=True)] * 3 + [
+            AttentionSpan()
+        ]
+        assert [rope is None for rope in ropes_of(spec)] == [False, False, False, True]
+        assert spec.attention.rope == RopeSpec(5e5, is_interleaved=True)
+        assert [layer.mixer.qk_norm for layer in spec.layers] == ["unweighted"] * 3 + ["none"]
         assert spec.temperatures == (TemperatureSpec(0.1, 8192, 1),)
         assert spec_of(tmp_path, **LLAMA4, attn_temperature_tuning=False).temperatures == ()
-        assert spec_of(tmp_path, **LLAMA4, attention_chunk_size=9, no_rope_layers=[]).windows == (9, 9, 9, 0)
-        assert spec_of(tmp_path, **LLAMA4, layer_types=["full_attention"] * 4).windows == ()
+        assert windows_of(spec_of(tmp_path, **LLAMA4, attention_chunk_size=9, no_rope_layers=[])) == (9, 9, 9, 0)
+        assert windows_of(spec_of(tmp_path, **LLAMA4, layer_types=["full_attention"] * 4)) == NONE
         assert "attention_chunk_size" in refusal(tmp_path, **LLAMA4, attention_chunk_size=None)
 
     def test_layers_without_experts_have_a_width_of_their_own(self, tmp_path: Path) -> None:
-        assert (spec_of(tmp_path, **LLAMA4).intermediate_size, spec_of(tmp_path).num_experts) == (80, 0)
+        assert [layer.feed_forward for layer in spec_of(tmp_path, **LLAMA4).layers] == [NetworkSpec(80)] * 4
         spec = spec_of(tmp_path, **LLAMA4 | {"moe_layers": [1, 3]})
-        assert spec.expert_layers == (False, True, False, True)
-        assert (spec.intermediate_size, spec.dense_intermediate_size, spec.shared_intermediate_size) == (96, 80, 96)
-        assert (spec.num_experts, spec.experts_per_token, spec.weighs_expert_inputs) == (16, 1, True)
+        network = NetworkSpec(96)
+        experts = ExpertsSpec(16, 1, network, shared=network, routing="sigmoid", weighs_inputs=True)
+        assert [layer.feed_forward for layer in spec.layers] == [NetworkSpec(80), experts] * 2
 
 
 class TestWindows:
     def test_mistral_slides_on_every_layer(self, tmp_path: Path) -> None:
-        assert spec_of(tmp_path, architectures=["MistralForCausalLM"], sliding_window=9).windows == (9, 9, 9, 9)
+        assert windows_of(spec_of(tmp_path, architectures=["MistralForCausalLM"], sliding_window=9)) == (9, 9, 9, 9)
 
     def test_mistral_with_null_window_never_slides(self, tmp_path: Path) -> None:
-        assert spec_of(tmp_path, architectures=["MistralForCausalLM"], sliding_window=None).windows == ()
+        assert windows_of(spec_of(tmp_path, architectures=["MistralForCausalLM"], sliding_window=None)) == NONE
 
     def test_llama_has_no_window(self, tmp_path: Path) -> None:
-        assert spec_of(tmp_path, sliding_window=9).windows == ()
+        assert windows_of(spec_of(tmp_path, sliding_window=9)) == NONE
 
     @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
     def test_qwen_slides_from_max_window_layers_on_when_told_to(self, tmp_path: Path, architecture: str) -> None:
         window = {"architectures": [architecture], "sliding_window": 9, "max_window_layers": 3}
-        assert spec_of(tmp_path, **window, use_sliding_window=True).windows == (0, 0, 0, 9)
-        assert spec_of(tmp_path, **window, use_sliding_window=False).windows == ()
-        assert spec_of(tmp_path, **window).windows == ()
-        assert spec_of(tmp_path, **(window | {"max_window_layers": 4}), use_sliding_window=True).windows == ()
+        assert windows_of(spec_of(tmp_path, **window, use_sliding_window=True)) == (0, 0, 0, 9)
+        assert windows_of(spec_of(tmp_path, **window, use_sliding_window=False)) == NONE
+        assert windows_of(spec_of(tmp_path, **window)) == NONE
+        assert windows_of(spec_of(tmp_path, **(window | {"max_window_layers": 4}), use_sliding_window=True)) == NONE
 
     def test_layer_types_win_over_max_window_layers(self, tmp_path: Path) -> None:
         types = ["sliding_attention", "full_attention"] * 2
         qwen = {"architectures": ["Qwen2ForCausalLM"], "layer_types": types, "sliding_window": 9}
-        assert spec_of(tmp_path, **qwen, use_sliding_window=True, max_window_layers=0).windows == (9, 0, 9, 0)
+        assert windows_of(spec_of(tmp_path, **qwen, use_sliding_window=True, max_window_layers=0)) == (9, 0, 9, 0)
 
     @pytest.mark.parametrize(
         "types", [["full_attention"], ["full_attention"] * 3 + ["mamba"], "full_attention", [0] * 4]
@@ -215,7 +229,9 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
 
 class TestRope:
     def rope(self, directory: Path, **changes: Any) -> RopeSpec:
-        return spec_of(directory, **changes).rope
+        rope = spec_of(directory, **changes).attention.rope
+        assert rope is not None
+        return rope
 
     def test_old_and_new_spellings_mean_the_same(self, tmp_path: Path) -> None:
         for kind, values in (
@@ -324,24 +340,24 @@ class TestRope:
 
     def test_layers_of_smollm3_that_are_not_rotated(self, tmp_path: Path) -> None:
         smol: dict[str, Any] = {"architectures": ["SmolLM3ForCausalLM"]}
-        turns = spec_of(tmp_path, **smol, rope_theta=5e4).ropes
-        assert turns == (*[RopeSpec(5e4)] * 3, None)
-        assert [rope is None for rope in spec_of(tmp_path, **smol, no_rope_layers=[0, 1, 1, 0, 1]).ropes] == [
+        turns = ropes_of(spec_of(tmp_path, **smol, rope_theta=5e4))
+        assert turns == [*[RopeSpec(5e4)] * 3, None]
+        assert [rope is None for rope in ropes_of(spec_of(tmp_path, **smol, no_rope_layers=[0, 1, 1, 0, 1]))] == [
             1,
             0,
             0,
             1,
         ]
-        assert spec_of(tmp_path, **smol, use_sliding_window=True, sliding_window=9).windows == (0, 0, 0, 9)
-        assert spec_of(tmp_path, **smol, sliding_window=9).windows == ()
+        assert windows_of(spec_of(tmp_path, **smol, use_sliding_window=True, sliding_window=9)) == (0, 0, 0, 9)
+        assert windows_of(spec_of(tmp_path, **smol, sliding_window=9)) == NONE
         assert "no_rope_layers" in refusal(tmp_path, **smol, no_rope_layers=[1, 1])
         assert "no_rope_layers[0] is 2" in refusal(tmp_path, **smol, no_rope_layers=[2, 1, 1, 1])
 
     def test_sliding_layers_of_olmo3_are_not_scaled(self, tmp_path: Path) -> None:
         olmo = {"architectures": ["Olmo3ForCausalLM"], "rope_theta": 5e5, "rope_scaling": {"rope_type": "yarn"} | YARN}
-        kinds = [rope.kind for rope in spec_of(tmp_path, **olmo).ropes if rope is not None]
+        kinds = [rope.kind for rope in ropes_of(spec_of(tmp_path, **olmo)) if rope is not None]
         assert kinds == ["default", "default", "default", "yarn"]
-        assert spec_of(tmp_path, **olmo, sliding_window=9).windows == (9, 9, 9, 0)
+        assert windows_of(spec_of(tmp_path, **olmo, sliding_window=9)) == (9, 9, 9, 0)
 
     def test_partial_rotary_beside_the_rope_object_is_refused(self, tmp_path: Path) -> None:
         assert "partial_rotary_factor" in refusal(tmp_path, partial_rotary_factor=0.5)
@@ -359,21 +375,23 @@ class TestClassics:
     def test_own_keys_win_over_llamas(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **GPT2, n_embd=32, n_head=4, n_layer=2, n_inner=None, n_positions=99)
         assert (spec.hidden_size, spec.num_heads, spec.num_layers) == (32, 4, 2)
-        assert (spec.intermediate_size, spec.num_positions, spec.first_position) == (128, 99, 0)
-        assert spec_of(tmp_path, "intermediate_size", **GPT2, n_inner=None).intermediate_size == 256
-        assert spec_of(tmp_path, **OPT, ffn_dim=48).intermediate_size == 48
+        table = spec.stack.input
+        assert (network_of(spec).size, table.num_positions, table.first_position) == (128, 99, 0)
+        assert network_of(spec_of(tmp_path, "intermediate_size", **GPT2, n_inner=None)).size == 256
+        assert network_of(spec_of(tmp_path, **OPT, ffn_dim=48)).size == 48
 
     @pytest.mark.parametrize(
         ("name", "activation"),
         [("gelu", "gelu"), ("gelu_new", "gelu_tanh"), ("gelu_fast", "gelu_tanh"), ("relu", "relu")],
     )
     def test_activations_are_read_by_name(self, tmp_path: Path, name: str, activation: str) -> None:
-        assert spec_of(tmp_path, **OPT, activation_function=name).activation == activation
-        assert spec_of(tmp_path, **NEOX, hidden_act=name).activation == activation
+        assert network_of(spec_of(tmp_path, **OPT, activation_function=name)).activation == activation
+        assert network_of(spec_of(tmp_path, **NEOX, hidden_act=name)).activation == activation
 
     def test_opt_has_two_rows_of_positions_before_the_first(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **OPT)
-        assert (spec.num_positions, spec.first_position, spec.max_position) == (258, 2, 256)
+        table = spec.stack.input
+        assert (table.num_positions, table.first_position, spec.max_position) == (258, 2, 256)
         assert tensor_shapes(spec)["model.decoder.embed_positions.weight"] == (258, 64)
 
     def test_embeddings_of_opt_may_be_narrower_than_the_stream(self, tmp_path: Path) -> None:
@@ -393,13 +411,14 @@ class TestClassics:
         assert ("model.decoder.final_layer_norm.weight" in tensor_shapes(spec)) == is_before
 
     def test_no_key_says_the_epsilon_of_opt(self, tmp_path: Path) -> None:
-        assert spec_of(tmp_path, **OPT, layer_norm_eps=1e-3, rms_norm_eps=1e-3).rms_norm_eps == 1e-5
+        assert spec_of(tmp_path, **OPT, layer_norm_eps=1e-3, rms_norm_eps=1e-3).stack.norm.eps == 1e-5
 
     def test_biases_are_optional_where_a_key_says_so(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **OPT, enable_bias=False)
         assert not any(".bias" in name and "norm" not in name for name in tensor_shapes(spec))
         spec = spec_of(tmp_path, **NEOX, attention_bias=False)
-        assert (spec.has_qkv_bias, spec.has_o_bias, spec.has_ffn_bias) == (False, False, True)
+        assert (spec.attention.has_qkv_bias, spec.attention.has_o_bias) == (False, False)
+        assert network_of(spec).has_bias
 
     def test_matrices_of_gpt2_are_stored_transposed_and_fused(self, tmp_path: Path) -> None:
         shapes = tensor_shapes(spec_of(tmp_path, **GPT2))
@@ -409,11 +428,11 @@ class TestClassics:
         assert shapes["transformer.h.3.mlp.c_proj.weight"] == (96, 64)
 
     def test_neox_rotates_a_part_and_may_have_branches_in_turn(self, tmp_path: Path) -> None:
-        assert spec_of(tmp_path, **NEOX).rope.rotary_dim(16) == 4
+        assert spec_of(tmp_path, **NEOX).attention.rope == RopeSpec(partial_factor=0.25)
         spec = spec_of(tmp_path, **NEOX, rotary_pct=0.5, rotary_emb_base=5e4, use_parallel_residual=False)
-        assert (spec.rope, spec.parallel_norms) == (RopeSpec(5e4, partial_factor=0.5), 0)
+        assert (spec.attention.rope, spec.layers[0].norms) == (RopeSpec(5e4, partial_factor=0.5), "before")
         rope = {"rope_type": "default", "rope_theta": 2e4, "partial_rotary_factor": 1.0}
-        assert spec_of(tmp_path, **NEOX, rope_parameters=rope).rope == RopeSpec(2e4)
+        assert spec_of(tmp_path, **NEOX, rope_parameters=rope).attention.rope == RopeSpec(2e4)
 
 
 class TestCohere:
@@ -421,16 +440,17 @@ class TestCohere:
 
     def test_options_of_command_r(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **COHERE, layer_norm_eps=1e-4, logit_scale=0.5, use_qk_norm=True)
-        assert (spec.norm, spec.parallel_norms, spec.rms_norm_eps, spec.logit_scale) == ("layer_no_bias", 1, 1e-4, 0.5)
+        assert (spec.stack.norm, spec.layers[0].norms) == (NormSpec("layer_no_bias", 1e-4), "parallel")
+        assert spec.head == HeadSpec(is_tied=True, scale=0.5)
         assert tensor_shapes(spec)["model.layers.0.self_attn.q_norm.weight"] == (8, 8)
 
     def test_sliding_layers_of_cohere2_alone_are_rotated(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, architectures=["Cohere2ForCausalLM"], sliding_window=9)
-        assert spec.windows == (9, 9, 9, 0)
-        assert [rope is not None for rope in spec.ropes] == [True, True, True, False]
+        assert windows_of(spec) == (9, 9, 9, 0)
+        assert [rope is not None for rope in ropes_of(spec)] == [True, True, True, False]
         types = ["full_attention", "sliding_attention"] * 2
         spec = spec_of(tmp_path, architectures=["Cohere2ForCausalLM"], sliding_window=9, layer_types=types)
-        assert [rope is not None for rope in spec.ropes] == [False, True, False, True]
+        assert [rope is not None for rope in ropes_of(spec)] == [False, True, False, True]
 
 
 GRANITE4: dict[str, Any] = {
@@ -447,7 +467,7 @@ class TestGranite4:
 
     def test_without_experts_the_network_beside_them_is_the_only_one(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **GRANITE4, position_embedding_type="rope")
-        assert (spec.num_experts, spec.intermediate_size, spec.ropes) == (0, 48, ())
+        assert (spec.layers[0].feed_forward, spec.distinct_ropes) == (NetworkSpec(48), (RopeSpec(),))
         assert tensor_shapes(spec)["model.layers.0.shared_mlp.input_linear.weight"] == (96, 64)
 
     @pytest.mark.parametrize("positions", [None, "nope"])
@@ -457,8 +477,7 @@ class TestGranite4:
 
     def test_experts_have_that_network_beside_them(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **GRANITE4 | {"num_local_experts": 4, "num_experts_per_tok": 2})
-        assert (spec.num_experts, spec.experts_per_token, spec.intermediate_size) == (4, 2, 96)
-        assert spec.shared_intermediate_size == 48
+        assert experts_of(spec) == ExpertsSpec(4, 2, NetworkSpec(96), shared=NetworkSpec(48))
         assert tensor_shapes(spec)["model.layers.3.block_sparse_moe.router.weight"] == (4, 64)
 
 
@@ -599,5 +618,4 @@ def test_any_values_give_a_sane_spec_or_a_refusal(
         return
     assert spec.num_heads % spec.num_kv_heads == 0
     assert spec.head_dim % 2 == 0
-    assert min(spec.num_layers, spec.hidden_size, spec.intermediate_size, spec.vocab_size, spec.max_position) >= 1
-    assert len(spec.windows) in (0, spec.num_layers)
+    assert min(spec.num_layers, spec.hidden_size, spec.widest_intermediate, spec.vocab_size, spec.max_position) >= 1

@@ -8,10 +8,9 @@ from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.device.buckets import powers_of_two
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.sizes import DecoderSizes
 
-SMALL = ModelSpec(
-    architecture="LlamaForCausalLM",
+SMALL = DecoderSizes(
     num_layers=2,
     hidden_size=256,
     intermediate_size=512,
@@ -19,14 +18,13 @@ SMALL = ModelSpec(
     num_kv_heads=2,
     head_dim=64,
     vocab_size=1024,
-    max_position=4096,
-)
+).spec("LlamaForCausalLM", 4096)
 
-LLAMA2_7B = ModelSpec("", 32, 4096, 11008, 32, 32, 128, 32000, 0)
-LLAMA3_8B = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 128256, 0)
-MIXTRAL = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 32000, 0, num_experts=8, experts_per_token=2)
+LLAMA2_7B = DecoderSizes(32, 4096, 11008, 32, 32, 128, 32000).spec()
+LLAMA3_8B = DecoderSizes(32, 4096, 14336, 32, 8, 128, 128256).spec()
+MIXTRAL = DecoderSizes(32, 4096, 14336, 32, 8, 128, 32000, num_experts=8, experts_per_token=2).spec()
 shapes = st.builds(
-    ModelSpec,
+    DecoderSizes,
     num_layers=st.integers(1, 8),
     hidden_size=st.sampled_from([256, 768, 4096]),
     num_heads=st.just(32),
@@ -35,9 +33,7 @@ shapes = st.builds(
     intermediate_size=st.integers(64, 20_000),
     vocab_size=st.integers(100, 200_000),
     is_gated=st.booleans(),
-    architecture=st.just(""),
-    max_position=st.just(0),
-)
+).map(DecoderSizes.spec)
 
 
 def small_pricer(slots: int = 4, max_model_len: int = 512) -> StepPricer:

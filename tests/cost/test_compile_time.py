@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from neuronserve.server.cost.compile_time import ROWS, compile_time, rule
+from neuronserve.server.models.sizes import DecoderSizes
 from tests.cost.pricing import SMALL
 
 DENSE = [row for row in ROWS if not row.is_mixture]
-LLAMA_8B = dataclasses.replace(
-    SMALL, num_layers=32, hidden_size=4096, intermediate_size=14336, num_heads=32, num_kv_heads=8, head_dim=128,
-    vocab_size=128256,
-)  # fmt: skip
+SIZES = DecoderSizes(32, 4096, 14336, 32, 8, 128, 128256)
+LLAMA_8B = SIZES.spec("LlamaForCausalLM", 4096)
 
 
 def test_the_rule_is_the_least_squares_fit_of_the_dense_rows() -> None:
@@ -48,7 +47,7 @@ def test_the_figure_of_a_model_that_was_measured_and_how_graphs_and_cores_change
 
 
 def test_mixtures_have_their_own_rows_and_what_is_beyond_all_rows_says_so() -> None:
-    mixture = dataclasses.replace(LLAMA_8B, num_experts=8, experts_per_token=2)
+    mixture = dataclasses.replace(SIZES, num_experts=8, experts_per_token=2).spec()
     assert "mixtures" in compile_time(mixture, 8, 2).basis
     assert compile_time(mixture, 8, 2).nearest.is_mixture
     assert compile_time(SMALL, 1, 2).basis.startswith("beyond all that was measured")

@@ -13,8 +13,10 @@ from neuronserve.server.cost.model import CostModel, StepCost
 from neuronserve.server.cost.terms import TERMS
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import instance
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B, MIXTRAL, shapes
+from tests.model_specs import network_of, with_depth, with_layer_options
 
 INF2 = instance("inf2.48xlarge")
 # Every peak is reached and nothing else takes time: what remains is the data sheet.
@@ -77,7 +79,7 @@ def test_more_slots_more_context_and_more_layers_take_longer(
     shape: ModelSpec, tp: int, runtime: Runtime, batch: int, bucket: int
 ) -> None:
     def step(layers: int, batch: int, bucket: int) -> float:
-        return model(replace(shape, num_layers=layers), tp, runtime).decode(batch, bucket).elapsed_s
+        return model(with_depth(shape, layers), tp, runtime).decode(batch, bucket).elapsed_s
 
     least = step(shape.num_layers, batch, bucket)
     assert step(shape.num_layers, batch + 1, bucket) > least
@@ -123,7 +125,7 @@ def test_older_releases_are_never_faster() -> None:
 
 
 def test_a_mixture_of_experts_does_more_than_the_dense_model_of_one_of_them() -> None:
-    dense = replace(MIXTRAL, num_experts=0, experts_per_token=0)
+    dense = with_layer_options(MIXTRAL, feed_forward=network_of(MIXTRAL))
     one, many = (model(shape).decode(1, 128) for shape in (dense, MIXTRAL))
     assert many.flops > one.flops
     assert many.hbm_bytes > 1.5 * one.hbm_bytes
@@ -141,7 +143,7 @@ def test_the_phases_of_the_shipped_calibration_are_within_the_data_sheet() -> No
     ("cost", "reason"),
     [
         (model(name="inf1.24xlarge").decode(1, 128), "no decode of an LLM on Inferentia1"),
-        (model(replace(LLAMA3_8B, num_layers=4)).decode(1, 128), "1.92 B parameters: measured are"),
+        (model(with_depth(LLAMA3_8B, 4)).decode(1, 128), "1.92 B parameters: measured are"),
         (model().decode(4000, 128), "4,000 slots: measured are"),
         (model().prefill(1, 1 << 20), "1,048,576 positions: measured are"),
         (model(runtime=Runtime("fp32")).decode(1, 128), "no decode with 32-bit weights was measured there"),
@@ -166,7 +168,7 @@ def test_what_was_measured_is_not_extrapolated(name: str) -> None:
 
 
 def test_a_served_model_has_the_cost_of_its_dimensions() -> None:
-    spec = ModelSpec("LlamaForCausalLM", 32, 4096, 14336, 32, 8, 128, 128256, 8192)
+    spec = DecoderSizes(32, 4096, 14336, 32, 8, 128, 128256).spec("LlamaForCausalLM", 8192)
     assert CostModel.of(spec, INF2, 8).decode(4, 2048) == model().decode(4, 2048)
     assert CostModel.of(spec, INF2, 8).calibration is default_calibration()
 

@@ -10,9 +10,11 @@ from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pipeline import PIPELINE_REASON, PipelineModel, stage_layers
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.errors import DeviceError
-from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.layer import ExpertsSpec, NetworkSpec
+from neuronserve.server.models.sizes import DecoderSizes
+from tests.model_specs import network_of
 
-SHAPE = ModelSpec("", 80, 8192, 28_672, 64, 8, 128, 128_256, 0)
+SHAPE = DecoderSizes(80, 8192, 28_672, 64, 8, 128, 128_256).spec()
 BIG = instance("inf2.48xlarge")
 
 
@@ -53,9 +55,9 @@ def test_stages_do_the_work_of_the_whole_model_once() -> None:
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("flags", [(False, *[True] * 11), (True, False) * 6, (False,) * 6 + (True,) * 6])
 def test_layers_with_experts_stay_where_they_are(flags: tuple[bool, ...], stages: int) -> None:
-    mixed = replace(
-        SHAPE, num_layers=12, num_experts=8, experts_per_token=2, expert_layers=flags, dense_intermediate_size=9000
-    )
+    layer = SHAPE.layers[0]
+    experts, dense = ExpertsSpec(8, 2, network_of(SHAPE)), NetworkSpec(9000)
+    mixed = SHAPE.with_layers(tuple(replace(layer, feed_forward=experts if flag else dense) for flag in flags))
     whole = CostModel.of(mixed, BIG, 4).prefill(1024, 1024)
     parts = PipelineModel.of(mixed, BIG, 4, stages).prefill(1024, 1024).stages
     assert sum(stage.flops for stage in parts) == pytest.approx(whole.flops)

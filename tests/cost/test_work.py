@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from neuronserve.server.device.parts import Topology
 from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B, MIXTRAL, shapes
+from tests.model_specs import with_attention
 
 STATIC = Runtime(is_continuous=False)
 
@@ -88,8 +87,8 @@ def test_what_lies_behind_a_prompt_is_read_and_attended_to() -> None:
         (LLAMA3_8B, 24, 2, 1),  # 8 divides 24
         (LLAMA3_8B, 12, 3, 3),  # 8 neither divides 12 nor is divided by it: a KV head for each query head
         (LLAMA2_7B, 24, 2, 2),  # has one for each already; 32 heads pad to 48
-        (replace(LLAMA3_8B, num_kv_heads=2), 8, 4, 1),
-        (replace(LLAMA3_8B, num_kv_heads=4), 6, 6, 6),
+        (with_attention(LLAMA3_8B, num_kv_heads=2), 8, 4, 1),
+        (with_attention(LLAMA3_8B, num_kv_heads=4), 6, 6, 6),
     ],
 )
 def test_kv_heads_that_do_not_fit_the_cores_become_one_for_each_query_head(
@@ -100,7 +99,7 @@ def test_kv_heads_that_do_not_fit_the_cores_become_one_for_each_query_head(
 
 
 def test_kv_heads_made_for_query_heads_are_weights_too() -> None:
-    as_made, as_if = CoreShape.of(LLAMA3_8B, 12), CoreShape.of(replace(LLAMA3_8B, num_kv_heads=32), 12)
+    as_made, as_if = CoreShape.of(LLAMA3_8B, 12), CoreShape.of(with_attention(LLAMA3_8B, num_kv_heads=32), 12)
     assert as_made.attention_weights == as_if.attention_weights
     assert as_made.attention_weights > CoreShape.of(LLAMA3_8B, 8).attention_weights * 8 / 12
 

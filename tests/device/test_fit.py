@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 from neuronserve.server.device.catalog import INSTANCES, instance
 from neuronserve.server.device.ledger import GIB, MIB
 from neuronserve.server.errors import DeviceError, DeviceMemoryError
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.fit import alternatives, budget_bytes, require_fit
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from tests.depth import representative
+from tests.model_specs import with_attention, with_depth
 
-LLAMA_1B = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 32_000, 131_072, is_tied=True)
-LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 8192)
-LLAMA_70B = ModelSpec("LlamaForCausalLM", 80, 8192, 28_672, 64, 8, 128, 128_256, 131_072)
-LLAMA_405B = ModelSpec("LlamaForCausalLM", 126, 16_384, 53_248, 128, 8, 128, 128_256, 131_072)
+LLAMA_1B = DecoderSizes(16, 2048, 8192, 32, 8, 64, 32_000).spec("LlamaForCausalLM", 131_072, is_tied=True)
+LLAMA_8B = DecoderSizes(32, 4096, 14_336, 32, 8, 128, 128_256).spec("LlamaForCausalLM", 8192)
+LLAMA_70B = DecoderSizes(80, 8192, 28_672, 64, 8, 128, 128_256).spec("LlamaForCausalLM", 131_072)
+LLAMA_405B = DecoderSizes(126, 16_384, 53_248, 128, 8, 128, 128_256).spec("LlamaForCausalLM", 131_072)
 SHAPE = ServingShape("bfloat16", 8192, 32, StepLimits(num_tokens=512, num_samples=64, num_workers=2))
 CORE_BYTES = 16 * GIB
 
@@ -115,8 +117,7 @@ def test_the_least_is_one_full_sequence_and_the_null_block(tokens: int, blocks: 
 @st.composite
 def models(draw: st.DrawFn) -> ModelSpec:
     kv_heads = draw(st.integers(1, 8))
-    return ModelSpec(
-        "Qwen3ForCausalLM",
+    sizes = DecoderSizes(
         num_layers=draw(st.integers(1, 4)),
         hidden_size=draw(st.integers(1, 300)),
         intermediate_size=draw(st.integers(1, 700)),
@@ -124,11 +125,12 @@ def models(draw: st.DrawFn) -> ModelSpec:
         num_kv_heads=kv_heads,
         head_dim=2 * draw(st.integers(1, 64)),
         vocab_size=draw(st.integers(1, 2000)),
-        max_position=512,
+    )
+    return with_attention(
+        sizes.spec("Qwen3ForCausalLM", 512, is_tied=draw(st.booleans())),
         has_qkv_bias=draw(st.booleans()),
         has_o_bias=draw(st.booleans()),
-        has_qk_norm=draw(st.booleans()),
-        is_tied=draw(st.booleans()),
+        qk_norm=draw(st.sampled_from(["none", "head"])),
     )
 
 
@@ -230,7 +232,7 @@ def test_llama_405b_needs_a_whole_trainium2_instance() -> None:
 
 
 def test_what_nothing_holds_is_said_so() -> None:
-    thrice = dataclasses.replace(LLAMA_405B, num_layers=378)
+    thrice = with_depth(LLAMA_405B, 378)
     assert names(thrice) == []
     assert refusal(thrice, "inf2.48xlarge", 24)[-1] == (
         "no instance of the catalogue holds it; a shorter max_model_len or a smaller model may"

@@ -23,7 +23,8 @@ from neuronserve.server.engine.load.adapter_slots import AdapterSlots
 from neuronserve.server.engine.load.checkpoint_weights import CheckpointWeights
 from neuronserve.server.engine.load.weights import WeightLoader
 from neuronserve.server.errors import DeviceMemoryError
-from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.sizes import DecoderSizes
+from neuronserve.server.models.spec import HeadSpec, ModelSpec
 from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.cache_layout import kv_layer_bytes
 from neuronserve.server.placement.fit import require_fit
@@ -34,7 +35,7 @@ from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.writer import write_checkpoint
 
-LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 131_072)
+LLAMA_8B = DecoderSizes(32, 4096, 14_336, 32, 8, 128, 128_256).spec("LlamaForCausalLM", 131_072)
 LIMITS = StepLimits(num_tokens=64, num_samples=5, num_workers=2)
 BUFFERS: tuple[HostUse, ...] = ("activations", "partial_sums", "workers", "tables", "adapters")
 LORA = LoraConfig(max_loras=3, max_lora_rank=6)
@@ -125,7 +126,7 @@ def test_the_part_holds_all_adapters_and_one_for_each_slot() -> None:
 
 def test_the_part_is_charged_nothing_of_what_only_the_host_has() -> None:
     """Llama-3.1-405B, TP64, prompts of 12,288 tokens: partial sums of 48 GiB, which cores of 24 GiB need not hold."""
-    model = ModelSpec("LlamaForCausalLM", 126, 16_384, 53_248, 128, 8, 128, 128_256, 131_072)
+    model = DecoderSizes(126, 16_384, 53_248, 128, 8, 128, 128_256).spec("LlamaForCausalLM", 131_072)
     shape = ServingShape("bfloat16", 12_800, 32, StepLimits(12_288, 1, 2))
     assert HostFootprint.of(model, ShardSpec.of(model, 64), shape).fixed["partial_sums"] == 48 * GIB
     part = Footprint.of(model, 64, shape, lnc=2)
@@ -203,7 +204,7 @@ def test_the_least_pool_holds_one_full_sequence_beside_the_null_block(max_model_
 def test_a_tied_output_layer_is_stored_once_by_the_host_and_twice_by_the_part() -> None:
     """NxD Inference divides the two along different axes."""
     shape, shard = ServingShape("bfloat16", 4096, 32, LIMITS), ShardSpec.of(LLAMA_8B, 1)
-    tied = dataclasses.replace(LLAMA_8B, is_tied=True)
+    tied = dataclasses.replace(LLAMA_8B, head=HeadSpec(is_tied=True))
     spared = [packed_weight_bytes(model, shard, shape.formats) for model in (LLAMA_8B, tied)]
     assert spared[0] - spared[1] == 128_256 * 4096 * 2
     assert Footprint.of(LLAMA_8B, 1, shape) == Footprint.of(tied, 1, shape)

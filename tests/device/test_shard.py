@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -11,15 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.shard import INTERMEDIATE_MULTIPLE, PAD, VOCAB_MULTIPLE, ShardSpec
+from tests.model_specs import with_attention, with_depth
 
 DEGREES = (1, 2, 4, 8, 12, 24)
 ODD_HEADS = ((14, 2), (40, 8), (9, 3), (28, 4), (71, 1))
 
 
 def model(heads: int = 32, kv_heads: int = 8, ffn: int = 14_336, vocab: int = 128_256) -> ModelSpec:
-    return ModelSpec("LlamaForCausalLM", 1, 64 * heads, ffn, heads, kv_heads, 64, vocab, 8192)
+    return DecoderSizes(1, 64 * heads, ffn, heads, kv_heads, 64, vocab).spec("LlamaForCausalLM", 8192)
 
 
 @st.composite
@@ -166,7 +167,7 @@ def test_cores_beyond_the_heads_hold_padding_alone() -> None:
 
 
 def test_the_layout_depends_on_nothing_but_sizes() -> None:
-    deep = dataclasses.replace(model(), num_layers=80, has_qkv_bias=True, is_tied=True)
+    deep = with_depth(with_attention(model(), has_qkv_bias=True), 80)
     assert ShardSpec.of(deep, 8) == ShardSpec.of(model(), 8)
 
 

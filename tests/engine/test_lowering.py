@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +17,11 @@ from neuronserve.server.engine.operands import Placement
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.models.ops import Linear, Vector
+from neuronserve.server.models.spec import ModelSpec, NormSpec
+from tests.model_specs import network_of, with_attention, with_depth, with_input, with_layer_options, with_stack
 from tools.random_checkpoint.writer import Options, write_checkpoint
+
+Change = Callable[[ModelSpec], ModelSpec]
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +57,24 @@ def placement(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("change", "complaint"),
     [
         (
-            {"kind": "encoder", "score_cap": 30.0},
+            lambda spec: with_attention(with_stack(spec, kind="encoder"), score_cap=30.0),
             "layer 0: no kernel computes Attention to both sides with a cap, sinks or chunks",
         ),
-        ({"has_attention_gate": True}, "layer 0: no kernel computes AttentionGate"),
+        (lambda spec: with_attention(spec, has_gate=True), "layer 0: no kernel computes AttentionGate"),
     ],
 )
-def test_an_op_without_a_kernel_is_refused_by_name(
-    placement: Placement, changes: dict[str, Any], complaint: str
-) -> None:
+def test_an_op_without_a_kernel_is_refused_by_name(placement: Placement, change: Change, complaint: str) -> None:
     with pytest.raises(DeviceError) as error:
-        build_program(replace(placement, spec=replace(placement.spec, **changes)))
+        build_program(replace(placement, spec=change(placement.spec)))
     assert str(error.value) == complaint
 
 
-def instructions(placement: Placement, **changes: Any) -> list[tuple[str, dict[str, int]]]:
+def instructions(placement: Placement, change: Change) -> list[tuple[str, dict[str, int]]]:
     """Label and first core's operands of what a changed model becomes; its weights are some of the placed one's."""
-    spec = replace(placement.spec, num_layers=1, **changes)
+    spec = change(with_depth(placement.spec, 1))
     program = build_program(replace(placement, spec=spec, weights=_AnyWeights(placement.weights)))
     rows = zip(program.labels, program.fields, program.operands, strict=True)
     return [(label, dict(zip(fields, operands[0].tolist(), strict=True))) for label, fields, operands in rows]
@@ -94,8 +96,16 @@ class _AnyWeights:
         return replace(self._weights.matrices[name], weights="float32")
 
 
-def labels(placement: Placement, **changes: Any) -> list[str]:
-    return [label.removeprefix("layer 0 ") for label, _ in instructions(placement, **changes)]
+def labels(placement: Placement, change: Change) -> list[str]:
+    return [label.removeprefix("layer 0 ") for label, _ in instructions(placement, change)]
+
+
+def norms(placement: str, kind: str = "rms") -> Change:
+    return lambda spec: with_layer_options(with_stack(spec, norm=NormSpec(kind, 1e-5)), norms=placement)  # type: ignore[arg-type]
+
+
+def ungated(spec: ModelSpec) -> ModelSpec:
+    return with_layer_options(spec, feed_forward=replace(network_of(spec), is_gated=False))
 
 
 ATTENTION = ["qkv", "rope", "attention", "o pack", "o"]
@@ -105,36 +115,42 @@ ROWS = ["embeddings positions", "embeddings token_types"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("change", "expected"),
     [
-        ({}, ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
-        ({"norm": "layer"}, ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
-        ({"has_pre_norms": False}, ["embed", "qkv inputs", *ATTENTION, "gate_up inputs", *FFN, *END]),
-        ({"parallel_norms": 1}, ["embed", "attention norm", *ATTENTION, *FFN, *END]),
-        ({"parallel_norms": 2}, ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
+        (norms("before"), ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
+        (norms("before", "layer"), ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
         (
-            {"num_positions": 64, "num_token_types": 2},
+            lambda spec: with_layer_options(spec, norms="before_ffn"),
+            ["embed", "qkv inputs", *ATTENTION, "ffn norm", *FFN, *END],
+        ),
+        (norms("parallel"), ["embed", "attention norm", *ATTENTION, *FFN, *END]),
+        (norms("parallel_each"), ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
+        (
+            lambda spec: with_input(spec, num_positions=64, num_token_types=2),
             ["embed", *ROWS, "attention norm", *ATTENTION, "ffn norm", *FFN, *END],
         ),
         (
-            {"has_embedding_norm": True},
+            lambda spec: with_input(spec, has_norm=True),
             ["embed", "embeddings embedding norm", "attention norm", *ATTENTION, "ffn norm", *FFN, *END],
         ),
         (
-            {"has_stream_norms": True, "has_pre_norms": False},
+            norms("stream"),
             ["embed", "qkv inputs", *ATTENTION, "attention output norm", *FFN, "ffn output norm", *UNNORMED_END],
         ),
-        ({"is_gated": False}, ["embed", "attention norm", *ATTENTION, "ffn norm", "up", *FFN[1:], *END]),
+        (
+            ungated,
+            ["embed", "attention norm", *ATTENTION, "ffn norm", "up", *FFN[1:], *END],
+        ),
     ],
 )
 def test_a_layer_is_packed_once_for_each_way_it_is_read(
-    placement: Placement, changes: dict[str, Any], expected: list[str]
+    placement: Placement, change: Change, expected: list[str]
 ) -> None:
-    assert labels(placement, **changes) == expected
+    assert labels(placement, change) == expected
 
 
 def test_branches_side_by_side_have_partial_sums_of_their_own_and_are_added_up_at_once(placement: Placement) -> None:
-    by_label = dict(instructions(placement, parallel_norms=2))
+    by_label = dict(instructions(placement, norms("parallel_each")))
     stride = placement.buffers.sizes.partial
     assert by_label["layer 0 down"]["output"] - by_label["layer 0 o"]["output"] == stride
     counts = [by_label[name]["num_partials"] for name in ("layer 0 attention norm", "layer 0 ffn norm", "final norm")]
@@ -142,6 +158,6 @@ def test_branches_side_by_side_have_partial_sums_of_their_own_and_are_added_up_a
 
 
 def test_a_norm_that_stays_is_the_stream_that_the_next_layer_reads(placement: Placement) -> None:
-    by_label = dict(instructions(placement, has_stream_norms=True, has_pre_norms=False, norm="layer"))
+    by_label = dict(instructions(placement, norms("stream", "layer")))
     assert [by_label[f"layer 0 {name} output norm"]["stays"] for name in ("attention", "ffn")] == [1, 1]
     assert (by_label["lm_head inputs"]["weight"], by_label["lm_head inputs"]["num_partials"]) == (0, 0)

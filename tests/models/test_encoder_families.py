@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from neuronserve.server.config.formats import WeightFormats
-from neuronserve.server.cost.shape import CoreShape
 from neuronserve.server.models.config_values import ConfigError
 from neuronserve.server.models.families import ENCODERS, FAMILIES, model_spec_of
 from neuronserve.server.models.heads import Activation, Dense, classification_head
-from neuronserve.server.models.planned import planned_spec
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
-from neuronserve.server.placement.core_share import weight_bytes
-from neuronserve.server.placement.encoder_footprint import encoder_bytes
+from tests.model_specs import windows_of
 
 TYPES = {
     "Bert": "bert",
@@ -29,8 +24,6 @@ TYPES = {
     "DistilBert": "distilbert",
     "ModernBert": "modernbert",
 }
-# What only serving needs to know: names, rotations, biases by distance; encoders have no output layer to tie.
-NOT_PLANNED = ("architecture", "names", "ropes", "num_distance_buckets", "is_tied", "rms_norm_eps")
 
 
 def values_of(name: str, architecture: str | None = None) -> dict[str, Any]:
@@ -52,40 +45,29 @@ def test_tensors_are_those_of_transformers(name: str) -> None:
         model = AutoModel.from_config(AutoConfig.for_model(TYPES[name]))
     spec = served(name)
     expected = {f"{spec.names.prefix}{key}": tuple(values.shape) for key, values in model.named_parameters()}
-    if spec.num_distance_buckets:
+    if buckets := spec.attention.num_distance_buckets:
         bias = f"{spec.names.module('model.relative_attention_bias')}.weight"
-        assert expected.pop(bias) == (spec.num_distance_buckets, spec.num_heads)
+        assert expected.pop(bias) == (buckets, spec.num_heads)
     assert tensor_shapes(spec) == expected
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_plans_by_generic_keys_agree_with_the_family_that_is_served(name: str) -> None:
-    ours, planned = served(name), planned_spec(values_of(name) | {"architectures": []})
-    differing = [each.name for each in fields(ModelSpec) if getattr(ours, each.name) != getattr(planned, each.name)]
-    assert set(differing) <= set(NOT_PLANNED)
-    formats = WeightFormats("bfloat16", "int8")
-    for tp in (1, 2):
-        assert weight_bytes(ours, tp, formats) == weight_bytes(planned, tp, formats)
-        assert encoder_bytes(ours, tp, formats, (4, 128)) == encoder_bytes(planned, tp, formats, (4, 128))
-        assert CoreShape.of(ours, tp) == CoreShape.of(planned, tp)
-
-
 def test_positions_begin_after_the_padding() -> None:
-    assert (served("Bert").num_positions, served("Bert").max_position) == (512, 512)
+    assert (served("Bert").stack.input.num_positions, served("Bert").max_position) == (512, 512)
     roberta = served("Roberta", max_position_embeddings=514)
-    assert (roberta.num_positions, roberta.max_position) == (514, 512)
+    assert (roberta.stack.input.num_positions, roberta.max_position) == (514, 512)
     assert served("XLMRoberta", max_position_embeddings=514, pad_token_id=0).max_position == 513
 
 
 def test_layers_of_modernbert_alternate() -> None:
     spec = served("ModernBert")
-    assert spec.windows[:4] == (0, 128, 128, 0)
-    bases = [spec.layer_rope(i) for i in range(3)]
+    assert windows_of(spec)[:4] == (0, 128, 128, 0)
+    assert [layer.norms for layer in spec.layers[:2]] == ["before_ffn", "before"]
+    bases = [layer.mixer.rope for layer in spec.layers[:3]]
     assert [rope.theta for rope in bases if rope is not None] == [160_000.0, 10_000.0, 10_000.0]
     older = values_of("ModernBert") | {"global_rope_theta": 80_000.0, "local_rope_theta": 5000.0}
     for key in ("rope_parameters", "layer_types"):
         del older[key]
-    rope = model_spec_of(older | {"global_attn_every_n_layers": 2}).layer_rope(1)
+    rope = model_spec_of(older | {"global_attn_every_n_layers": 2}).layers[1].mixer.rope
     assert rope is not None
     assert rope.theta == 5000.0
 
@@ -93,7 +75,7 @@ def test_layers_of_modernbert_alternate() -> None:
 @pytest.mark.parametrize("architecture", ["Qwen3Model", "LlamaForSequenceClassification", "MistralModel"])
 def test_a_decoder_embeds_without_its_output_layer(architecture: str) -> None:
     spec = model_spec_of({"architectures": [architecture]})
-    assert not spec.has_output_layer
+    assert spec.head is None
     assert "lm_head.weight" not in tensor_shapes(spec)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,17 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from neuronserve.server.models.config_values import ConfigError
+from neuronserve.server.models.families import FAMILIES, MODEL_TYPES
+from neuronserve.server.models.families.generic import TRAITS
+from neuronserve.server.models.layer import ExpertsSpec, FeedForward, NetworkSpec
 from neuronserve.server.models.planned import SYNONYMS, planned_spec
 from neuronserve.server.models.public import models
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
-from neuronserve.server.models.traits import TRAITS
+from tests.model_specs import network_of, windows_of
 
-NOT_IN_TRANSFORMERS = {"deepseek", "dbrx"}  # the first is remote code there, the second cannot be built by 5.x
+# The first is remote code there, the others cannot be built by 5.x from their own defaults.
+NOT_IN_TRANSFORMERS = {"deepseek", "dbrx", "ministral"}
 SINCE = {"internlm3": (5, 23)}  # releases of transformers that were the first to know a type
 SMALL: dict[str, Any] = {
     "model_type": "llama",
@@ -38,11 +43,15 @@ def planned(*without: str, **changes: Any) -> ModelSpec:
     return planned_spec({key: value for key, value in (SMALL | changes).items() if key not in without})
 
 
+def feed_forwards(spec: ModelSpec) -> list[FeedForward]:
+    return [layer.feed_forward for layer in spec.layers]
+
+
 def _transformers() -> tuple[int, ...]:
     return tuple(map(int, transformers.__version__.split(".")[:2]))
 
 
-@pytest.mark.parametrize("model_type", sorted(set(TRAITS) - NOT_IN_TRANSFORMERS))
+@pytest.mark.parametrize("model_type", sorted({*TRAITS, *MODEL_TYPES} - NOT_IN_TRANSFORMERS))
 def test_a_type_has_as_many_parameters_as_in_transformers(model_type: str) -> None:
     if _transformers() < SINCE.get(model_type, (5,)):
         pytest.skip(f"transformers {transformers.__version__} has no {model_type}")
@@ -55,17 +64,18 @@ def test_a_type_has_as_many_parameters_as_in_transformers(model_type: str) -> No
     assert spec.num_layers == config.num_hidden_layers
 
 
-@pytest.mark.parametrize(
-    "architecture", ["GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "CohereForCausalLM"]
-)
-def test_a_served_family_is_planned_alike_without_its_architecture(architecture: str) -> None:
-    """What is read by the family where a file names it, and by its type where it does not, has one size."""
-    rows = [row for row in models() if row.config["architectures"] == [architecture]]
-    assert rows
+def test_a_type_names_the_family_that_serves_it() -> None:
+    rows = [row for row in models() if row.config["model_type"] in MODEL_TYPES]
+    assert {row.config["architectures"][0] for row in rows} > {"GPT2LMHeadModel", "Qwen3MoeForCausalLM"}
     for row in rows:
         bare = planned_spec({key: value for key, value in row.config.items() if key != "architectures"})
-        assert num_params(bare) == num_params(row.spec)
-        assert (bare.num_positions, bare.parallel_norms) == (row.spec.num_positions, row.spec.parallel_norms)
+        if row.config["architectures"] == [MODEL_TYPES[row.config["model_type"]]]:
+            assert bare == replace(row.spec, architecture=row.config["model_type"])
+
+
+@pytest.mark.parametrize("model_type", sorted(MODEL_TYPES))
+def test_a_type_is_read_by_the_class_of_its_architecture(model_type: str) -> None:
+    assert MODEL_TYPES[model_type] in FAMILIES
 
 
 def test_other_names_of_keys_mean_the_same() -> None:
@@ -87,42 +97,45 @@ def test_a_file_without_a_type_is_like_llama() -> None:
 
 def test_experts_have_their_own_width_and_dense_layers_theirs() -> None:
     spec = planned(**EXPERTS, first_k_dense_replace=1, n_shared_experts=2)
-    assert spec.expert_layers == (False, True, True, True)
-    assert (spec.intermediate_size, spec.dense_intermediate_size, spec.shared_intermediate_size) == (32, 96, 64)
+    experts = ExpertsSpec(8, 2, NetworkSpec(32))
+    with_shared = replace(experts, shared=NetworkSpec(64))
+    assert feed_forwards(spec) == [NetworkSpec(96), with_shared, with_shared, with_shared]
     every_other = planned(**EXPERTS, decoder_sparse_step=2, mlp_only_layers=[3])
-    assert every_other.expert_layers == (False, True, False, False)
-    assert planned(**EXPERTS).expert_layers == ()
-    assert planned(num_local_experts=8, num_experts_per_tok=2).intermediate_size == 96
+    assert feed_forwards(every_other) == [NetworkSpec(96), experts, NetworkSpec(96), NetworkSpec(96)]
+    assert feed_forwards(planned(**EXPERTS)) == [experts] * 4
+    assert network_of(planned(num_local_experts=8, num_experts_per_tok=2)).size == 96
 
 
 @pytest.mark.parametrize(
     ("changes", "windows"),
     [
-        ({}, ()),
+        ({}, (0, 0, 0, 0)),
         ({"sliding_window": 16}, (16, 16, 16, 16)),
-        ({"sliding_window": 0}, ()),
-        ({"sliding_window": 256}, ()),
-        ({"sliding_window": 16, "use_sliding_window": False}, ()),
+        ({"sliding_window": 0}, (0, 0, 0, 0)),
+        ({"sliding_window": 256}, (0, 0, 0, 0)),
+        ({"sliding_window": 16, "use_sliding_window": False}, (0, 0, 0, 0)),
         ({"sliding_window": 16, "sliding_window_pattern": 2}, (16, 0, 16, 0)),
         ({"model_type": "gemma2", "sliding_window": 16}, (16, 0, 16, 0)),
         ({"model_type": "modernbert", "local_attention": 16, "global_attn_every_n_layers": 3}, (0, 16, 16, 0)),
-        ({"sliding_window": 16, "layer_types": ["full_attention"] * 4}, ()),
+        ({"sliding_window": 16, "layer_types": ["full_attention"] * 4}, (0, 0, 0, 0)),
         ({"sliding_window": 16, "layer_types": ["sliding_attention", *["full_attention"] * 3]}, (16, 0, 0, 0)),
     ],
 )
 def test_windows(changes: dict[str, Any], windows: tuple[int, ...]) -> None:
-    assert planned(**changes).windows == windows
+    assert windows_of(planned(**changes)) == windows
 
 
 def test_learned_positions_leave_out_those_of_the_padding() -> None:
-    assert (planned(model_type="opt").num_positions, planned(model_type="opt").max_position) == (258, 256)
+    opt = planned("num_key_value_heads", model_type="opt")
+    assert (opt.stack.input.num_positions, opt.max_position) == (258, 256)
     roberta = planned("num_key_value_heads", model_type="roberta", max_position_embeddings=514)
-    assert (roberta.num_positions, roberta.max_position) == (514, 512)
-    assert planned().num_positions == 0
+    assert (roberta.stack.input.num_positions, roberta.max_position) == (514, 512)
+    assert planned().stack.input.num_positions == 0
 
 
 def test_what_has_other_positions_is_not_rotated() -> None:
-    assert planned(model_type="gpt2").distinct_ropes == planned(model_type="bloom").distinct_ropes == (None,)
+    for model_type in ("gpt2", "bloom", "gpt_bigcode"):
+        assert planned("num_key_value_heads", model_type=model_type).distinct_ropes == (None,)
     assert None not in planned().distinct_ropes
 
 
@@ -135,7 +148,7 @@ def test_what_has_other_positions_is_not_rotated() -> None:
         ({"hidden_size": "64"}, "", "hidden_size is '64'"),
         ({"num_hidden_layers": 1 << 40}, "", "num_hidden_layers is"),
         ({"num_attention_heads": 7}, "", "num_attention_heads is 7: not a multiple of num_key_value_heads, which is 2"),
-        ({"num_attention_heads": 10}, "", "hidden_size is 64: not a multiple of num_attention_heads, 10, and head_dim"),
+        ({"num_attention_heads": 10}, "", "hidden_size is 64: not a multiple of num_attention_heads, 10"),
         ({**EXPERTS, "num_experts_per_tok": 9}, "", "num_experts_per_tok is 9: must be 1 to num_experts, which is 8"),
         ({**EXPERTS, "first_k_dense_replace": 4}, "", "num_experts is 8: no layer has experts"),
         ({"is_encoder_decoder": True}, "", "is_encoder_decoder is True: an encoder with a decoder"),

@@ -41,7 +41,7 @@ def test_tensor_names_and_shapes_are_those_of_transformers(
     checkpoint_of: Callable[[str], Path], oracle_of: Callable[[str], Oracle], tmp_path: Path, shape: str
 ) -> None:
     spec = read_model_spec(checkpoint_of(shape))
-    if not spec.num_experts:
+    if spec.experts is None:
         assert tensor_shapes(spec) == oracle_of(shape).tensor_shapes()
         return
     oracle_of(shape).model.save_pretrained(tmp_path)  # in memory all have the experts of a layer in one tensor
@@ -65,7 +65,7 @@ def test_windows_are_those_of_transformers(oracle_of: Callable[[str], Oracle], c
     one = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
     types = getattr(config, "layer_types", None) or [one] * spec.num_layers
     theirs = [getattr(config, keys[name]) if name in keys else 0 for name in types]
-    assert [spec.window(layer) for layer in range(spec.num_layers)] == theirs
+    assert [layer.mixer.window for layer in spec.layers] == theirs
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,9 @@ def test_yarn_attention_factor_is_that_of_transformers(tmp_path: Path, options: 
     config["rope_parameters"] = config["rope_parameters"] | options
     (tmp_path / "config.json").write_text(json.dumps(config))
     _, theirs = ROPE_INIT_FUNCTIONS["yarn"](AutoConfig.from_pretrained(tmp_path))
-    assert read_model_spec(tmp_path).rope.attention_factor == pytest.approx(theirs, rel=1e-12)
+    rope = read_model_spec(tmp_path).attention.rope
+    assert rope is not None
+    assert rope.attention_factor == pytest.approx(theirs, rel=1e-12)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 4.0), (1.0, 1.0)])  # of Llama 3, and of Llama 4 Scout
@@ -95,7 +97,9 @@ def test_llama3_frequencies_are_those_of_transformers(tmp_path: Path, low: float
     (tmp_path / "config.json").write_text(json.dumps(config))
     theirs, _ = ROPE_INIT_FUNCTIONS["llama3"](AutoConfig.from_pretrained(tmp_path))
     spec = read_model_spec(tmp_path)
-    np.testing.assert_allclose(inverse_frequencies(spec.rope, spec.head_dim), theirs.numpy(), rtol=1e-6)
+    rope = spec.attention.rope
+    assert rope is not None
+    np.testing.assert_allclose(inverse_frequencies(rope, spec.head_dim), theirs.numpy(), rtol=1e-6)
 
 
 def changed(config: dict[str, Any], key: str, changes: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from neuronserve.server.models.public import known_model
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from neuronserve.server.placement.kv_groups import MAX_GROUPS, KVGroups, KVPlace
+from tests.model_specs import with_attention, with_windows
 
 FULL = AttentionSpan()
 CHUNK, BLOCK_SIZE = 512, 32
@@ -44,11 +43,11 @@ def test_groups_of_public_models(name: str, block_layers: int, num_full: int, nu
     assert groups.block_layers == block_layers
     assert [span.window == 0 for span in groups.spans] == [True] * num_full + [False] * num_windowed
     for layer, place in enumerate(groups.places):
-        assert groups.spans[place.group] == model.span(layer)
+        assert groups.spans[place.group] == model.layers[layer].mixer.span
 
 
 def test_chunks_are_a_group_of_their_own() -> None:
-    llama4 = replace(known("meta-llama/Llama-3.1-8B"), windows=(64, 64, 64, 0) * 8, is_chunked=True)
+    llama4 = with_windows(known("meta-llama/Llama-3.1-8B"), *(64, 64, 64, 0) * 8, is_chunked=True)
     groups = KVGroups.of(llama4, 4096, BLOCK_SIZE, 64)
     assert groups.spans == (FULL, *[AttentionSpan(64, is_chunked=True)] * 3)
     assert groups.places[:4] == (KVPlace(1, 0), KVPlace(1, 1), KVPlace(1, 2), KVPlace(0, 0))
@@ -74,15 +73,13 @@ def test_layers_stay_together_where_little_would_be_saved() -> None:
 def test_every_layer_has_a_place_of_its_own_and_no_sequence_holds_more_than_with_one_table(
     windows: list[int], max_model_len: int, chunk: int, is_chunked: bool
 ) -> None:
-    model = replace(
-        known("meta-llama/Llama-3.1-8B"), num_layers=len(windows), windows=tuple(windows), is_chunked=is_chunked
-    )
+    model = with_windows(known("meta-llama/Llama-3.1-8B"), *windows, is_chunked=is_chunked)
     groups = KVGroups.of(model, max_model_len, BLOCK_SIZE, chunk)
     assert 1 <= len(groups.spans) <= MAX_GROUPS
     assert len(set(groups.places)) == len(windows)
     assert all(place.slot < groups.block_layers for place in groups.places)
     for layer, place in enumerate(groups.places):
-        seen, kept = model.span(layer), groups.spans[place.group]
+        seen, kept = model.layers[layer].mixer.span, groups.spans[place.group]
         assert all(kept.num_behind(at) <= seen.num_behind(at) for at in range(0, max_model_len, 97))
     whole = -(-max_model_len // BLOCK_SIZE) * len(windows)
     assert groups.blocks_of(max_model_len) * groups.block_layers <= whole
@@ -113,7 +110,7 @@ def test_a_long_generation_of_an_alternating_model_holds_a_fifth_of_what_it_did(
 def test_more_sequences_fit_in_the_same_memory(name: str, least: float) -> None:
     model = known(name)
     shape = ServingShape("bfloat16", 16_384, BLOCK_SIZE, StepLimits(CHUNK, 8, 1))
-    alternating, full = (Footprint.of(each, 8, shape) for each in (model, replace(model, windows=())))
+    alternating, full = (Footprint.of(each, 8, shape) for each in (model, with_attention(model, window=0)))
     assert alternating.fixed == full.fixed
     sequences = [(each.max_blocks(16 * GIB) - 1) / (each.min_blocks - 1) for each in (alternating, full)]
     assert sequences[0] >= least * sequences[1]

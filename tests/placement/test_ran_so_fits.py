@@ -7,7 +7,6 @@ with the rows they are of. Left out are rows 31 and 32 (OPT-13B and -30B, TP8, 2
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +18,12 @@ from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.server.device.catalog import INSTANCES
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.device.ledger import GIB, MIB
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import CoreShare, score_bytes
 from neuronserve.server.placement.fit import budget_bytes
 from neuronserve.server.settings.engine import EngineSettings
+from tests.model_specs import with_attention
 
 DEFAULT_SHARE = 0.9
 
@@ -42,8 +43,7 @@ class Case(NamedTuple):
 
 def decoder(*sizes: int, is_gated: bool = True, experts: int = 0, per_token: int = 0) -> ModelSpec:
     """Layers, hidden, feed-forward, heads, KV heads, head dimension, vocabulary."""
-    positions = 1 << 20
-    return ModelSpec("any", *sizes, positions, is_gated=is_gated, num_experts=experts, experts_per_token=per_token)
+    return DecoderSizes(*sizes, experts, per_token, is_gated).spec("any", 1 << 20)
 
 
 LLAMA_1B = decoder(16, 2048, 8192, 32, 8, 64, 128_256)
@@ -159,7 +159,7 @@ def test_scores_that_no_kernel_spares_are_what_runs_out_above_32k() -> None:
     """
     share = CoreShare.of(LLAMA_8B, 8)
     assert score_bytes(LLAMA_8B, share, 32_768, 1) == score_bytes(LLAMA_8B, share, 65_536, 1) == 0
-    wide = replace(LLAMA_8B, head_dim=256)
+    wide = with_attention(LLAMA_8B, head_dim=256)
     assert [score_bytes(wide, CoreShare.of(wide, 8), n, 1) / GIB for n in (32_768, 65_536)] == [8, 32]
     longest = {n: lacks(Case("", "Inferentia2", 8, 1, n, n, wide), 1.0) <= 0 for n in (32_768, 65_536)}
     assert longest == {32_768: True, 65_536: False}
@@ -203,5 +203,5 @@ def test_scores_are_kept_where_no_flash_attention_runs(lnc: int, tokens: int, ke
 def test_heads_of_a_core_as_the_library_divides_them(
     tp: int, heads: tuple[int, int], query_heads: int, kv_heads: int
 ) -> None:
-    model = replace(LLAMA_1B, num_heads=heads[0], num_kv_heads=heads[1])
+    model = with_attention(LLAMA_1B, num_heads=heads[0], num_kv_heads=heads[1])
     assert CoreShare.of(model, tp) == CoreShare(tp, query_heads, kv_heads)

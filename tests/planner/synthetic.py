@@ -14,10 +14,11 @@ from neuronserve.server.cost.shape import matrix_billions
 from neuronserve.server.cost.terms import TERMS
 from neuronserve.server.cost.work import Runtime, StepWork, Work
 from neuronserve.server.device.catalog import instance
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B
 
-LLAMA2_13B = ModelSpec("", 40, 5120, 13824, 40, 40, 128, 32000, 0)
+LLAMA2_13B = DecoderSizes(40, 5120, 13824, 40, 40, 128, 32000).spec()
 SHAPES = {"Llama-2-7B": LLAMA2_7B, "Llama-2-13B": LLAMA2_13B, "Llama-3-8B": LLAMA3_8B}
 SOURCES = ("docs", "blog")
 BATCHES = (1, 4, 16, 64)
@@ -73,7 +74,14 @@ def observed(name: str, shape: ModelSpec, sizes: tuple[int, int, int], phase: Ph
     work = steps.decode(batch, positions) if phase == "decode" else steps.prefill(positions, min(batch, 4))
     source = SOURCES[kind % len(SOURCES)]
     point = Point(
-        phase, "Inferentia2", matrix_billions(shape), tp, batch, positions, steps.weight_bytes, bool(shape.num_experts)
+        phase,
+        "Inferentia2",
+        matrix_billions(shape),
+        tp,
+        batch,
+        positions,
+        steps.weight_bytes,
+        shape.experts is not None,
     )
     series = (phase, source, shape, tp, batch, positions)
     return Observation(str(number), name, source, 28, shape, f"{phase}_dense_inf2", series, point, 1.0, work)

@@ -12,6 +12,7 @@ from neuronserve.planner.calibrate.contradictions import contradicted_steps, con
 from neuronserve.planner.calibrate.observation import Observation, observe
 from neuronserve.planner.calibrate.published import PublishedRow, read_rows
 from neuronserve.planner.calibrate.step_errors import group_names
+from tests.model_specs import with_depth
 from tests.planner.synthetic import observations
 
 FOLDER = Path(__file__).parent
@@ -64,7 +65,7 @@ def test_steps_of_other_work_are_not_compared() -> None:
         replace(slow, point=replace(slow.point, batch=2)),
         replace(slow, point=replace(slow.point, tp=4)),
         replace(slow, point=replace(slow.point, phase="prefill")),
-        replace(slow, shape=replace(slow.shape, num_layers=31)),
+        replace(slow, shape=with_depth(slow.shape, 31)),
     ]
     for other in others:
         assert contradicted_steps([of("a", 1.0), other]) == frozenset()

@@ -23,9 +23,10 @@ from neuronserve.server.cost.evidence import Point
 from neuronserve.server.cost.work import Runtime, StepWork
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.models.public import known_model
-from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.sizes import DecoderSizes
+from tests.model_specs import network_of
 
-SHAPE = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 128256, 0)
+SHAPE = DecoderSizes(32, 4096, 14336, 32, 8, 128, 128256).spec()
 STATED = {
     "n_layers": "32",
     "hidden_size": "4096",
@@ -228,9 +229,9 @@ def test_a_missing_shape_is_that_of_the_known_model_of_that_name() -> None:
 
 def test_plain_and_gated_feed_forward_are_told_apart_by_the_stated_size() -> None:
     opt = {"n_layers": "40", "hidden_size": "5120", "n_heads": "40", "n_kv_heads": "40", "ffn_size": "20480"}
-    assert shape_of(row(NEURON_DOCS | opt, vocab_size="50272", params_b="12.85")).is_gated is False
-    assert shape_of(row(NEURON_DOCS)).is_gated is True
-    assert shape_of(row(NEURON_DOCS, params_b="")).is_gated is True
+    assert network_of(shape_of(row(NEURON_DOCS | opt, vocab_size="50272", params_b="12.85"))).is_gated is False
+    assert network_of(shape_of(row(NEURON_DOCS))).is_gated is True
+    assert network_of(shape_of(row(NEURON_DOCS, params_b=""))).is_gated is True
 
 
 @pytest.mark.parametrize(

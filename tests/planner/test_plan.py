@@ -20,6 +20,7 @@ from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
 from neuronserve.server.device.prices import PRICE_BASES, Price, PriceBasis, Prices
 from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsError
+from neuronserve.server.models.sizes import DecoderSizes
 
 XLARGE = instance("inf2.xlarge")
 CHAT = PlanOptions("llama-8b", input_tokens=1000, output_tokens=201, request_rate=2.0, ttft_s=1.0, tpot_s=0.05)
@@ -331,7 +332,7 @@ def test_a_degree_that_some_parts_allow_is_planned_there_and_explained_elsewhere
 
 
 def test_a_model_larger_than_any_instance_is_refused_with_the_nearest() -> None:
-    huge = replace(NAMED["llama-70b"], num_layers=1000, hidden_size=16_384, intermediate_size=1 << 22)
+    huge = DecoderSizes(1000, 16_384, 1 << 22, 64, 8, 128, 32_000).spec("LlamaForCausalLM", 131_072)
     with pytest.raises(DeviceMemoryError) as refusal:
         plan_model(huge, CHAT, INSTANCES)
     assert "fits on no part in question. Nearest is 16 x trn3-gen1 with tensor_parallel_size 64" in str(refusal.value)

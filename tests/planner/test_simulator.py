@@ -26,7 +26,7 @@ from neuronserve.server.cost.stacks import STACKS, Stack
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsError
-from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.scheduler.batching import POLICIES
 from neuronserve.server.workload.arrivals import Arrivals
 from neuronserve.server.workload.lengths import LengthRange
@@ -34,7 +34,7 @@ from neuronserve.server.workload.slo import Slo
 from neuronserve.server.workload.synthetic import SyntheticWorkload
 from neuronserve.server.workload.workload import Workload
 
-MODEL = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072)
+MODEL = DecoderSizes(16, 2048, 8192, 32, 8, 64, 128_256).spec("LlamaForCausalLM", 131_072)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 2)
 CHAT = SyntheticWorkload(120, Arrivals(4.0), LengthRange(50, 600), LengthRange(1, 80), seed=5)
 BASE = SimulationOptions(MODEL, "inf2.xlarge", CHAT.generate(), 2, max_model_len=1024, max_num_seqs=8, stack="ideal")

@@ -16,12 +16,12 @@ from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.scheduler.batching import POLICIES
 from neuronserve.server.workload.workload import Workload
 
 # Deep and narrow: a prompt takes as long as a few decode steps, so that arrivals fall into runs of them.
-MODEL = ModelSpec("Tiny", 64, 256, 512, 4, 2, 64, 1000, 4096)
+MODEL = DecoderSizes(64, 256, 512, 4, 2, 64, 1000).spec("Tiny", 4096)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 1)
 STEP_NS = round(COST.decode(4, 64).elapsed_s * 1e9)
 

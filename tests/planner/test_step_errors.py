@@ -21,6 +21,7 @@ from neuronserve.planner.calibrate.step_errors import (
     stats_of,
 )
 from neuronserve.server.cost.evidence import Evidence
+from tests.model_specs import with_depth
 from tests.planner.synthetic import SOURCES, TRUTH, bare, made_by, noisy, observations
 
 STEPS = noisy(made_by(TRUTH, bare(observations())), 0.03)
@@ -98,7 +99,7 @@ def test_a_check_has_errors_of_the_given_coefficients_and_nothing_left_out() -> 
         ((1.0, 1.2), {"source": "blog"}, (1 - 1 / 1.1 + 1.2 / 1.1 - 1) / 2),
         ((1.0, 1.2), {"sdk": 27}, (1 - 1 / 1.1 + 1.2 / 1.1 - 1) / 2),
         ((1.0, 1.2), {}, None),  # one source and release: no other run of it
-        ((1.0, 1.2), {"source": "blog", "shape": replace(STEPS[0].shape, num_layers=31)}, None),
+        ((1.0, 1.2), {"source": "blog", "shape": with_depth(STEPS[0].shape, 31)}, None),
     ],
 )
 def test_how_far_runs_of_one_step_are_from_their_median(

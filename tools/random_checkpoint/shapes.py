@@ -115,21 +115,23 @@ def _tiny(architecture: str, heads: int, kv_heads: int, head_dim: int, **options
 def _public(name: str) -> Shape:
     """The shape of a public model, with the vocabulary that its short name stands for."""
     spec = NAMED[name]
-    rope: Config = {"rope_theta": spec.rope.theta}
-    if spec.rope.kind == "llama3":
-        rope["rope_scaling"] = _llama3_rope(spec.rope.factor, spec.rope.original_max_position)
+    rotation = spec.attention.rope
+    assert rotation is not None
+    rope: Config = {"rope_theta": rotation.theta}
+    if rotation.kind == "llama3":
+        rope["rope_scaling"] = _llama3_rope(rotation.factor, rotation.original_max_position)
     return Shape(
         spec.architecture,
         spec.num_layers,
         spec.hidden_size,
-        spec.intermediate_size,
+        spec.widest_intermediate,
         spec.num_heads,
         spec.num_kv_heads,
         spec.vocab_size,
         spec.max_position,
         spec.head_dim,
         is_tied=spec.is_tied,
-        eps=spec.rms_norm_eps,
+        eps=spec.stack.norm.eps,
         options=rope,
     )
 

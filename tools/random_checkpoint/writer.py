@@ -47,7 +47,7 @@ def write_checkpoint(
     config = SHAPES[shape].config(TORCH_DTYPES[options.dtype], options.layers, options.vocab)
     tokenizer = tokenizer_json(config["vocab_size"])
     spec = model_spec_of(config)
-    shapes, norm_mean = _stored(tensor_shapes(spec), spec), 1.0 - spec.norm_offset
+    shapes, norm_mean = _stored(tensor_shapes(spec), spec), 1.0 - spec.stack.norm.offset
     layout = Layout(shapes, SAFETENSORS_DTYPES[options.dtype], ITEM_BYTES[options.dtype])
     shards = split(layout, options.shards)
     directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _stored(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> dict[str, tu
     And under the names that files have, where these are not the model's.
     """
     endings = {new: old for old, new in spec.names.old_endings if ".experts." in new or ".router." in new}
-    if spec.names.fused == "outputs" and not endings:
+    if spec.experts is None or (spec.names.fused == "outputs" and not endings):
         return shapes
     stored: dict[str, tuple[int, ...]] = {}
     for name, (outputs, *inputs) in shapes.items():
@@ -85,7 +85,7 @@ def _stored(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> dict[str, tu
             fused = "down_proj" if found[3] == "down" else "gate_up_proj"
             width = outputs if found[3] == "down" else 2 * outputs
             one = (width, *inputs) if spec.names.fused == "outputs" else (*inputs, width)
-            stored[f"{found[1]}.{fused}{'_bias' * (found[4] == 'bias')}"] = (spec.num_experts, *one)
+            stored[f"{found[1]}.{fused}{'_bias' * (found[4] == 'bias')}"] = (spec.experts.count, *one)
     return {_in_file(name, endings): shape for name, shape in stored.items()}
 
 

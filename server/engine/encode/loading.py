@@ -192,10 +192,11 @@ class _Loading:
     def _distances(self, cores: list[NeuronCore], checkpoint: Checkpoint) -> DistanceBias | None:
         """What distances count for; None where the model has no such bias."""
         spec = self._spec
-        if not spec.num_distance_buckets:
+        buckets = spec.attention.num_distance_buckets
+        if not buckets:
             return None
         name = f"{spec.names.module('model.relative_attention_bias')}.weight"
-        table = distance_bias(checkpoint, name, (spec.num_distance_buckets, spec.num_heads), self._max_length)
+        table = distance_bias(checkpoint, name, (buckets, spec.num_heads), self._max_length)
         shards = tuple(_rows(core, table, self._shard.q_heads(core.index)) for core in cores)
         return DistanceBias(shards, table.shape[1], self._max_length)
 

@@ -15,20 +15,16 @@ from neuronserve.server.models.families.encoder import (
     MPNetConfig,
     RobertaConfig,
 )
-from neuronserve.server.models.families.gemma import Gemma2Config, GemmaConfig
-from neuronserve.server.models.families.gemma3 import Gemma3Config
+from neuronserve.server.models.families.family import FamilyConfig
+from neuronserve.server.models.families.gemma import Gemma2Config, Gemma3Config, GemmaConfig
 from neuronserve.server.models.families.gpt_oss import GptOssConfig
-from neuronserve.server.models.families.granite import GraniteConfig
-from neuronserve.server.models.families.granite_moe import GraniteMoeConfig, GraniteMoeHybridConfig
+from neuronserve.server.models.families.granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
 from neuronserve.server.models.families.llama4 import Llama4TextConfig
-from neuronserve.server.models.families.mistral import Ministral3Config, MinistralConfig, MistralConfig
-from neuronserve.server.models.families.mixtral import MixtralConfig
+from neuronserve.server.models.families.mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from neuronserve.server.models.families.modernbert import ModernBertConfig
-from neuronserve.server.models.families.olmo import Olmo2Config, Olmo3Config
-from neuronserve.server.models.families.olmoe import OlmoeConfig
+from neuronserve.server.models.families.olmo import Olmo2Config, Olmo3Config, OlmoeConfig
 from neuronserve.server.models.families.phi3 import Phi3Config
-from neuronserve.server.models.families.qwen import Qwen2Config, Qwen3Config
-from neuronserve.server.models.families.qwen_moe import Qwen2MoeConfig, Qwen3MoeConfig
+from neuronserve.server.models.families.qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from neuronserve.server.models.families.smollm3 import SmolLM3Config
 from neuronserve.server.models.families.text_part import TEXT_PARTS, text_part
 from neuronserve.server.models.spec import ModelSpec, without_output_layer
@@ -79,7 +75,43 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
     for name, family in GENERATORS.items()
     for ending in ("Model", "ForSequenceClassification")
 }
-FAMILIES: dict[str, type[DecoderConfig | EncoderConfig]] = {
+# Architectures by `model_type`, of files that name no architecture or one that is not known.
+MODEL_TYPES = {
+    "bert": "BertModel",
+    "camembert": "CamembertModel",
+    "cohere": "CohereForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "distilbert": "DistilBertModel",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
+    "ministral": "MinistralForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "modernbert": "ModernBertModel",
+    "mpnet": "MPNetModel",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "opt": "OPTForCausalLM",
+    "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "roberta": "RobertaModel",
+    "smollm3": "SmolLM3ForCausalLM",
+    "xlm-roberta": "XLMRobertaModel",
+}
+FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
     **HEADLESS,
     **{
@@ -91,11 +123,10 @@ FAMILIES: dict[str, type[DecoderConfig | EncoderConfig]] = {
 
 
 def model_spec_of(config: Values) -> ModelSpec:
-    """The dimensions and options of the model that `config`, the values of a config.json, describes.
+    """Return the model that `config`, the values of a config.json, describes.
 
-    Of a model that sees pictures: of its text's part. Raises ConfigError, naming the key, the value and what is
-    allowed, for an unknown architecture, remote code, and values that are out of range, contradictory or not
-    implemented.
+    Of a model that sees pictures, only the text's part is read. Raises ConfigError, naming the key, the value and the
+    limit, for an unknown architecture, remote code, and values that are out of range, contradictory or not implemented.
     """
     config = text_part(config)
     architecture = _architecture(config)
@@ -109,7 +140,7 @@ def model_spec_of(config: Values) -> ModelSpec:
 
 
 def own_keys(architecture: str) -> dict[str, str]:
-    """Llama's keys for which a family has keys of its own, with these. Llama's stand for them where they are missing.
+    """Return the family's own names of Llama's keys, by those. Llama's are read where the family's are missing.
 
     So a row of the table of public models may say hidden_size where a file says n_embd.
     """

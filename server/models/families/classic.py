@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from neuronserve.server.models.names import ROPE_FREQUENCIES, Names
 from neuronserve.server.models.rope import DEFAULT_THETA, Theta, rope_object, rope_of
-from neuronserve.server.models.spec import Activation, ModelSpec
+from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, NormSpec
 
 ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
 ACTIVATIONS: dict[ActivationName, Activation] = {  # three are one formula, written in three ways
@@ -20,6 +23,7 @@ ACTIVATIONS: dict[ActivationName, Activation] = {  # three are one formula, writ
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
+OPT_PADDING_ROWS = 2  # rows of the positions' table before the first token's
 
 GPT2 = Names(
     tuple(
@@ -91,30 +95,29 @@ PHI = Names.of(
 
 
 class ClassicConfig(DecoderConfig, kw_only=True):
-    """What they have in common."""
+    """Layer norms, networks without a gate and all biases."""
 
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
 
-    def spec(self, architecture: str, values: Values) -> ModelSpec:
-        """As for every family; heads that share keys or have a size of their own are refused, too: none has them."""
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=True)
+
+    def kv_heads(self) -> int:
         heads = self.num_attention_heads
         if self.num_key_value_heads not in (None, heads):
             raise refuse(
                 "num_key_value_heads", self.num_key_value_heads, f"must be as many as heads, which are {heads}"
             )
+        return heads
+
+    def head_size(self) -> int:
+        heads = self.num_attention_heads
         if self.head_dim not in (None, self.hidden_size // heads):
             raise refuse("head_dim", self.head_dim, f"must be {self.hidden_size // heads}, one of {heads} parts of all")
-        return super().spec(architecture, values)
+        return super().head_size()
 
-    def plain(self, activation: ActivationName, has_biases: bool = True) -> dict[str, Any]:
-        """Layer norms, networks without a gate and all biases."""
-        biases = dict.fromkeys(("has_qkv_bias", "has_o_bias", "has_ffn_bias"), has_biases)
-        return {"norm": "layer", "is_gated": False, "activation": ACTIVATIONS[activation], **biases}
-
-    def learned_positions(self, first: int = 0) -> dict[str, Any]:
-        """Positions are rows of a table from `first` on, and nothing is rotated."""
-        rows = self.max_position_embeddings + first
-        return {"ropes": (None,) * self.num_hidden_layers, "num_positions": rows, "first_position": first}
+    def norm(self) -> NormSpec:
+        return NormSpec("layer", self.rms_norm_eps)
 
 
 class GPT2Config(ClassicConfig, kw_only=True):
@@ -136,14 +139,26 @@ class GPT2Config(ClassicConfig, kw_only=True):
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
 
-    def features(self, _: Values) -> dict[str, Any]:
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if not self.scale_attn_weights:
             raise refuse("scale_attn_weights", False, "attention without a scale of its scores is not supported")
         if self.scale_attn_by_inverse_layer_idx:
             raise refuse("scale_attn_by_inverse_layer_idx", True, "a scale of scores for each layer is not supported")
         if self.add_cross_attention:
             raise refuse("add_cross_attention", True, "attention to another text is not supported")
-        return {**self.plain(self.activation_function), **self.learned_positions(), "names": GPT2}
+        return super().attention(rope, window)
+
+    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
+        return self.on_all(None)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
+
+    def embedding(self) -> EmbeddingSpec:
+        return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)
+
+    def names(self) -> Names:
+        return GPT2
 
 
 class OPTConfig(ClassicConfig, kw_only=True):
@@ -165,20 +180,33 @@ class OPTConfig(ClassicConfig, kw_only=True):
     def __post_init__(self) -> None:
         self.rms_norm_eps = 1e-5  # PyTorch's own, whatever a key says: the code of the family reads none
 
-    def features(self, _: Values) -> dict[str, Any]:
-        embedded = self.word_embed_proj_dim or self.hidden_size
-        if embedded > self.hidden_size:
-            raise refuse("word_embed_proj_dim", embedded, f"more than hidden_size, which is {self.hidden_size}")
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.remove_final_layer_norm:
             raise refuse("_remove_final_layer_norm", True, "a model without its last norm is not supported")
         if not self.layer_norm_elementwise_affine:
             raise refuse("layer_norm_elementwise_affine", False, "norms without weights are not supported")
-        norms: dict[str, Any] = {"names": OPT_NORMS_BEFORE}
-        if not self.do_layer_norm_before:
-            norms = {"names": OPT_NORMS_AFTER, "has_pre_norms": False, "has_stream_norms": True}
-        plain = self.plain(self.activation_function, self.enable_bias)
-        size = embedded if embedded < self.hidden_size else 0
-        return {**plain, **self.learned_positions(first=2), **norms, "embedding_size": size}  # two rows are of padding
+        attention = super().attention(rope, window)
+        return replace(attention, has_qkv_bias=self.enable_bias, has_o_bias=self.enable_bias)
+
+    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
+        return self.on_all(None)
+
+    def network(self, size: int) -> NetworkSpec:
+        activation = ACTIVATIONS[self.activation_function]
+        return NetworkSpec(size, activation, is_gated=False, has_bias=self.enable_bias)
+
+    def embedding(self) -> EmbeddingSpec:
+        size = self.word_embed_proj_dim or self.hidden_size
+        if size > self.hidden_size:
+            raise refuse("word_embed_proj_dim", size, f"more than hidden_size, which is {self.hidden_size}")
+        rows = self.max_position_embeddings + OPT_PADDING_ROWS
+        return EmbeddingSpec(self.vocab_size, size, num_positions=rows, first_position=OPT_PADDING_ROWS)
+
+    def placement(self) -> NormPlacement:
+        return "before" if self.do_layer_norm_before else "stream"
+
+    def names(self) -> Names:
+        return OPT_NORMS_BEFORE if self.do_layer_norm_before else OPT_NORMS_AFTER
 
 
 class GPTNeoXConfig(ClassicConfig, kw_only=True):
@@ -195,16 +223,24 @@ class GPTNeoXConfig(ClassicConfig, kw_only=True):
     rotary_pct: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
     rotary_emb_base: Theta = 10_000.0
 
-    def features(self, values: Values) -> dict[str, Any]:
-        plain, parallel_norms = self.plain(self.hidden_act), 2 if self.use_parallel_residual else 0
-        biases = dict.fromkeys(("has_qkv_bias", "has_o_bias"), self.attention_bias)
-        return {**plain, **biases, **self.ropes(values), "parallel_norms": parallel_norms, "names": NEOX}
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        attention = super().attention(rope, window)
+        return replace(attention, has_qkv_bias=self.attention_bias, has_o_bias=self.attention_bias)
 
-    def ropes(self, values: Values) -> dict[str, Any]:
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         path, rope = rope_object(values)
         outer = {**values, "partial_rotary_factor": self.rotary_pct, "rope_theta": self.rotary_emb_base}
         length = self.max_position_embeddings
-        return {"rope": rope_of(outer, rope, path, length, self.rotary_emb_base, may_be_partial=True)}
+        return self.on_all(rope_of(outer, rope, path, length, self.rotary_emb_base, may_be_partial=True))
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
+
+    def placement(self) -> NormPlacement:
+        return "parallel_each" if self.use_parallel_residual else "before"
+
+    def names(self) -> Names:
+        return NEOX
 
 
 class PhiConfig(ClassicConfig, kw_only=True):
@@ -219,13 +255,25 @@ class PhiConfig(ClassicConfig, kw_only=True):
     partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.5
     qk_layernorm: bool = False
 
-    def features(self, values: Values) -> dict[str, Any]:
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.qk_layernorm:
             raise refuse("qk_layernorm", True, "norms of heads with biases are not supported")
-        plain = self.plain(self.hidden_act)
-        return {**plain, **self.ropes(values), "parallel_norms": 1, "has_head_bias": True, "names": PHI}
+        return super().attention(rope, window)
 
-    def ropes(self, values: Values) -> dict[str, Any]:
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         path, rope = rope_object(values)
         outer = {**values, "partial_rotary_factor": self.partial_rotary_factor}
-        return {"rope": rope_of(outer, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True)}
+        length = self.max_position_embeddings
+        return self.on_all(rope_of(outer, rope, path, length, DEFAULT_THETA, may_be_partial=True))
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
+
+    def placement(self) -> NormPlacement:
+        return "parallel"
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, has_bias=True)
+
+    def names(self) -> Names:
+        return PHI

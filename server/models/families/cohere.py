@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, field
 
 from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
-from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import AttentionSpec, NormPlacement, RopeSpec
 from neuronserve.server.models.rope import DEFAULT_THETA, read_rope
+from neuronserve.server.models.spec import HeadSpec, NormSpec
+
+COHERE_THETA = 500_000.0
 
 
 class CohereConfig(DecoderConfig, kw_only=True):
@@ -26,36 +32,39 @@ class CohereConfig(DecoderConfig, kw_only=True):
     logit_scale: Annotated[float, Meta(gt=0.0, le=1e3)] = 0.0625
     use_qk_norm: bool = False
 
-    def features(self, values: Values) -> dict[str, Any]:
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
-        return {
-            **super().features(values),
-            "norm": "layer_no_bias",
-            "parallel_norms": 1,
-            "logit_scale": self.logit_scale,
-            "has_qk_norm": self.use_qk_norm,
-            "has_layer_qk_norm": self.use_qk_norm,
-        }
+        return replace(super().attention(rope, window), qk_norm="each_head" if self.use_qk_norm else "none")
 
-    def ropes(self, values: Values) -> dict[str, Any]:
-        rope = read_rope(values, self.max_position_embeddings, theta=500_000.0)
-        return {"rope": replace(rope, is_interleaved=True)}
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
+        return self.on_all(replace(read_rope(values, self.max_position_embeddings, COHERE_THETA), is_interleaved=True))
+
+    def placement(self) -> NormPlacement:
+        return "parallel"
+
+    def norm(self) -> NormSpec:
+        return NormSpec("layer_no_bias", self.rms_norm_eps)
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, scale=self.logit_scale)
 
 
 class Cohere2Config(CohereConfig, kw_only=True):
-    """Keys and defaults of Cohere2Config: layers that slide are rotated, the others know no positions."""
+    """Keys and defaults of Cohere2Config: layers that slide are rotated, the others have no positions."""
 
     sliding_window: Positions | None = 4096
     sliding_window_pattern: Layers = 4
     layer_types: list[LayerType] | None = None
 
-    def features(self, values: Values) -> dict[str, Any]:
-        windows = self.sliding_windows(self.sliding_window, self._types())
-        return {**super().features(values), "windows": windows, "has_qk_norm": False, "has_layer_qk_norm": False}
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="none")
 
-    def ropes(self, values: Values) -> dict[str, Any]:
+    def windows(self) -> Sequence[int]:
+        return self.sliding_windows(self.sliding_window, self._types())
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         rope = replace(read_rope(values, self.max_position_embeddings, DEFAULT_THETA), is_interleaved=True)
-        return {"rope": rope, "ropes": tuple(rope if name == "sliding_attention" else None for name in self._types())}
+        return [rope if name == "sliding_attention" else None for name in self._types()]
 
     def _types(self) -> list[LayerType]:
         return self.layer_types or self.types_by_period(self.sliding_window_pattern)

@@ -1,22 +1,21 @@
 """Encoders of BERT's kind: every layer attends to both sides, and the stream is normed after each branch.
 
-What they have in common is one row of models/traits.py, which plans read too. Differences are names, positions and
-token types. Defaults are those of the Hugging Face config classes.
+They differ in names, positions and token types. Defaults are those of the Hugging Face config classes.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
+from neuronserve.server.models.families.family import FamilyConfig
+from neuronserve.server.models.layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from neuronserve.server.models.names import Names
-from neuronserve.server.models.rope import check_ropes
-from neuronserve.server.models.spec import Activation, ModelSpec
-from neuronserve.server.models.traits import TRAITS
+from neuronserve.server.models.spec import EmbeddingSpec, NormSpec
 
 HiddenAct = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ACTIVATIONS: dict[HiddenAct, Activation] = {
@@ -29,12 +28,12 @@ ACTIVATIONS: dict[HiddenAct, Activation] = {
 }
 Count = Annotated[int, Meta(ge=0, le=1 << 16)]
 FROM_TENSORFLOW = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
-# In files of old; what they hold follows from the rest.
+# Tensors of older files, whose values follow from the rest.
 LEFTOVERS = ("embeddings.position_ids",)
 
 
-class EncoderConfig(msgspec.Struct, kw_only=True):
-    """What every encoder's config.json has, under BERT's names."""
+class EncoderConfig(FamilyConfig, kw_only=True):
+    """Keys of every encoder, under BERT's names."""
 
     vocab_size: Vocab = 30_522
     hidden_size: Width = 768
@@ -43,41 +42,29 @@ class EncoderConfig(msgspec.Struct, kw_only=True):
     intermediate_size: Width = 3072
     max_position_embeddings: Positions = 512
     hidden_act: HiddenAct = "gelu"
-    layer_norm_eps: Epsilon = 1e-12
+    rms_norm_eps: Epsilon = msgspec.field(default=1e-12, name="layer_norm_eps")
 
-    model_type = "bert"  # the row of models/traits.py
+    kind = "encoder"
 
-    def spec(self, architecture: str, values: Values) -> ModelSpec:
-        """The model; `values` are all of the file. Raises ConfigError for values that contradict each other."""
-        hidden, heads = self.hidden_size, self.num_attention_heads
-        if hidden % heads:
-            raise refuse("hidden_size", hidden, f"not a multiple of num_attention_heads, {heads}")
-        if hidden // heads < 8:
-            raise refuse("hidden_size", hidden, f"less than 8 for each of {heads} heads")
-        spec = ModelSpec(
-            architecture=architecture,
-            num_layers=self.num_hidden_layers,
-            hidden_size=hidden,
-            intermediate_size=self.intermediate_size,
-            num_heads=heads,
-            num_kv_heads=heads,
-            head_dim=hidden // heads,
-            vocab_size=self.vocab_size,
-            rms_norm_eps=self.layer_norm_eps,
-            **{"max_position": self.max_position_embeddings, **self.features(architecture, values)},
-        )
-        check_ropes(spec.distinct_ropes, spec.head_dim)
-        return spec
+    def embedding(self) -> EmbeddingSpec:
+        rows = self.max_position_embeddings
+        return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=rows, has_norm=True)
 
-    def features(self, architecture: str, values: Values) -> dict[str, Any]:
-        """The fields of the model's spec that the family sets; without rotary embeddings."""
-        del architecture, values
-        ropes = (None,) * self.num_hidden_layers
-        return {**TRAITS[self.model_type], "activation": ACTIVATIONS[self.hidden_act], "ropes": ropes}
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=True)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
+
+    def placement(self) -> NormPlacement:
+        return "stream"
+
+    def norm(self) -> NormSpec:
+        return NormSpec("layer", self.rms_norm_eps)
 
 
 def bert_words(prefix: str) -> dict[str, str]:
-    """BERT's names of modules."""
+    """Return BERT's names of modules, after `prefix`."""
     return {
         "model.embed_tokens": f"{prefix}embeddings.word_embeddings",
         "model.embed_positions": f"{prefix}embeddings.position_embeddings",
@@ -105,16 +92,15 @@ class BertConfig(EncoderConfig, kw_only=True):
 
     prefix = "bert."
 
-    def features(self, architecture: str, values: Values) -> dict[str, Any]:
-        return {
-            **super().features(architecture, values),
-            "max_position": self.max_position_embeddings - self.unused_positions,
-            "num_positions": self.max_position_embeddings,
-            "first_position": self.unused_positions,
-            "num_token_types": self.type_vocab_size,
-            "has_pooler": self.has_pooler(architecture),
-            "names": replace(Names.of(bert_words(self.prefix), self.prefix, LEFTOVERS), old_endings=FROM_TENSORFLOW),
-        }
+    def embedding(self) -> EmbeddingSpec:
+        embedding = super().embedding()
+        return replace(embedding, first_position=self.unused_positions, num_token_types=self.type_vocab_size)
+
+    def max_position(self) -> int:
+        return self.max_position_embeddings - self.unused_positions
+
+    def names(self) -> Names:
+        return replace(Names.of(bert_words(self.prefix), self.prefix, LEFTOVERS), old_endings=FROM_TENSORFLOW)
 
     @property
     def unused_positions(self) -> int:
@@ -122,7 +108,6 @@ class BertConfig(EncoderConfig, kw_only=True):
         return 0
 
     def has_pooler(self, architecture: str) -> bool:
-        """Whether the class has a dense layer over the first token."""
         return architecture.endswith(("Model", "ForSequenceClassification"))
 
 
@@ -153,20 +138,22 @@ class MPNetConfig(RobertaConfig, kw_only=True):
 
     prefix = "mpnet."
 
-    def features(self, architecture: str, values: Values) -> dict[str, Any]:
-        if self.relative_attention_num_buckets != 32:
-            raise refuse("relative_attention_num_buckets", self.relative_attention_num_buckets, "only 32 is supported")
+    def embedding(self) -> EmbeddingSpec:
+        return replace(super().embedding(), num_token_types=0)
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        buckets = self.relative_attention_num_buckets
+        if buckets != 32:
+            raise refuse("relative_attention_num_buckets", buckets, "only 32 is supported")
+        return replace(super().attention(rope, window), num_distance_buckets=buckets)
+
+    def names(self) -> Names:
         words = bert_words(self.prefix) | {
             **{f"self_attn.{name}_proj": f"attention.attn.{name}" for name in "qkvo"},
             "post_attention_layernorm": "attention.LayerNorm",
             "model.relative_attention_bias": f"{self.prefix}encoder.relative_attention_bias",
         }
-        return {
-            **super().features(architecture, values),
-            "num_token_types": 0,
-            "num_distance_buckets": self.relative_attention_num_buckets,
-            "names": Names.of(words, self.prefix, LEFTOVERS),
-        }
+        return Names.of(words, self.prefix, LEFTOVERS)
 
 
 class DistilBertConfig(EncoderConfig, kw_only=True):
@@ -179,9 +166,7 @@ class DistilBertConfig(EncoderConfig, kw_only=True):
     hidden_act: HiddenAct = msgspec.field(default="gelu", name="activation")
     sinusoidal_pos_embds: bool = False  # the table is in the files either way
 
-    model_type = "distilbert"
-
-    def features(self, architecture: str, values: Values) -> dict[str, Any]:
+    def names(self) -> Names:
         words = {
             "model.embed_tokens": "distilbert.embeddings.word_embeddings",
             "model.embed_positions": "distilbert.embeddings.position_embeddings",
@@ -194,8 +179,4 @@ class DistilBertConfig(EncoderConfig, kw_only=True):
             "mlp.down_proj": "ffn.lin2",
             "post_feedforward_layernorm": "output_layer_norm",
         }
-        return {
-            **super().features(architecture, values),
-            "num_positions": self.max_position_embeddings,
-            "names": Names.of(words, "distilbert.", LEFTOVERS),
-        }
+        return Names.of(words, "distilbert.", LEFTOVERS)

@@ -1,22 +1,32 @@
-"""Gemma: norms of (1 + w), GeGLU, scaled embeddings. Gemma 2: norms before and after, caps on scores and logits, local
-layers in turn with global ones.
+"""Gemma, Gemma 2 and Gemma 3 (text).
+
+Gemma: norms of (1 + w), GeGLU, scaled embeddings. Gemma 2: norms before and after, caps on scores and logits, local
+and global layers in turn. Gemma 3: norms of heads instead of the cap on scores; local layers have a rotary base of
+their own.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from neuronserve.server.models.config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from neuronserve.server.models.rope import Theta, ropes_by_type
+from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, NormSpec
 
 Scalar = Annotated[float, Meta(gt=0.0, le=1e6)]
 Cap = Annotated[float, Meta(gt=0.0, le=1e6)]
+GEMMA3_THETA = 1_000_000.0  # of global layers
 
 
 class GemmaConfig(DecoderConfig, kw_only=True):
-    """Keys and defaults of GemmaConfig, and what later generations have kept. Old files say gelu for its tanh form."""
+    """Keys and defaults of GemmaConfig. Old files say gelu for its tanh form."""
 
     vocab_size: Vocab = 256_000
     hidden_size: Width = 3072
@@ -30,15 +40,19 @@ class GemmaConfig(DecoderConfig, kw_only=True):
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"  # type: ignore[assignment]
     use_bidirectional_attention: bool = False
 
-    def features(self, values: Values) -> dict[str, Any]:
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.use_bidirectional_attention:
             raise refuse("use_bidirectional_attention", True, "not supported")
-        return {
-            **super().features(values),
-            "norm_offset": 1.0,
-            "activation": "gelu_tanh",
-            "embedding_scale": self.hidden_size**0.5,
-        }
+        return super().attention(rope, window)
+
+    def network(self, size: int) -> NetworkSpec:
+        return replace(super().network(size), activation="gelu_tanh")
+
+    def norm(self) -> NormSpec:
+        return NormSpec(eps=self.rms_norm_eps, offset=1.0)
+
+    def embedding(self) -> EmbeddingSpec:
+        return EmbeddingSpec(self.vocab_size, self.hidden_size, scale=self.hidden_size**0.5)
 
 
 class Gemma2Config(GemmaConfig, kw_only=True):
@@ -56,16 +70,40 @@ class Gemma2Config(GemmaConfig, kw_only=True):
     attn_logit_softcapping: Cap | None = 50.0
     final_logit_softcapping: Cap | None = 30.0
 
-    def features(self, values: Values) -> dict[str, Any]:
-        return {
-            **super().features(values),
-            "windows": self.sliding_windows(self.sliding_window, self.types()),
-            "has_post_norms": True,
-            "attention_scale": self.query_pre_attn_scalar**-0.5,
-            "score_cap": self.attn_logit_softcapping or 0.0,
-            "logit_cap": self.final_logit_softcapping or 0.0,
-        }
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        scale, cap = self.query_pre_attn_scalar**-0.5, self.attn_logit_softcapping or 0.0
+        return replace(super().attention(rope, window), scale=scale, score_cap=cap)
+
+    def windows(self) -> Sequence[int]:
+        return self.sliding_windows(self.sliding_window, self.types())
 
     def types(self) -> list[LayerType]:
-        """The type of each layer: local and global in turn, where the file does not say."""
+        """Return the type of each layer: local and global in turn, where the file does not say."""
         return self.types_by_period(2) if self.layer_types is None else self.layer_types
+
+    def placement(self) -> NormPlacement:
+        return "before_and_after"
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, cap=self.final_logit_softcapping or 0.0)
+
+
+class Gemma3Config(Gemma2Config, kw_only=True):
+    """Keys and defaults of Gemma3TextConfig."""
+
+    vocab_size: Vocab = 262_208
+    max_position_embeddings: Positions = 131_072
+    sliding_window_pattern: Layers = 6  # each such layer is global, where there is no layer_types
+    rope_local_base_freq: Theta = 10_000.0
+    final_logit_softcapping: Cap | None = None
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        # Scores are not capped, whatever a key says: the code of the family reads none.
+        return replace(super().attention(rope, window), qk_norm="head", score_cap=0.0)
+
+    def types(self) -> list[LayerType]:
+        return self.types_by_period(self.sliding_window_pattern) if self.layer_types is None else self.layer_types
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        local, whole = ropes_by_type(values, self.max_position_embeddings, self.rope_local_base_freq, GEMMA3_THETA)
+        return [local if name == "sliding_attention" else whole for name in self.types()]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from neuronserve.server.models.config_values import (
     Epsilon,
@@ -16,14 +16,16 @@ from neuronserve.server.models.config_values import (
     Width,
     refuse,
 )
-from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
-from neuronserve.server.models.families.experts import Experts, expert_fields
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.experts import Experts, expert_layers
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
 from neuronserve.server.models.names import Names
 from neuronserve.server.models.rope import read_rope
 
 NAMES = replace(Names.of({"mlp.gate": "mlp.router"}, "model."), fused="inputs, in turns")
 THETA = 150_000.0
-# Of configurations that leave rope_parameters out: GptOssConfig.__post_init__.
+# Configurations that leave rope_parameters out: GptOssConfig.__post_init__.
 ROPE = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -32,7 +34,7 @@ ROPE = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # that the kernel computes
+SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # the kernel computes these
 
 
 class GptOssConfig(DecoderConfig, kw_only=True):
@@ -55,24 +57,28 @@ class GptOssConfig(DecoderConfig, kw_only=True):
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
 
-    def features(self, values: Values) -> dict[str, Any]:
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_sinks=True)
+
+    def network(self, size: int) -> NetworkSpec:
         for key, computed in SWIGLU.items():
             if getattr(self, key) != computed:
                 raise refuse(key, getattr(self, key), f"only {computed} is computed")
-        types = self.types_by_period(2) if self.layer_types is None else self.layer_types
-        chooses, size = [True] * self.num_hidden_layers, self.intermediate_size
-        return {
-            **super().features(values),
-            **expert_fields(self.num_local_experts, self.num_experts_per_tok, chooses, size, size),
-            "windows": self.sliding_windows(self.sliding_window, types),
-            "activation": "swiglu_clamped",
-            "has_ffn_bias": True,
-            "has_router_bias": True,
-            "has_sinks": True,
-            "names": NAMES,
-        }
+        return NetworkSpec(size, "swiglu_clamped", has_bias=True)
 
-    def ropes(self, values: Values) -> dict[str, Any]:
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        network = self.network(self.intermediate_size)
+        experts = ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, network, has_router_bias=True)
+        return expert_layers(experts, self.on_all(True), network)
+
+    def windows(self) -> Sequence[int]:
+        types = self.types_by_period(2) if self.layer_types is None else self.layer_types
+        return self.sliding_windows(self.sliding_window, types)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
         if values.get("rope_parameters") is None and values.get("rope_scaling") is None:
             values = {**values, "rope_scaling": ROPE}
-        return {"rope": read_rope(values, self.max_position_embeddings, THETA)}
+        return self.on_all(read_rope(values, self.max_position_embeddings, THETA))
+
+    def names(self) -> Names:
+        return NAMES

@@ -1,30 +1,111 @@
-"""Granite 3 without experts: Llama with multipliers of embeddings, scores, branches and logits."""
+"""Granite 3, dense and with experts, and Granite 4 where all layers attend.
+
+Granite 4 calls every model a hybrid: where `layer_types` names state-space layers it is refused by that key.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import Values
+from neuronserve.server.models.config_values import Values, Width, refuse
 from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.experts import expert_layers
+from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec
 
+# Files' own names of the router and of experts in one tensor.
+_IN_FILES = tuple(
+    (f".block_sparse_moe.{stored}.weight", f".block_sparse_moe.{name}")
+    for stored, name in (
+        ("input_linear", "experts.gate_up_proj"),
+        ("output_linear", "experts.down_proj"),
+        ("router.layer", "router.weight"),
+    )
+)
+_SHARED = {"gate_proj": "input_linear", "up_proj": "input_linear", "down_proj": "output_linear"}
+MOE_NAMES = replace(
+    Names.of(
+        {
+            "mlp": "block_sparse_moe",
+            "mlp.gate": "block_sparse_moe.router",
+            **{
+                f"{at}.{word}": f"shared_mlp.{stored}"
+                for at in ("mlp", "mlp.shared_expert")
+                for word, stored in _SHARED.items()
+            },
+        },
+        "model.",
+    ),
+    old_endings=_IN_FILES,
+)
 Multiplier = Annotated[float, Meta(gt=0.0, le=1e6)]
+ExpertsOrNone = Annotated[int, Meta(ge=0, le=4096)]
+LayerKind = Literal["attention", "full_attention", "mamba", "linear_attention"]
+ATTENDS = ("attention", "full_attention")
 
 
 class GraniteConfig(DecoderConfig, kw_only=True):
-    """Keys and defaults of GraniteConfig."""
+    """Keys and defaults of GraniteConfig: Llama with multipliers of embeddings, scores, branches and logits."""
 
     embedding_multiplier: Multiplier = 1.0
-    attention_multiplier: Multiplier = 1.0  # of scores, in the place of head_dim ** -0.5
+    attention_multiplier: Multiplier = 1.0  # of scores, in place of head_dim ** -0.5
     residual_multiplier: Multiplier = 1.0
     logits_scaling: Multiplier = 1.0  # logits are divided by it
 
-    def features(self, values: Values) -> dict[str, Any]:
-        return {
-            **super().features(values),
-            "embedding_scale": self.embedding_multiplier,
-            "attention_scale": self.attention_multiplier,
-            "residual_scale": self.residual_multiplier,
-            "logit_scale": 1.0 / self.logits_scaling,
-        }
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        return tuple(replace(layer, residual_scale=self.residual_multiplier) for layer in super().layers(values))
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), scale=self.attention_multiplier)
+
+    def embedding(self) -> EmbeddingSpec:
+        return EmbeddingSpec(self.vocab_size, self.hidden_size, self.embedding_multiplier)
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, scale=1.0 / self.logits_scaling)
+
+
+class GraniteMoeConfig(GraniteConfig, kw_only=True):
+    """Keys and defaults of GraniteMoeConfig."""
+
+    num_local_experts: ExpertsOrNone = 8
+    num_experts_per_tok: ExpertsOrNone = 2
+
+    def experts(self) -> ExpertsSpec:
+        """Return the experts of every layer."""
+        return ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, self.network(self.intermediate_size))
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        return expert_layers(self.experts(), self.on_all(True), self.network(self.intermediate_size))
+
+    def names(self) -> Names:
+        return MOE_NAMES
+
+
+class GraniteMoeHybridConfig(GraniteMoeConfig, kw_only=True):
+    """Keys and defaults of GraniteMoeHybridConfig; without experts the network beside them is the only one."""
+
+    shared_intermediate_size: Width = 1024
+    layer_types: Sequence[LayerKind] | None = None
+    position_embedding_type: Literal["rope", "nope"] | None = None
+
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        types = self.layer_types or ["mamba"] * self.num_hidden_layers
+        self.require_length(types)
+        if recurrent := [kind for kind in types if kind not in ATTENDS]:
+            raise refuse("layer_types", recurrent[0], "state-space layers are not supported, all must be attention")
+        return super().layers(values)
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        shared = self.network(self.shared_intermediate_size)
+        if not self.num_local_experts:
+            return self.on_all(shared)
+        return expert_layers(replace(self.experts(), shared=shared), self.on_all(True), shared)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
+        return super().ropes(values) if self.position_embedding_type == "rope" else self.on_all(None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -23,10 +23,10 @@ from neuronserve.server.models.config_values import (
     refuse,
 )
 from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_fields, sparse_layers
+from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_layers, sparse_layers
+from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
 from neuronserve.server.models.names import Names
 from neuronserve.server.models.rope import read_rope
-from neuronserve.server.models.spec import TemperatureSpec
 
 NAMES = replace(Names.of({"mlp": "feed_forward", "mlp.gate": "feed_forward.router"}, "model."), fused="inputs")
 THETA = 500_000.0
@@ -59,53 +59,55 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
     floor_scale: Positions = 8192
     attn_scale: Annotated[float, Meta(ge=0.0, le=1e3)] = 0.1
 
-    def features(self, values: Values) -> dict[str, Any]:
-        temperature = TemperatureSpec(self.attn_scale, self.floor_scale, shift=1)
-        return {
-            **super().features(values),
-            **self._feed_forward(),
-            "windows": self._chunks(),
-            "is_chunked": True,
-            "has_plain_qk_norm": self.use_qk_norm,
-            "temperature": temperature if self.attn_temperature_tuning else None,
-            "names": NAMES,
-        }
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        sharpens = self.attn_temperature_tuning and rope is None
+        return replace(
+            super().attention(rope, window),
+            is_chunked=True,
+            # It comes before the rotation in the graph: turning pairs changes no head's length.
+            qk_norm="unweighted" if self.use_qk_norm and rope is not None else "none",
+            temperature=TemperatureSpec(self.attn_scale, self.floor_scale, shift=1) if sharpens else None,
+        )
 
-    def ropes(self, values: Values) -> dict[str, Any]:
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         rope = replace(read_rope(values, self.max_position_embeddings, THETA), is_interleaved=True)
-        if self.use_qk_norm:  # which comes after the rotation there, and takes the length away that a factor gave
+        if self.use_qk_norm:  # it follows the rotation in the family's code, and cancels the factor of the lengths
             rope = replace(rope, attention_factor=1.0)
-        return {"rope": rope, "ropes": tuple(rope if turns else None for turns in self._rotated())}
+        return [rope if turns else None for turns in self._rotated()]
 
-    def _feed_forward(self) -> dict[str, Any]:
-        layers, dense = self.num_hidden_layers, self.intermediate_size_mlp
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        layers, dense = self.num_hidden_layers, self.network(self.intermediate_size_mlp)
         chooses = sparse_layers(layers, self.interleave_moe_layer_step, ())
         if self.moe_layers is not None:
             chooses = [i in self.moe_layers for i in range(layers)]
         if not any(chooses):
-            return {"intermediate_size": dense}
-        return {
-            **expert_fields(self.num_local_experts, self.num_experts_per_tok, chooses, self.intermediate_size, dense),
-            "shared_intermediate_size": self.intermediate_size,
-            "routing": "sigmoid",
-            "weighs_expert_inputs": True,
-        }
+            return self.on_all(dense)
+        network = self.network(self.intermediate_size)
+        experts = ExpertsSpec(
+            self.num_local_experts,
+            self.num_experts_per_tok,
+            network,
+            shared=network,
+            routing="sigmoid",
+            weighs_inputs=True,
+        )
+        return expert_layers(experts, chooses, dense)
+
+    def windows(self) -> Sequence[int]:
+        """Chunk of each layer, 0 where it attends to everything: by the file, or chunks where it is rotated."""
+        types = self.layer_types or [self._kind(bool(turns)) for turns in self._rotated()]
+        self.require_length(types)
+        size = self.attention_chunk_size
+        if "chunked_attention" in types and size is None:
+            raise refuse("attention_chunk_size", size, "layer_types names chunked_attention")
+        return [(size or 0) * (name == "chunked_attention") for name in types]
+
+    def names(self) -> Names:
+        return NAMES
 
     def _rotated(self) -> Sequence[int]:
-        """Whether each layer is rotated; an empty list counts as none."""
+        """Return whether each layer is rotated; an empty list counts as none."""
         return self.rotated_layers(self.no_rope_layers or None, self.no_rope_layer_interval)
-
-    def _chunks(self) -> tuple[int, ...]:
-        """The chunk of each layer, 0 where it attends to everything: by the file, or chunks where it is rotated."""
-        types = self.layer_types or [self._kind(bool(turns)) for turns in self._rotated()]
-        if len(types) != self.num_hidden_layers:
-            raise refuse("layer_types", types, f"must name the type of each of the {self.num_hidden_layers} layers")
-        size = self.attention_chunk_size
-        if "chunked_attention" not in types:
-            return ()
-        if size is None:
-            raise refuse("attention_chunk_size", size, "layer_types names chunked_attention")
-        return tuple(size * (name == "chunked_attention") for name in types)
 
     def _kind(self, is_rotated: bool) -> AttentionKind:
         return "chunked_attention" if is_rotated else "full_attention"

@@ -1,8 +1,13 @@
-"""Mistral: a sliding window on all layers, or none. Ministral: windows by layer; Ministral 3: YaRN and temperatures."""
+"""Mistral: a sliding window on all layers, or none. Ministral: windows by layer; Ministral 3: YaRN and temperatures.
+
+Mixtral: Mistral with experts in place of each feed-forward network, under names of their own.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -18,11 +23,21 @@ from neuronserve.server.models.config_values import (
     Width,
     read_record,
 )
-from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
-from neuronserve.server.models.rope import rope_object, rope_of
-from neuronserve.server.models.spec import TemperatureSpec
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.experts import Experts, expert_layers
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForward,
+    LayerSpec,
+    RopeSpec,
+    TemperatureSpec,
+)
+from neuronserve.server.models.names import Names
+from neuronserve.server.models.rope import read_rope, rope_object, rope_of
 
-# Of configurations that leave rope_parameters out: Ministral3Config.__post_init__.
+# Configurations that leave rope_parameters out: Ministral3Config.__post_init__.
 MINISTRAL3_ROPE = {
     "rope_type": "yarn",
     "rope_theta": 1_000_000.0,
@@ -33,6 +48,8 @@ MINISTRAL3_ROPE = {
     "llama_4_scaling_beta": 0.1,
 }
 MINISTRAL3_THETA = 10_000.0
+MIXTRAL_THETA = 1_000_000.0
+MIXTRAL_NAMES = Names.of({"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}, "model.")
 
 
 class MistralConfig(DecoderConfig, kw_only=True):
@@ -43,14 +60,16 @@ class MistralConfig(DecoderConfig, kw_only=True):
     max_position_embeddings: Positions = 131_072
     sliding_window: Positions | None = 4096
 
-    def features(self, values: Values) -> dict[str, Any]:
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("attention_bias", "mlp_bias")
+        return super().attention(rope, window)
+
+    def windows(self) -> Sequence[int]:
         window = self.sliding_window
-        windows = () if window is None else self.sliding_windows(window, self.types())
-        return {**super().features(values), "windows": windows}
+        return self.on_all(0) if window is None else self.sliding_windows(window, self.types())
 
     def types(self) -> list[LayerType]:
-        """The type of each layer: all slide."""
+        """Return the type of each layer: all slide."""
         return ["sliding_attention"] * self.num_hidden_layers
 
 
@@ -60,7 +79,7 @@ class MinistralConfig(MistralConfig, kw_only=True):
     layer_types: list[LayerType] | None = None
 
     def types(self) -> list[LayerType]:
-        """The type of each layer: all slide, where the file does not say."""
+        """Return the type of each layer: all slide, where the file does not say."""
         return super().types() if self.layer_types is None else self.layer_types
 
 
@@ -69,7 +88,7 @@ class _Scaling(msgspec.Struct):
 
 
 class Ministral3Config(MistralConfig, kw_only=True):
-    """Keys and defaults of Ministral3Config. Queries are sharper, the longer the text is beyond the trained context."""
+    """Keys and defaults of Ministral3Config. Queries grow with the position beyond the trained context."""
 
     vocab_size: Vocab = 131_072
     num_hidden_layers: Layers = 34
@@ -78,11 +97,39 @@ class Ministral3Config(MistralConfig, kw_only=True):
     rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = None
 
-    def ropes(self, values: Values) -> dict[str, Any]:
-        path, rope = rope_object(values)
-        if not rope:
-            path, rope = "rope_parameters.", MINISTRAL3_ROPE
-        spec = rope_of(values, rope, path, self.max_position_embeddings, MINISTRAL3_THETA)
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        path, rope = self._rope_object(values)
         beta = read_record(rope, _Scaling, path).llama_4_scaling_beta
-        floor = spec.original_max_position or self.max_position_embeddings
-        return {"rope": spec, "temperature": TemperatureSpec(beta, floor, shift=0, is_of_rotated=True)}
+        layers = super().layers(values)
+        rotation = layers[0].mixer.rope
+        floor = (rotation.original_max_position if rotation is not None else 0) or self.max_position_embeddings
+        temperature = TemperatureSpec(beta, floor, shift=0)
+        return tuple(replace(layer, mixer=replace(layer.mixer, temperature=temperature)) for layer in layers)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        path, rope = self._rope_object(values)
+        return self.on_all(rope_of(values, rope, path, self.max_position_embeddings, MINISTRAL3_THETA))
+
+    def _rope_object(self, values: Values) -> tuple[str, Values]:
+        path, rope = rope_object(values)
+        return (path, rope) if rope else ("rope_parameters.", MINISTRAL3_ROPE)
+
+
+class MixtralConfig(MistralConfig, kw_only=True):
+    """Keys and defaults of MixtralConfig."""
+
+    rms_norm_eps: Epsilon = 1e-5
+    sliding_window: Positions | None = None
+    num_local_experts: Experts = 8
+    num_experts_per_tok: Experts = 2
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        network = self.network(self.intermediate_size)
+        experts = ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, network)
+        return expert_layers(experts, self.on_all(True), network)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        return self.on_all(read_rope(values, self.max_position_embeddings, MIXTRAL_THETA))
+
+    def names(self) -> Names:
+        return MIXTRAL_NAMES

@@ -6,30 +6,35 @@ before attention: the embeddings are normed already.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
 from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from neuronserve.server.models.families.encoder import EncoderConfig, HiddenAct
+from neuronserve.server.models.families.encoder import ACTIVATIONS, EncoderConfig, HiddenAct
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from neuronserve.server.models.names import Names
 from neuronserve.server.models.rope import Theta, rope_object
-from neuronserve.server.models.spec import RopeSpec
+from neuronserve.server.models.spec import EmbeddingSpec, NormSpec
 from neuronserve.server.typed_json import shown
 
-LayerType = Literal["full_attention", "sliding_attention"]
-WORDS = {
-    "model.embed_tokens": "model.embeddings.tok_embeddings",
-    "model.embed_norm": "model.embeddings.norm",
-    "model.norm": "model.final_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "mlp_norm",
-    **{f"self_attn.{name}_proj": "attn.Wqkv" for name in "qkv"},
-    "self_attn.o_proj": "attn.Wo",
-    "mlp.gate_proj": "mlp.Wi",
-    "mlp.up_proj": "mlp.Wi",
-    "mlp.down_proj": "mlp.Wo",
-}
+NAMES = Names.of(
+    {
+        "model.embed_tokens": "model.embeddings.tok_embeddings",
+        "model.embed_norm": "model.embeddings.norm",
+        "model.norm": "model.final_norm",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "mlp_norm",
+        **{f"self_attn.{name}_proj": "attn.Wqkv" for name in "qkv"},
+        "self_attn.o_proj": "attn.Wo",
+        "mlp.gate_proj": "mlp.Wi",
+        "mlp.up_proj": "mlp.Wi",
+        "mlp.down_proj": "mlp.Wo",
+    },
+    "model.",
+)
 
 
 class ModernBertConfig(EncoderConfig, kw_only=True):
@@ -41,7 +46,7 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     intermediate_size: Width = 1152
     max_position_embeddings: Positions = 8192
     hidden_act: HiddenAct = msgspec.field(default="gelu", name="hidden_activation")
-    layer_norm_eps: Epsilon = msgspec.field(default=1e-5, name="norm_eps")
+    rms_norm_eps: Epsilon = msgspec.field(default=1e-5, name="norm_eps")
     local_attention: Positions = 128
     global_attn_every_n_layers: Layers = 3
     layer_types: list[LayerType] | None = None
@@ -51,36 +56,47 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     attention_bias: bool = False
     mlp_bias: bool = False
 
-    model_type = "modernbert"
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        first, *others = super().layers(values)
+        return (replace(first, norms="before_ffn"), *others)
 
-    def features(self, architecture: str, values: Values) -> dict[str, Any]:
-        types = self._types()
-        bases = {"full_attention": self._rope(values, "full_attention", self.global_rope_theta)}
+    def embedding(self) -> EmbeddingSpec:
+        return EmbeddingSpec(self.vocab_size, self.hidden_size, has_norm=True)
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        attention = super().attention(rope, window)
+        return replace(attention, has_qkv_bias=self.attention_bias, has_o_bias=self.attention_bias)
+
+    def windows(self) -> Sequence[int]:
+        return [self.local_attention * (name == "sliding_attention") for name in self._types()]
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
         local_theta = self.global_rope_theta if self.local_rope_theta is None else self.local_rope_theta
-        bases["sliding_attention"] = self._rope(values, "sliding_attention", local_theta)
-        slides = [name == "sliding_attention" for name in types]
-        return {
-            **super().features(architecture, values),
-            "norm": "layer" if self.norm_bias else "layer_no_bias",
-            "windows": tuple(self.local_attention * each for each in slides) if any(slides) else (),
-            "ropes": tuple(bases[name] for name in types),
-            "has_qkv_bias": self.attention_bias,
-            "has_o_bias": self.attention_bias,
-            "has_ffn_bias": self.mlp_bias,
-            "names": Names.of(WORDS, "model."),
-        }
+        whole = self._rope(values, "full_attention", self.global_rope_theta)
+        local = self._rope(values, "sliding_attention", local_theta)
+        return [local if name == "sliding_attention" else whole for name in self._types()]
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], has_bias=self.mlp_bias)
+
+    def placement(self) -> NormPlacement:
+        return "before"
+
+    def norm(self) -> NormSpec:
+        return NormSpec("layer" if self.norm_bias else "layer_no_bias", self.rms_norm_eps)
+
+    def names(self) -> Names:
+        return NAMES
 
     def _types(self) -> list[LayerType]:
-        layers = self.num_hidden_layers
         if self.layer_types is None:
             every = self.global_attn_every_n_layers
-            return ["sliding_attention" if i % every else "full_attention" for i in range(layers)]
-        if len(self.layer_types) != layers:
-            raise refuse("layer_types", self.layer_types, f"must name the type of each of the {layers} layers")
+            return ["sliding_attention" if i % every else "full_attention" for i in range(self.num_hidden_layers)]
+        self.require_length(self.layer_types)
         return self.layer_types
 
     def _rope(self, values: Values, kind: LayerType, theta: float) -> RopeSpec:
-        """The rotary embedding of one kind of layers; files of transformers 5 have an object for each."""
+        """Return the rotation of one kind of layers; files of transformers 5 have an object for each."""
         path, rope = rope_object(values)
         inner = rope.get(kind) or {}
         if not isinstance(inner, dict):

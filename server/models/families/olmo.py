@@ -1,30 +1,31 @@
-"""OLMo 2 and 3: norms behind attention and feed-forward alone, and of queries and keys over all heads together."""
+"""OLMo 2, OLMo 3 and OLMoE: norms of queries and keys over all heads together."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-from neuronserve.server.models.config_values import Epsilon, Positions, Values, Vocab
-from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.experts import Experts, expert_layers
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
 from neuronserve.server.models.rope import ropes_by_type
 
 OLMO3_THETA = 500_000.0
 
 
 class Olmo2Config(DecoderConfig, kw_only=True):
-    """Keys and defaults of Olmo2Config."""
+    """Keys and defaults of Olmo2Config: norms behind attention and feed-forward alone."""
 
     vocab_size: Vocab = 50_304
     rms_norm_eps: Epsilon = 1e-5
 
-    def features(self, values: Values) -> dict[str, Any]:
-        return {
-            **super().features(values),
-            "has_pre_norms": False,
-            "has_post_norms": True,
-            "has_qk_norm": True,
-            "has_wide_qk_norm": True,
-        }
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="all_heads")
+
+    def placement(self) -> NormPlacement:
+        return "after"
 
 
 class Olmo3Config(Olmo2Config, kw_only=True):
@@ -33,13 +34,44 @@ class Olmo3Config(Olmo2Config, kw_only=True):
     sliding_window: Positions | None = 4096
     layer_types: list[LayerType] | None = None
 
-    def features(self, values: Values) -> dict[str, Any]:
-        return {**super().features(values), "windows": self.sliding_windows(self.sliding_window, self.types())}
+    def windows(self) -> Sequence[int]:
+        return self.sliding_windows(self.sliding_window, self._types())
 
-    def types(self) -> list[LayerType]:
-        """The type of each layer: every fourth attends to everything, where the file does not say."""
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        local, whole = ropes_by_type(values, self.max_position_embeddings, OLMO3_THETA, OLMO3_THETA)
+        return [local if name == "sliding_attention" else whole for name in self._types()]
+
+    def _types(self) -> list[LayerType]:
+        """Every fourth layer attends to everything, where the file does not say."""
         return self.types_by_period(4) if self.layer_types is None else self.layer_types
 
-    def ropes(self, values: Values) -> dict[str, Any]:
-        local, whole = ropes_by_type(values, self.max_position_embeddings, OLMO3_THETA, OLMO3_THETA)
-        return {"rope": whole, "ropes": tuple(local if name == "sliding_attention" else whole for name in self.types())}
+
+class OlmoeConfig(DecoderConfig, kw_only=True):
+    """Keys and defaults of OlmoeConfig: experts on every layer."""
+
+    vocab_size: Vocab = 50_304
+    hidden_size: Width = 2048
+    intermediate_size: Width = 2048
+    num_hidden_layers: Layers = 16
+    num_attention_heads: Heads = 16
+    max_position_embeddings: Positions = 4096
+    rms_norm_eps: Epsilon = 1e-5
+    clip_qkv: float | None = None
+    num_experts: Experts = 64
+    num_experts_per_tok: Experts = 8
+    norm_topk_prob: bool = False
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        if self.clip_qkv is not None:
+            raise refuse("clip_qkv", self.clip_qkv, "not supported")
+        return replace(super().attention(rope, window), qk_norm="all_heads")
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        network = self.network(self.intermediate_size)
+        experts = ExpertsSpec(
+            self.num_experts,
+            self.num_experts_per_tok,
+            network,
+            routing="softmax_of_chosen" if self.norm_topk_prob else "softmax",
+        )
+        return expert_layers(experts, self.on_all(True), network)

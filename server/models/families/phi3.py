@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from neuronserve.server.models.config_values import Epsilon, Positions, Values, Vocab, Width
 from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.layer import AttentionSpec, RopeSpec
 from neuronserve.server.models.names import Names
 from neuronserve.server.models.rope import DEFAULT_THETA, rope_object, rope_of
 
@@ -30,15 +31,20 @@ class Phi3Config(DecoderConfig, kw_only=True):
     rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = None
 
-    def features(self, values: Values) -> dict[str, Any]:
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("attention_bias", "mlp_bias")
-        window = self.sliding_window
-        windows = () if window is None else (window,) * self.num_hidden_layers
-        return {**super().features(values), "windows": windows, "names": PHI3}
+        return super().attention(rope, window)
 
-    def ropes(self, values: Values) -> dict[str, Any]:
+    def windows(self) -> Sequence[int]:
+        return self.on_all(self.sliding_window or 0)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
         path, rope = rope_object(values)
         if rope.get("rope_type", rope.get("type")) in LONGROPE:
             rope = {**rope, "rope_type": "longrope"}
         values = {**values, "original_max_position_embeddings": self.original_max_position_embeddings}
-        return {"rope": rope_of(values, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True)}
+        length = self.max_position_embeddings
+        return self.on_all(rope_of(values, rope, path, length, DEFAULT_THETA, may_be_partial=True))
+
+    def names(self) -> Names:
+        return PHI3

@@ -1,8 +1,10 @@
-"""Qwen 2, 2.5 and 3: biases on q, k and v, or norms of heads; sliding windows on some layers if the file has them."""
+"""Qwen 1.5, 2, 2.5 and 3, dense and with experts: biases on q, k and v, or norms of heads; windows on some layers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -11,17 +13,20 @@ from neuronserve.server.models.config_values import (
     MAX_POSITIONS,
     HeadDim,
     Heads,
+    Layers,
     Positions,
-    Values,
     Vocab,
     Width,
     refuse,
 )
-from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_layers, sparse_layers
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 
 
 class QwenConfig(DecoderConfig, kw_only=True):
-    """Keys and defaults that both generations share."""
+    """Keys and defaults of all generations."""
 
     vocab_size: Vocab = 151_936
     intermediate_size: Width = 22_016
@@ -32,8 +37,8 @@ class QwenConfig(DecoderConfig, kw_only=True):
     max_window_layers: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 28
     layer_types: list[LayerType] | None = None
 
-    def features(self, values: Values) -> dict[str, Any]:
-        return {**super().features(values), "windows": self.sliding_windows(self.sliding_window, self._types())}
+    def windows(self) -> Sequence[int]:
+        return self.sliding_windows(self.sliding_window, self._types())
 
     def _types(self) -> list[LayerType]:
         """Types by `layer_types`; without it the layers from `max_window_layers` on slide."""
@@ -49,8 +54,8 @@ class QwenConfig(DecoderConfig, kw_only=True):
 class Qwen2Config(QwenConfig, kw_only=True):
     """Qwen 2 and 2.5: q, k and v always have a bias, whatever attention_bias is."""
 
-    def features(self, values: Values) -> dict[str, Any]:
-        return {**super().features(values), "has_qkv_bias": True, "has_o_bias": False}
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=False)
 
 
 class Qwen3Config(QwenConfig, kw_only=True):
@@ -58,5 +63,80 @@ class Qwen3Config(QwenConfig, kw_only=True):
 
     head_dim: HeadDim | None = 128
 
-    def features(self, values: Values) -> dict[str, Any]:
-        return {**super().features(values), "has_qk_norm": True}
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="head")
+
+
+class QwenMoeConfig(QwenConfig, kw_only=True):
+    """Keys of both generations with experts."""
+
+    decoder_sparse_step: Layers = 1
+    mlp_only_layers: tuple[LayerIndex, ...] = ()
+    num_experts: Experts = 128
+    num_experts_per_tok: Experts = 8
+    moe_intermediate_size: Width = 768
+    norm_topk_prob: bool = False
+
+    def experts(self) -> ExpertsSpec:
+        """Return the experts of a layer that has some."""
+        return ExpertsSpec(
+            self.num_experts,
+            self.num_experts_per_tok,
+            self.network(self.moe_intermediate_size),
+            routing="softmax_of_chosen" if self.norm_topk_prob else "softmax",
+        )
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        chooses = sparse_layers(self.num_hidden_layers, self.decoder_sparse_step, self.mlp_only_layers)
+        return expert_layers(self.experts(), chooses, self.network(self.intermediate_size))
+
+    def _types(self) -> list[LayerType]:
+        if self.layer_types is not None or not self.use_sliding_window:
+            return super()._types()
+        return ["sliding_attention"] * self.num_hidden_layers
+
+
+class Qwen2MoeConfig(QwenMoeConfig, kw_only=True):
+    """Qwen 1.5 and 2 with experts: the sigmoid of a projection weights the network that all tokens take."""
+
+    intermediate_size: Width = 5632
+    num_hidden_layers: Layers = 24
+    num_attention_heads: Heads = 16
+    num_key_value_heads: Heads | None = 16
+    hidden_size: Width = 2048
+    num_experts: Experts = 60
+    num_experts_per_tok: Experts = 4
+    moe_intermediate_size: Width = 1408
+    shared_expert_intermediate_size: Annotated[int, Meta(ge=1, le=1 << 20)] = 5632
+    qkv_bias: bool = True
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_qkv_bias=self.qkv_bias, has_o_bias=False)
+
+    def experts(self) -> ExpertsSpec:
+        shared = self.network(self.shared_expert_intermediate_size)
+        return replace(super().experts(), shared=shared, has_shared_gate=True)
+
+    def _types(self) -> list[LayerType]:
+        """Every other layer slides, from the first to `max_window_layers`, where the file does not say."""
+        if self.layer_types is not None or not self.use_sliding_window:
+            return super()._types()
+        layers, last = range(self.num_hidden_layers), self.max_window_layers
+        return ["full_attention" if i % 2 or i >= last else "sliding_attention" for i in layers]
+
+
+class Qwen3MoeConfig(QwenMoeConfig, kw_only=True):
+    """Qwen 3 with experts: query and key heads are normed."""
+
+    intermediate_size: Width = 6144
+    num_hidden_layers: Layers = 24
+    num_key_value_heads: Heads | None = 4
+    hidden_size: Width = 2048
+    num_local_experts: Experts | None = None  # another name of num_experts
+
+    def __post_init__(self) -> None:
+        if self.num_local_experts is not None:
+            self.num_experts = self.num_local_experts
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="head")

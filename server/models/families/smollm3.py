@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from msgspec import Meta
 
 from neuronserve.server.models.config_values import Heads, Layers, Positions, Values, Vocab, Width
-from neuronserve.server.models.families.decoder import DecoderConfig, LayerType
+from neuronserve.server.models.families.decoder import DecoderConfig
+from neuronserve.server.models.families.family import LayerType
+from neuronserve.server.models.layer import RopeSpec
 from neuronserve.server.models.rope import read_rope
 
 THETA = 2_000_000.0
@@ -29,14 +32,15 @@ class SmolLM3Config(DecoderConfig, kw_only=True):
     sliding_window: Positions | None = None
     layer_types: list[LayerType] | None = None
 
-    def features(self, values: Values) -> dict[str, Any]:
-        rotated = self.rotated_layers(self.no_rope_layers, self.no_rope_layer_interval)
-        types = self.layer_types or ["full_attention" if turns else "sliding_attention" for turns in rotated]
-        slides = self.use_sliding_window and self.sliding_window is not None
-        windows = self.sliding_windows(self.sliding_window, types) if slides else ()
-        return {**super().features(values), "windows": windows}
+    def windows(self) -> Sequence[int]:
+        if not self.use_sliding_window or self.sliding_window is None:
+            return self.on_all(0)
+        types = self.layer_types or ["full_attention" if turns else "sliding_attention" for turns in self._rotated()]
+        return self.sliding_windows(self.sliding_window, types)
 
-    def ropes(self, values: Values) -> dict[str, Any]:
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         rope = read_rope(values, self.max_position_embeddings, THETA)
-        rotated = self.rotated_layers(self.no_rope_layers, self.no_rope_layer_interval)
-        return {"rope": rope, "ropes": tuple(rope if turns else None for turns in rotated)}
+        return [rope if turns else None for turns in self._rotated()]
+
+    def _rotated(self) -> Sequence[int]:
+        return self.rotated_layers(self.no_rope_layers, self.no_rope_layer_interval)

@@ -27,8 +27,10 @@ from neuronserve.server.errors import CheckpointError
 from neuronserve.server.kernels.matmul.groups import quantize_groups
 from neuronserve.server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
 from neuronserve.server.kernels.matmul.quantize import quantize_rows
+from neuronserve.server.models.layer import RopeSpec
 from neuronserve.server.models.ops import Axis, Linear, Part
-from neuronserve.server.models.spec import ModelSpec, RopeSpec
+from neuronserve.server.models.sizes import DecoderSizes
+from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.matrices import PackedShape, packed_shapes
 from neuronserve.server.placement.shard import ShardSpec
 from tools.random_checkpoint.writer import Options, write_checkpoint
@@ -128,7 +130,7 @@ def test_a_core_gets_its_heads_however_a_fused_matrix_is_stored(
     step = 16 if "unit_stride" in form else 64
     axes = (Axis("query", 4, 16), Axis("kv", 4, 16), Axis("kv", 4, 16))
     parts = tuple(Part("model.qkv", axis, i * step, **form) for i, axis in enumerate(axes))
-    spec = ModelSpec("X", 1, 64, 128, 4, 4, 16, 300, 512)
+    spec = DecoderSizes(1, 64, 128, 4, 4, 16, 300).spec("X", 512)
     checkpoint = Checkpoint.of_file(SafetensorsFile(tmp_path / "model.safetensors"))
     reader = ShardReader(checkpoint, ShardSpec.of(spec, 2))
     for core in range(2):
