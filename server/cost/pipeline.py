@@ -15,8 +15,9 @@ from neuronserve.server.cost.model import CostModel, StepCost
 from neuronserve.server.cost.shape import ACTIVATION_BYTES, matrix_billions
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
-from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.device.parts import GB
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 
 PIPELINE_REASON = "no measurement with pipeline stages was published"

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from neuronserve.server.device.hbm import ALIGNMENT, Buffer, Hbm
 from neuronserve.server.device.layout import round_up
-from neuronserve.server.device.ledger import GIB
+from neuronserve.server.host.memory import GIB
 
 HostUse = Literal["weights", "kv", "activations", "partial_sums", "workers", "tables", "adapters"]
 HOST_USES: tuple[HostUse, ...] = get_args(HostUse)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.device.parts import GB
 from neuronserve.server.device.prices import PriceBasis
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 GROUP_REASON = "a model over several instances was never measured"
 

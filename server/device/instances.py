@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from neuronserve.server.device.parts import (
     GB,
-    GIB,
     INFERENTIA1,
     INFERENTIA2,
     TRAINIUM1,
@@ -25,6 +24,7 @@ from neuronserve.server.device.parts import (
 )
 from neuronserve.server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 NO_PRICES = Prices(DEFAULT_REGION)
 MAX_REGIONS = 8  # that a message names

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from neuronserve.server.errors import DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 
 Use = Literal["weights", "kv", "scratchpad", "collectives", "runtime"]
 USES: tuple[Use, ...] = get_args(Use)
 
 MIB = 1 << 20
-GIB = 1 << 30
 
 
 class MemoryLedger:

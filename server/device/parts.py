@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 Topology = Literal["ring", "torus", "switch"]
 
-GIB = 2**30
 GB = 10**9
 
 

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from neuronserve.server.device.ledger import USES
-from neuronserve.server.device.parts import GIB
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.monitor.interruption import ends_quietly
 from neuronserve.server.monitor.keys import key_presses
 from neuronserve.server.monitor.scrape import Endpoint, Scrape, Unreachable, Window

@@ -8,8 +8,8 @@ from __future__ import annotations
 from neuronserve.server.config.formats import WeightFormats
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.device.layout import round_up
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.errors import DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import CoreShare, activation_bytes, score_bytes, weight_bytes
 from neuronserve.server.placement.fit import budget_bytes

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from neuronserve.server.config.formats import Quantization, RequestedFormats
 from neuronserve.server.device.catalog import Instance, instances
-from neuronserve.server.device.ledger import GIB, account_table, core_name
+from neuronserve.server.device.ledger import account_table, core_name
 from neuronserve.server.errors import DeviceError, DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.footprint import Footprint, ServingShape

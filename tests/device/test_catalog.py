@@ -10,8 +10,9 @@ import pytest
 
 from neuronserve.server.device import parts
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
-from neuronserve.server.device.parts import CHIPS, GB, GIB, Chip
+from neuronserve.server.device.parts import CHIPS, GB, Chip
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 # Totals of the instance tables in the SDK's *-arch.rst: cores, device memory GiB, bandwidth, bfloat16 TFLOPS.
 PUBLISHED_TOTALS = {
