@@ -7,6 +7,7 @@ features in use and the length. Those that a row leaves out hold for all. A row 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,9 +15,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from neuronserve.server.device.catalog import instances
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.typed_json import decode
+
+log = logging.getLogger("neuronserve.support")
 
 FactKind = Literal["runs", "fails", "limit", "status"]
 Outcome = Literal["known to run", "known not to run", "not known"]
@@ -164,6 +168,19 @@ def part_status(chip: str) -> tuple[str, tuple[Fact, ...]]:
     newest = _table().releases[-1].sdk
     facts = (fact for fact in _table().facts if fact.is_of_part(chip) and fact.holds_in(newest))
     return newest, tuple(facts)
+
+
+def log_support(model: str, part: str, tp: int, max_model_len: int | None, features: tuple[str, ...]) -> None:
+    """A known failure as a warning, the outcome as information, what else is known for --log-level debug."""
+    for device in (each for each in instances() if each.name == part):
+        release, status = part_status(device.chip.name)
+        found = verdict(model, device, tp, features=features, length=max_model_len or 0)
+        level = logging.WARNING if found.outcome == "known not to run" else logging.INFO
+        log.log(level, "a real %s with TP %d: %s", device.name, tp, found)
+        for fact in found.limits:
+            log.debug("a real %s: %s", device.name, fact.statement)
+        for fact in status:
+            log.debug("%s under SDK %s: %s", device.chip.name, release, fact.statement)
 
 
 def last_release(chip: str) -> str:
