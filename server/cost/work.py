@@ -13,7 +13,7 @@ from neuronserve.server.device.parts import GB, Topology
 from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.lora import core_lora_weights
+from neuronserve.server.placement.core_share import core_lora_weights
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16

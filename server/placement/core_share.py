@@ -12,7 +12,7 @@ from functools import lru_cache
 from neuronserve.server.config.formats import Dtype, WeightFormats
 from neuronserve.server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import is_output
+from neuronserve.server.models.graph import flat_ops, is_output
 from neuronserve.server.models.ops import (
     Add,
     AddRows,
@@ -144,3 +144,24 @@ def activation_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, num_sa
     inner = 2 * max(1, model.experts_per_token) * -(-model.widest_intermediate // share.tp)
     rows = (3 * model.hidden_size + heads + inner) * DTYPE_BYTES[dtype]
     return num_tokens * rows + num_samples * model.vocab_size * FLOAT32_BYTES
+
+
+CELL_BYTES = DTYPE_BYTES["bfloat16"]
+
+
+@lru_cache(maxsize=256)  # a plan asks for it with every batch
+def core_lora_weights(model: ModelSpec, tp: int, rank: int) -> int:
+    """Weights of one adapter that a core works with. Each part of a fused matrix has a pair of its own."""
+    share = CoreShare.of(model, tp)
+    return rank * sum(
+        group.count * (len(op.parts) * share.size(op.inputs) + sum(share.size(part.outputs) for part in op.parts))
+        for group in decoder_graph(model).groups
+        for op in flat_ops(group.ops)
+        if isinstance(op, Linear)
+    )
+
+
+def lora_bytes(model: ModelSpec, tp: int, rank: int, stored: int, slots: int) -> int:
+    """Bytes on one core of `stored` adapters, and of one gathered for each of `slots` slots."""
+    whole = core_lora_weights(model, 1, rank)
+    return CELL_BYTES * (stored * -(-whole // tp) + slots * core_lora_weights(model, tp, rank))

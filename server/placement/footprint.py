@@ -23,9 +23,15 @@ from neuronserve.server.device.ledger import MIB, MemoryLedger, Use
 from neuronserve.server.host.row_shares import MOST_ROW_SHARES
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
-from neuronserve.server.placement.core_share import DTYPE_BYTES, CoreShare, activation_bytes, score_bytes, weight_bytes
+from neuronserve.server.placement.core_share import (
+    DTYPE_BYTES,
+    CoreShare,
+    activation_bytes,
+    lora_bytes,
+    score_bytes,
+    weight_bytes,
+)
 from neuronserve.server.placement.kv_groups import KVGroups
-from neuronserve.server.placement.lora import lora_bytes
 
 # What the runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
 # Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows), taken for every core and part. The compiled program

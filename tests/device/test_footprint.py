@@ -27,10 +27,10 @@ from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.cache_layout import kv_layer_bytes
+from neuronserve.server.placement.core_share import lora_bytes
 from neuronserve.server.placement.fit import require_fit
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from neuronserve.server.placement.host_footprint import HostFootprint, packed_weight_bytes
-from neuronserve.server.placement.lora import lora_bytes
 from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.writer import write_checkpoint
