@@ -133,7 +133,7 @@ _TRN2U = UltraServer("u-trn2x64", (2, 4), Link("NeuronLink-v3", 256 * GB / GIB))
 
 # chips, vCPU, host GiB, link, EFA: SDK; of trn2.3xlarge 3XL.  Gbps: KARP; of UltraServers SDK (EFA).
 # EFA latency: SDK collectives.rst, measured between two trn2.48xlarge.  hosts: SDK.  trn1.2xlarge has no EFA by KARP's
-# instance-types.md; the SDK prints the burst of its network in that column.
+# instance-types page; the SDK prints the burst of its network in that column.
 # fmt: off
 _ROWS: tuple[Instance, ...] = (
     #         name              chip         chips vCPU   GiB   Gbps    link              EFA Gbps   us  hosts

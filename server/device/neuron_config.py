@@ -27,7 +27,7 @@ from neuronserve.server.device.neuron_keys import (
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.typed_json import JsonError, parse, shown, shown_key
 
-TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing.md)
+TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing)
 LANGUAGE_ONLY = "mm_language_model_only"  # beside the configurations: leave out the model's part for images
 VISION = "vision_neuron_config"  # beside the configurations: the model's part for images
 NOTICES = {"recorded": "read, but no time depends on it yet", "accepted": "without effect here"}
@@ -250,7 +250,7 @@ def _one_bucket(reading: _Reading) -> None:
 
 
 def _limits(reading: _Reading) -> None:
-    """The largest buckets must be max_num_seqs and max_num_batched_tokens (reference-configuration.md)."""
+    """The largest buckets must be max_num_seqs and max_num_batched_tokens (reference-configuration)."""
     for name, target, limit in (
         ("num_seqs_buckets", "decode_batches", "max_num_seqs"),
         ("num_batched_tokens_buckets", "context_encoding_buckets", "max_num_batched_tokens"),

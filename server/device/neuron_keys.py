@@ -2,7 +2,7 @@
 
 Two programs read them. NxD Inference reads `override_neuron_config`: names and defaults are from models/config.py of
 github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54, effects from the SDK's feature-guide.rst and
-vllm-user-guide-v1.rst. The vLLM-Neuron plugin of SDK 2.31 and later reads `neuron_config`: reference-configuration.md
+vllm-user-guide-v1.rst. The vLLM-Neuron plugin of SDK 2.31 and later reads `neuron_config`: reference-configuration
 and the design pages under vllm-neuron/ in github.com/aws-neuron/aws-neuron-sdk at 81ce03ae. docs/neuron-config.md says
 which times or memory a key changes on the accelerator.
 """
@@ -74,7 +74,7 @@ FORMS: dict[Form, tuple[Callable[[Any], bool], str]] = {
 
 FORMATS = {"int8": "int8-weight-only", "f8e4m3": "fp8", "f8e5m2": "fp8_e5m2"}
 DTYPES = {"bfloat16": "bfloat16", "float32": "float32"}
-SEGMENTS = {512, 1024, 2048, 4096, 8192}  # reference-configuration.md: sizes that the segmented kernel takes
+SEGMENTS = {512, 1024, 2048, 4096, 8192}  # reference-configuration: sizes that the segmented kernel takes
 
 WITHOUT: tuple[Any, ...] = (None, False, 0, "", [], {})  # values of an option that is left out
 ONE = (*WITHOUT, 1)  # values of a degree that divides nothing
@@ -222,7 +222,7 @@ VLLM_NEURON = Dialect(
 
 DIALECTS = (NXD_INFERENCE, VLLM_NEURON)
 
-# Keys of on_device_sampling_config: OnDeviceSamplingConfig of NxD Inference, and reference-configuration.md. Requests
+# Keys of on_device_sampling_config: OnDeviceSamplingConfig of NxD Inference, and reference-configuration. Requests
 # say how they are sampled; these are defaults and limits of the real sampler, which the emulated one does not have.
 SAMPLING_KEYS = (
     *("do_sample", "top_k", "top_p", "temperature", "dynamic", "deterministic", "global_topk", "all_greedy"),
