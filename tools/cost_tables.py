@@ -40,7 +40,7 @@ def _fit(calibration: Calibration) -> str:
 def _coefficients(calibration: Calibration) -> str:
     found = calibration.coefficients
     rows = [
-        (f"`{name}`", _value(found.get(name)), term.unit, f"{term.start:.3g}", term.part, term.meaning)
+        (f"`{name}`", _value(found.get(name)), term.unit, f"{term.start:.3g}", term.component, term.meaning)
         for name, term in TERMS.items()
     ]
     return table(("term", "coefficient", "unit", "start", "part of a step", "of"), rows)

@@ -25,7 +25,7 @@ def serve(call: Call) -> None:
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.serve import ServeCommandSettings
-    from neuronserve.server.device.support_log import log_support
+    from neuronserve.server.device.support import log_support
     from neuronserve.server.link.handle import EngineHandle
 
     settings = call.settings(ServeCommandSettings)

@@ -23,8 +23,8 @@ from neuronserve.server.checkpoint.manifest import is_artifact
 from neuronserve.server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
 from neuronserve.server.config.formats import Quantization, RequestedFormats, WeightFormats
 from neuronserve.server.device.catalog import Instance, instance, instances
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.errors import DeviceError, DeviceMemoryError, StartError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.families import ENCODERS, GENERATORS
 from neuronserve.server.models.families.text_part import TEXT_PARTS

@@ -7,8 +7,8 @@ from typing import Any
 from neuronserve.planner.emit.deployment import Deployment
 from neuronserve.planner.emit.left_out import LeftOut
 from neuronserve.planner.emit.neuronserve import batched_tokens, quantization
+from neuronserve.server.host.memory import GIB
 
-GIB = 2**30
 _SERVER_GIB = 2  # what the chart asks for where a model is small
 
 Values = dict[str, Any]

@@ -23,9 +23,9 @@ from neuronserve.server.cost.evidence import Band
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.encoder_footprint import encoder_bytes
 from neuronserve.server.placement.fit import budget_bytes

@@ -14,7 +14,7 @@ from neuronserve.planner.plan.report import Candidate
 from neuronserve.planner.plan.weight_types import WeightDtype
 from neuronserve.server.cost.shape import WEIGHT_BYTES
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.ledger import GIB
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 

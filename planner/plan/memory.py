@@ -12,8 +12,8 @@ from neuronserve.planner.plan.weight_types import QUANTIZATION, WeightDtype
 from neuronserve.server.cost.pipeline import stage_layers
 from neuronserve.server.device.ledger import Use
 from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.core_share import lora_bytes
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
-from neuronserve.server.placement.lora import lora_bytes
 
 BLOCK_SIZE = 32  # the server's default
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from neuronserve.planner.plan.report import Candidate, PlanReport
-from neuronserve.server.device.support import Outcome, part_status
+from neuronserve.server.device.support import Outcome, chip_status
 
 WORDS: dict[Outcome, str] = {"known to run": "yes", "known not to run": "no", "not known": "?"}
 CAPTION = "runs: whether the model is known to run on this instance and TP, ? where no report was found"
@@ -24,7 +24,7 @@ def notes(report: PlanReport, rows: Iterable[Candidate]) -> Iterator[str]:
         for fact in found.limits:
             about.setdefault(fact.statement, []).append(place)
     for chip in dict.fromkeys(report.part(row.device).chip.name for row in rows):
-        release, status = part_status(chip)
+        release, status = chip_status(chip)
         for fact in status:
             about.setdefault(f"under SDK {release}: {fact.statement}", []).append(chip)
     return (f"{', '.join(places)}: {what}" for what, places in about.items())

@@ -33,9 +33,9 @@ from neuronserve.server.cost.calibration import default_calibration
 from neuronserve.server.cost.pipeline import stage_layers
 from neuronserve.server.device.groups import Place, count_of, part_of
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.fit import budget_bytes
 from neuronserve.server.workload.workload import Workload

@@ -25,13 +25,11 @@ from neuronserve.server.settings.base import File, Numbers, ReportSettings, Text
 from neuronserve.server.settings.calibration import TimeSettings
 from neuronserve.server.settings.catalog import CatalogSettings
 from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.context import TooLong, fit_context
-from neuronserve.server.workload.length_table import read_lengths
-from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.lengths import LengthRange, read_lengths
 from neuronserve.server.workload.slo import Slo
 from neuronserve.server.workload.synthetic import SyntheticWorkload
 from neuronserve.server.workload.traces import read_trace
-from neuronserve.server.workload.workload import Workload
+from neuronserve.server.workload.workload import TooLong, Workload, fit_context
 
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
     *("output_tokens", "tpot_ms", "ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),

@@ -43,9 +43,8 @@ from neuronserve.server.text.chat_template import load_chat_template
 from neuronserve.server.text.fair_threads import FairThreads, text_threads
 from neuronserve.server.text.generation_config import GenerationDefaults, load_generation_defaults
 from neuronserve.server.text.grammar_process import GrammarProcess
-from neuronserve.server.text.request_template import RequestTemplates
 from neuronserve.server.text.schema_check import SchemaChecks
-from neuronserve.server.text.template_process import TemplateProcess
+from neuronserve.server.text.template_process import RequestTemplates, TemplateProcess
 from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
 
 RETURN_AFTER_S = 2.0

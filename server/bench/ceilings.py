@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronserve.server.config.formats import Isa, WeightFormat
-from neuronserve.server.device.address_map import ADDRESSES
 from neuronserve.server.device.hbm import Hbm
 from neuronserve.server.device.layout import is_grouped, round_up
+from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.kernels.bandwidth_probe import ReadOperands, read_memory
 from neuronserve.server.kernels.dispatch import linear_kernels
 from neuronserve.server.kernels.isa.jit import Kernel

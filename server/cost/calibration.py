@@ -1,6 +1,6 @@
-"""The coefficients of the cost model, with their evidence and errors, and the file they are stored in. Fits nothing.
+"""The coefficients of the cost model with their evidence and errors, and the file that stores them.
 
-Each coefficient is one physical quantity, not a table of measurements; planner/calibrate/ finds them.
+Each coefficient is one physical quantity, not a table of measurements. planner/calibrate/ fits them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from neuronserve.server.errors import SettingsError
 from neuronserve.server.typed_json import JsonError, convert, decode
 
 VERSION = 3
-DIGITS = 4  # of a stored error or size: they are good to two
+DIGITS = 4  # of a stored error or size, which are accurate to two digits
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorStats:
-    """Of the relative errors of some predictions: of their sizes, and the median with its sign."""
+    """Relative errors of some predictions: statistics of their sizes, and `bias`, the median with its sign."""
 
     mean: float
     median: float
@@ -40,35 +40,37 @@ class GroupError:
     """Errors of one group of published figures."""
 
     n: int
-    all: ErrorStats  # of the calibration at hand
-    left_out: dict[str, ErrorStats | None] = field(default_factory=dict)  # by what a fit had not seen of the figure
+    all: ErrorStats  # of this calibration
+    left_out: dict[str, ErrorStats | None] = field(
+        default_factory=dict
+    )  # of fits without some data, by what was left out
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Coefficients, the data they come from, and how wrong they are on it."""
+    """Coefficients, the data that they were fitted to, and their errors on it."""
 
-    coefficients: Mapping[str, float]  # of the terms that it has, by name
+    coefficients: Mapping[str, float]  # by the names of terms
     date: str  # ISO, of the fit
     data_sha256: str
-    num_rows: int  # that took part in the fit
+    num_rows: int  # in the fit
     errors: Mapping[str, GroupError]
     hosts: Mapping[StackName, HostWork] = field(default_factory=dict)
-    clients: Mapping[str, float] = field(default_factory=dict)  # of the load tests; only a check of them needs these
+    clients: Mapping[str, float] = field(default_factory=dict)  # of load tests; only their check needs them
     evidence: Evidence = field(default_factory=lambda: Evidence(()))
-    baselines: Mapping[str, Mapping[str, ErrorStats | None]] = field(default_factory=dict)  # plain models, by group
+    baselines: Mapping[str, Mapping[str, ErrorStats | None]] = field(default_factory=dict)  # simpler models, by group
 
     @property
     def version(self) -> str:
-        """Identifies the calibration in inventories and reports."""
+        """Name of the calibration in inventories and reports."""
         return f"{VERSION}-{self.date}-{self.data_sha256[:12]}"
 
     def host(self, stack: StackName) -> HostWork:
-        """What the host of a stack adds; nothing where no load test of it was seen."""
+        """Return the host time that a stack adds; zero without a load test of the stack."""
         return self.hosts.get(stack, HostWork())
 
     def as_dict(self) -> dict[str, Any]:
-        """The stored form: every coefficient with its unit and meaning."""
+        """Return the stored form: every coefficient with its unit and meaning."""
         return {
             "version": VERSION,
             "date": self.date,
@@ -90,9 +92,9 @@ class Calibration:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Calibration:
-        """Read `as_dict` as JSON, or a report of `neuronserve calibrate` that holds it.
+        """Read JSON of `as_dict`, or a report of `neuronserve calibrate` that contains it.
 
-        Raises SettingsError, naming `where`, when the text is not a calibration of this version.
+        Raises SettingsError, naming `where`, when the text is no calibration of this version.
         """
         try:
             record = decode(text, dict[str, Any])
@@ -120,7 +122,7 @@ class _Quantity(msgspec.Struct):
 
 
 class _StoredHost(msgspec.Struct, forbid_unknown_fields=True):
-    """`HostWork`."""
+    """Stored form of `HostWork`."""
 
     request_s: NotNegative
     slot_s: NotNegative
@@ -132,7 +134,7 @@ class _StoredHost(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
-    """A `Sample`, flat."""
+    """Stored form of `Sample`, flat."""
 
     phase: Literal["decode", "prefill"]
     chip: str
@@ -153,7 +155,7 @@ class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _StoredError(msgspec.Struct):
-    """`GroupError`."""
+    """Stored form of `GroupError`."""
 
     n: int
     all: ErrorStats
@@ -161,7 +163,7 @@ class _StoredError(msgspec.Struct):
 
 
 class _Stored(msgspec.Struct):
-    """`Calibration.as_dict`."""
+    """Stored form of `Calibration`, as `as_dict` writes it."""
 
     version: Literal[3]
     date: str
@@ -175,7 +177,7 @@ class _Stored(msgspec.Struct):
     baselines: dict[str, dict[str, ErrorStats | None]] = {}
 
     def calibration(self) -> Calibration:
-        """Raises JsonError when a coefficient is unknown, or one that no calibration does without is missing."""
+        """Return the calibration. Raises JsonError when a coefficient is unknown, or a required one is missing."""
         unknown = [name for name in self.coefficients if name not in TERMS]
         missing = [name for name, term in TERMS.items() if not term.is_optional and name not in self.coefficients]
         if unknown or missing:
@@ -197,7 +199,7 @@ class _Stored(msgspec.Struct):
 
 @cache
 def shipped_calibration() -> Calibration:
-    """The calibration that comes with the package."""
+    """Return the calibration that comes with the package."""
     return Calibration.from_json(
         files("neuronserve.server.cost").joinpath("calibration.json").read_text(), "calibration.json"
     )
@@ -209,19 +211,19 @@ _given: Calibration | None = None
 def use_calibration(file: str | None) -> None:
     """Set the calibration of this process to the one in `file`; None: the shipped one.
 
-    Raises SettingsError for a file that cannot be read or holds none, changing nothing.
+    Raises SettingsError, and changes nothing, for a file that cannot be read or holds no calibration.
     """
-    global _given  # noqa: PLW0603  # data of the whole process, as the catalogue is; set before anything reads it
+    global _given  # noqa: PLW0603  # global as the catalogue is; set before anything reads it
     _given = None if file is None else read_calibration(Path(file))
 
 
 def default_calibration() -> Calibration:
-    """The calibration in force."""
+    """Return the calibration in force."""
     return _given or shipped_calibration()
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The calibration in a file. Raises SettingsError when it cannot be read or holds none of this version."""
+    """Return the calibration in a file. Raises SettingsError if it cannot be read or has none of this version."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

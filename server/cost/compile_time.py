@@ -1,9 +1,10 @@
-"""How long the real compiler would take, roughly: a rule over published times, with its band.
+"""A rough estimate of the real compiler's time: a rule fitted to published times, with an error band.
 
 Two graphs (one prompt length, one decode) of a dense model take rate x layers x (billions of parameters on a core) ^
-power. Both are fitted to the rows below, and the band is the 10th to 90th percentile of what each row is off when it is
-left out. No row says how the graphs of one model share the host's CPUs: the low end has all of them compiled at once,
-the high end one after another, and the figure is their geometric mean. Mixtures of experts have the range of their own.
+power. Rate and power are fitted to the rows below. The band is the 10th to 90th percentile of the errors of rows that
+were left out of the fit. No row tells whether the graphs of one model are compiled in parallel: the low end assumes
+that they are, the high end that they are not, and the estimate is the geometric mean. Mixtures of experts have a range
+of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from neuronserve.server.models.tensors import num_params
 
 NXDI = "github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54, contrib/models"  # trn1.32xlarge, batch 1
 ROSA = "github.com/manu-joy/rosa-llm-driven-deployment at e136f04"
-WARM = f"2 to 5 min from the compiler's cache, models of 30 to 34 B parameters ({ROSA})"
+WARM = f"2 to 5 min with the compiler's cache, models of 30 to 34 B parameters ({ROSA})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class CompileRow:
         return self.billions / self.cores
 
 
-# Compile times, degrees and graphs of the sources; layers and parameters of the models' own cards.
+# Compile times, degrees and graphs are from the sources; layers and parameters are from the models' cards.
 ROWS = (
     CompileRow("AFM-4.5B", 36, 4.6, 1, 588.37),
     CompileRow("Apertus-8B", 32, 8.05, 2, 359.84),
@@ -89,7 +90,7 @@ ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class CompileTime:
-    """Seconds of a cold compilation, and how much they are worth."""
+    """Seconds of a cold compilation, with bounds and the basis of the estimate."""
 
     seconds: float
     low_s: float
@@ -101,21 +102,21 @@ class CompileTime:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The fit of the dense rows, and what the others are of it."""
+    """The fit of the dense rows, and the range of the other rows relative to it."""
 
     rate: float
     power: float
     dense: tuple[float, float]  # 10th and 90th percentile of measured over predicted
-    mixtures: tuple[float, float]  # least and most
+    mixtures: tuple[float, float]  # least and greatest of measured over predicted
 
     def seconds(self, layers: int, per_core: float) -> float:
-        """Two graphs of a dense model."""
+        """Return the seconds of two graphs of a dense model."""
         return float(self.rate * layers * per_core**self.power)
 
 
 @cache
 def rule() -> Rule:
-    """Least squares of log(seconds / layers) over log(billions on a core)."""
+    """Fit log(seconds / layers) to log(billions on a core) by least squares."""
     rows = [row for row in ROWS if not row.is_mixture]
     xs = [math.log(row.per_core) for row in rows]
     ys = [math.log(row.seconds / row.layers) for row in rows]
@@ -135,7 +136,7 @@ def rule() -> Rule:
 
 
 def compile_time(model: ModelSpec, tp: int, graphs: int) -> CompileTime:
-    """A cold compilation of `graphs` graphs of `model` for `tp` cores."""
+    """Estimate a cold compilation of `graphs` graphs of `model` for `tp` cores."""
     fit, per_core = rule(), num_params(model) / 1e9 / tp
     two, more = fit.seconds(model.num_layers, per_core), graphs / 2
     low, high = fit.mixtures if model.experts else fit.dense
@@ -143,7 +144,7 @@ def compile_time(model: ModelSpec, tp: int, graphs: int) -> CompileTime:
     kind = "mixtures" if model.experts else "dense models"
     group = [row for row in ROWS if row.is_mixture == (model.experts is not None)]
     if not min(row.billions for row in group) <= per_core * tp <= max(row.billions for row in group):
-        basis = "beyond all that was measured"
+        basis = "outside of the measured range"
     nearest = min(group, key=lambda row: abs(math.log(two / fit.seconds(row.layers, row.per_core))))
     return CompileTime(
         seconds=two * math.sqrt(more),

@@ -1,7 +1,7 @@
-"""Prices the steps of an encoder, as a compiled Neuron deployment runs it: a batch of texts is one graph. No clock.
+"""Prices the steps of an encoder, as a compiled Neuron deployment runs it: a batch of texts is one graph.
 
-Texts of a step are sorted into compiled lengths, and those of one length run together on the smallest compiled batch
-that holds them; batches are powers of two. Every text of a graph is charged the same share of it, padding included.
+Texts of a step are grouped by compiled length. Each group runs on the smallest compiled batch that holds it; batches
+are powers of two. Every text of a graph is charged the same share, padding included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neuronserve.server.types import StepPlan
 class EncodePricer:
     """Implements neuronserve.server.cost.pricer.Pricer. `max_texts` is the largest compiled batch."""
 
-    stack: StackName = "ideal"  # no stack's host is known around an encoder
+    stack: StackName = "ideal"  # no stack's host time with an encoder is known
     request_s = 0.0
 
     def __init__(self, model: CostModel, max_texts: int, buckets: tuple[int, ...]) -> None:
@@ -35,7 +35,7 @@ class EncodePricer:
         return tuple(dict.fromkeys(reason for cost in costs for reason in reasons_of(cost)))
 
     def charge(self, plan: StepPlan) -> StepCharge:
-        """A run for each text: its part of the graph that it shares."""
+        """Return a run for each text: its share of the graph that it runs in."""
         lengths = [len(seq.token_ids) for seq in plan.prefill]
         groups: dict[int, list[int]] = {}
         for i, length in enumerate(lengths):
@@ -46,7 +46,7 @@ class EncodePricer:
         return StepCharge(tuple(runs[i] for i in range(len(lengths))), None)
 
     def _shares(self, bucket: int, lengths: list[int]) -> list[GraphRun]:
-        """The parts of one graph, whose sum it is; the first text has what does not divide."""
+        """Return equal shares of one graph, which add up to it; the first text takes the remainder."""
         count = len(lengths)
         batch = min(self._max_texts, 1 << (count - 1).bit_length())
         cost = self._cost(batch, bucket)
@@ -66,7 +66,7 @@ class EncodePricer:
 
 
 def _divided(cost: StepCost, count: int) -> StepCost:
-    """One of `count` equal parts of a cost."""
+    """Return one of `count` equal shares of a cost."""
     return StepCost(
         flops=cost.flops / count,
         hbm_bytes=cost.hbm_bytes / count,

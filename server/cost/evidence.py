@@ -1,7 +1,7 @@
-"""How far a predicted step may be from the truth, and what stands behind it: the measured steps that are most like it.
+"""Error bands of predicted steps, and the measured steps that support a prediction.
 
-A calibration keeps, for each measured configuration, the error of a prediction that had seen nothing of its source. The
-band of a new prediction is the spread of these errors, the nearest counting most. Predicts no time itself.
+For each measured configuration, a calibration keeps the error of a prediction that was fitted without its source. The
+band of a new prediction is the spread of these errors, weighted by their nearness to the step.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ Provenance = Literal["measured", "interpolated", "formula"]
 LOW, HIGH = 0.1, 0.9  # quantiles of a band
 SAME_SIZE = 1.05  # factor within which models are of one size
 SAME_SHAPE = 2.0  # factor within which batches and lengths are alike
-RANGE_MARGIN = 1.25  # a range of measured sizes ends this factor beyond its last one
+RANGE_MARGIN = 1.25  # factor by which a range extends beyond the measured sizes
 
-# What a difference counts in a distance: of another kind as a number, of sizes for each doubling.
+# Contributions to a distance: of a different kind, and of each doubling of a size.
 OTHER_CHIP, OTHER_WEIGHTS, OTHER_EXPERTS = 1.0, 0.5, 2.0
 PER_DOUBLING = {"billions": 0.5, "tp": 0.5, "batch": 0.25, "positions": 0.15}
-RANGES = {  # sizes that have a range of measured ones: a label, and whether less can be outside of it
+RANGES = {  # sizes with a measured range: a label, and whether the range has a lower end
     "billions": ("B parameters", True),
     "tp": ("cores", True),
     "batch": ("slots", False),
     "positions": ("positions", False),
 }
-FALLOFF = 0.5  # of a sample's weight, e-fold, for each unit of distance
-UNMEASURED = 0.5  # what a band grows by, of itself, for each way in which a step lies outside of the measured ones
-WIDENING = 0.35  # of a band, for each unit of distance beyond the first to what is nearest
+FALLOFF = 0.5  # exponent of a sample's weight for each unit of distance
+UNMEASURED = 0.5  # growth of a band for each way in which a step lies outside of the measured ones
+WIDENING = 0.35  # growth of a band for each unit of distance to the nearest sample beyond the first unit
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step of a compiled graph: where it lies among others."""
+    """Coordinates of a step of a compiled graph among other steps."""
 
     phase: Phase
     chip: str
     billions: float  # of weights in the model's matrices
     tp: int
     batch: int
-    positions: int  # compiled
+    positions: int  # of the compiled graph
     weight_bytes: float  # of one stored weight
     has_experts: bool
 
     def distance(self, other: Point) -> float:
-        """0 for the same step; phases are never compared."""
+        """Return the distance to another step of the same phase; 0 for the same step."""
         apart = sum(
             weight * abs(log2(getattr(self, name) / getattr(other, name))) for name, weight in PER_DOUBLING.items()
         )
@@ -56,7 +56,7 @@ class Point:
         return apart + OTHER_WEIGHTS * abs(log2(self.weight_bytes / other.weight_bytes))
 
     def is_like(self, other: Point) -> bool:
-        """Whether a measurement of `other` is one of this step, as far as anything but noise goes."""
+        """Return whether a measurement of `other` counts as one of this step."""
         kinds = ("phase", "chip", "tp", "weight_bytes", "has_experts")
         return (
             all(getattr(self, name) == getattr(other, name) for name in kinds)
@@ -68,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Measurements of one configuration. `error` is measured over predicted, the source of the rows being unseen."""
+    """Measurements of one configuration. `error` is measured over predicted, by a fit without the rows' source."""
 
     point: Point
     model: str
@@ -78,33 +78,33 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """Such as `Llama-3-8B TP8 batch 32 on Inferentia2`."""
+        """Name such as `Llama-3-8B TP8 batch 32 on Inferentia2`."""
         return f"{self.model} TP{self.point.tp} batch {self.point.batch} on {self.point.chip}"
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Eight of ten measurements are expected between `low` and `high` times a prediction."""
+    """Factors of a prediction between which 80 % of measurements are expected."""
 
     low: float
     high: float
     provenance: Provenance
-    num_rows: int  # measured of this very step, or of the nearest configuration
-    nearest: str  # that configuration; empty when a calibration has none
+    num_rows: int  # measured of this step, else of the nearest configuration
+    nearest: str  # name of the nearest configuration; empty when a calibration has none
 
     def as_json(self) -> dict[str, float | int | str]:
-        """The factors as p10 and p90, and what stands behind them."""
+        """Return the factors as p10 and p90, with their provenance."""
         known = {"provenance": self.provenance, "num_rows": self.num_rows, "nearest": self.nearest}
         return {"p10": self.low, "p90": self.high, **known}
 
     def join(self, other: Band) -> Band:
-        """Of a figure that depends on both: the wider, and what is known least."""
+        """Return the band of a figure that depends on both predictions: the wider limits, the weaker provenance."""
         worse = max(self, other, key=lambda band: (_RANK[band.provenance], band.high - band.low))
         low, high = min(self.low, other.low), max(self.high, other.high)
         return Band(low, high, worse.provenance, worse.num_rows, worse.nearest)
 
     def beyond(self, reasons: int) -> Band:
-        """Of a prediction with `reasons` why no measurement is like it that a point does not have."""
+        """Return the band, widened for a number of further `reasons` why no measurement supports the prediction."""
         wide = 1 + UNMEASURED * reasons
         return replace(self, low=self.low**wide, high=self.high**wide, provenance="formula") if reasons else self
 
@@ -114,7 +114,7 @@ UNKNOWN = Band(0.5, 2.0, "formula", 0, "")  # without any sample: a factor of tw
 
 
 class Evidence:
-    """The samples of a calibration. Answers are kept."""
+    """The samples of a calibration. Results are cached."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self.samples = tuple(samples)
@@ -122,7 +122,7 @@ class Evidence:
         self.why_outside = lru_cache(maxsize=None)(self._why_outside)
 
     def _band(self, point: Point, unseen: str = "") -> Band:
-        """Of a step at `point`; samples of the source `unseen` are left out."""
+        """Return the band of a step at `point`, without the samples of the source `unseen`."""
         own = [each for each in self._of(point.phase) if each.source != unseen]
         if not own:
             return UNKNOWN
@@ -138,7 +138,7 @@ class Evidence:
         return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
 
     def coverage(self, phase: Phase) -> tuple[float, float]:
-        """Shares of the measured configurations, and of their rows, in bands that saw nothing of their source."""
+        """Return the shares of configurations, and of their rows, within bands that were made without their source."""
         own = self._of(phase)
         inside = [each for each in own if self._holds(each)]
         rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
@@ -149,7 +149,7 @@ class Evidence:
         return band.low <= sample.error <= band.high
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
-        """What of a step lies outside of the measured ones of its phase; empty when nothing."""
+        """Return the ways in which a step lies outside of the measured steps of its phase."""
         samples = self._of(point.phase)
         on_chip = [each.point for each in samples if each.point.chip == point.chip]
         if not samples:
@@ -175,7 +175,7 @@ class Evidence:
 
 
 def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
-    """The value below which `share` of the weight lies, between its neighbours by the middle of their weights."""
+    """Return the value below which `share` of the weight lies, interpolated between the middles of weights."""
     pairs = sorted(zip(values, weights, strict=True))
     total, below = sum(weights), 0.0
     previous: tuple[float, float] | None = None
@@ -191,14 +191,14 @@ def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: 
 
 
 def _out_of_range(point: Point, measured: Sequence[Point], name: str) -> str:
-    """Why a size of a step is outside of the measured ones; empty when it is not."""
+    """Return why a size of a step is outside of the measured range; empty when it is not."""
     label, has_least = RANGES[name]
     values, value = [getattr(each, name) for each in measured], getattr(point, name)
     margin = 1.0 if name == "tp" else RANGE_MARGIN
     if value <= max(values) * margin and (value >= min(values) / margin or not has_least):
         return ""
-    asked, least, most = (_figure(each) for each in (value, min(values), max(values)))
-    return f"{asked} {label}: measured are {least} to {most}"
+    wanted, least, most = (_figure(each) for each in (value, min(values), max(values)))
+    return f"{wanted} {label}: measured are {least} to {most}"
 
 
 def _figure(value: float) -> str:

@@ -1,6 +1,6 @@
-"""What each open request has taken of the modelled part: whole nanoseconds, added step by step. Prices nothing.
+"""Device time of each open request: whole nanoseconds of the modelled accelerator, added step by step.
 
-Conservation: the shares of a step are all of it, so what requests were charged is, to the nanosecond, what steps took.
+Conservation: the shares of a step add up to the step, so charges of requests equal the time of steps to the nanosecond.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from neuronserve.server.types import Charge, StepPlan, TokenEvent
 
 
 class Meter:
-    """The accounts of one engine's open requests. A request has one from its first step until its end is read."""
+    """Accounts of one engine's open requests. A request has one from its first step until its end is read."""
 
     def __init__(self) -> None:
         self._device_ns: dict[str, int] = {}
@@ -30,7 +30,7 @@ class Meter:
         self._extrapolated |= charge.extrapolated_ids(plan)
 
     def read(self, events: Iterable[TokenEvent]) -> list[Charge]:
-        """What the request of each event has taken so far; the accounts of those that end are closed."""
+        """Return the charge so far of each event's request, and close the accounts of requests that end."""
         return [self._close(event) if event.finish_reason else self._of(event.request_id) for event in events]
 
     def _of(self, request_id: str) -> Charge:

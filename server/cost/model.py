@@ -1,7 +1,6 @@
-"""Seconds that the real part would take for one step: prices the work of work.py. Reads no clock.
+"""Seconds that the real accelerator would take for one step: prices the work of work.py.
 
-`CostModel` is what the runner, pacing, planner and simulator ask. It says of every answer whether a measurement stands
-behind it.
+The runner, pacing, planner and simulator use `CostModel`. Every result states whether a measurement supports it.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from typing import get_args
 from neuronserve.server.cost.calibration import Calibration, default_calibration
 from neuronserve.server.cost.evidence import Phase, Point
 from neuronserve.server.cost.shape import matrix_billions
-from neuronserve.server.cost.terms import TERMS, Part
+from neuronserve.server.cost.terms import TERMS, Component
 from neuronserve.server.cost.work import Runtime, StepWork, Work
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.models.spec import ModelSpec
 
-PARTS: tuple[Part, ...] = get_args(Part)
+COMPONENTS: tuple[Component, ...] = get_args(Component)
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """One step on one tensor-parallel group.
 
-    `flops`, `hbm_bytes` and `link_bytes` are sums over its cores, padding included. Seconds are those of the step:
+    `flops`, `hbm_bytes` and `link_bytes` are sums over its cores, padding included. Seconds are of the whole step:
     elapsed_s = compute_s + memory_s + activation_s + overhead_s.
     """
 
@@ -32,11 +31,11 @@ class StepCost:
     hbm_bytes: float
     link_bytes: float
     compute_s: float  # matmuls and attention over prompts
-    memory_s: float  # weights and cache on their way from device memory
+    memory_s: float  # reading weights and cache from device memory
     activation_s: float  # hidden states between the matmuls: norms, residuals, collectives
-    overhead_s: float  # launches, and the host's part of a call
+    overhead_s: float  # launches, and host time of a call
     elapsed_s: float
-    extrapolated: str = ""  # why the prediction has no measurement behind it; empty when it has
+    extrapolated: str = ""  # why no measurement supports the prediction; empty when one does
 
     @property
     def is_extrapolated(self) -> bool:
@@ -44,7 +43,7 @@ class StepCost:
 
 
 class CostModel:
-    """Times of the steps of one model on one tensor-parallel group. Same arguments, same answer; answers are kept."""
+    """Times of the steps of one model on one tensor-parallel group. Results are cached."""
 
     def __init__(self, calibration: Calibration, step_work: StepWork, instance: Instance) -> None:
         self.calibration, self.step_work, self.instance = calibration, step_work, instance
@@ -61,7 +60,7 @@ class CostModel:
         runtime: Runtime | None = None,
         calibration: Calibration | None = None,
     ) -> CostModel:
-        """A model on `tp` cores of `instance`, by the shipped calibration unless another is given.
+        """Return the cost model of `model` on `tp` cores of `instance`, by default with the calibration in force.
 
         Raises DeviceError when the instance has fewer cores, SettingsError for an unknown weight dtype.
         """
@@ -69,9 +68,9 @@ class CostModel:
         return cls(calibration or default_calibration(), step_work, instance)
 
     def decode(self, batch: int, bucket: int) -> StepCost:
-        """One token for each slot of a graph compiled for `batch` slots and `bucket` positions.
+        """Return the cost of one token for each slot of a graph compiled for `batch` slots and `bucket` positions.
 
-        The graph reads its whole bucket for every slot, busy or not.
+        The graph reads its whole bucket for every slot, busy or idle.
         """
         key = (batch, bucket)
         if key not in self._decoded:
@@ -82,10 +81,10 @@ class CostModel:
         return self._decoded[key]
 
     def prefill(self, tokens: int, bucket: int, behind: int = 0, has_all_logits: bool = False) -> StepCost:
-        """One prompt of `tokens` tokens in a graph compiled for `bucket`, which it costs whatever it fills.
+        """Return the cost of one prompt of `tokens` tokens in a graph compiled for `bucket` tokens.
 
-        Prompts of a batch follow each other. What is `behind` `tokens` in the cache is read and attended to.
-        `has_all_logits`: the graph gives those of every position, not of the last alone.
+        The cost is the whole bucket's. Prompts of a batch run one after another. `behind`: cached positions before the
+        tokens, which attention reads. `has_all_logits`: the graph returns logits of every position, not only the last.
         """
         if not 1 <= tokens <= bucket:
             raise ValueError(f"cannot prefill {tokens} tokens in a bucket of {bucket}")
@@ -96,9 +95,9 @@ class CostModel:
         return self._prefilled[key]
 
     def encode(self, texts: int, bucket: int) -> StepCost:
-        """One pass of `texts` texts of an encoder, each padded to `bucket` tokens.
+        """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
-        `prefill_call`, what a server's host adds to a prompt, is left out: no server stands around an encoder here.
+        `prefill_call`, a server's host time of a prompt, is left out, since encoders were not measured in a server.
         """
         if not (texts >= 1 and bucket >= 1):
             raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
@@ -106,7 +105,7 @@ class CostModel:
         return self._price(work, texts * bucket, self.point("prefill", texts, bucket))
 
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
-        """Where a step lies among the measured ones."""
+        """Return the coordinates of a step among the measured ones."""
         load = self.step_work
         return Point(
             phase,
@@ -121,20 +120,20 @@ class CostModel:
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """Why no step of it is like a measured one, whatever its batch and length."""
-        part, reasons = self.instance, self.step_work.runtime.unmeasured
-        if part.is_user_given:
-            own = f"figures of {part.name} are from a catalogue file, not from the part that was measured"
+        """Reasons why no measurement supports any step of this model, regardless of batch and length."""
+        instance, reasons = self.instance, self.step_work.runtime.unmeasured
+        if instance.is_user_given:
+            own = f"figures of {instance.name} are from a catalogue file, not from the accelerator that was measured"
             reasons = (own, *reasons)
-        if part.chip.regrouped_from is not None:
-            reasons = (*reasons, f"no measurement of {part.chip.name} with LNC {part.chip.lnc} is known")
+        if instance.chip.regrouped_from is not None:
+            reasons = (*reasons, f"no measurement of {instance.chip.name} with LNC {instance.chip.lnc} is known")
         return reasons
 
     def _price(self, work: Work, tokens: int, point: Point) -> StepCost:
         load, tp = self.step_work, self.step_work.core.tp
-        seconds = dict.fromkeys(PARTS, 0.0)
+        seconds = dict.fromkeys(COMPONENTS, 0.0)
         for name, price in self.calibration.coefficients.items():
-            seconds[TERMS[name].part] += work.get(name, 0.0) * price
+            seconds[TERMS[name].component] += work.get(name, 0.0) * price
         matmuls = work.get("decode_matmul", 0.0) + work.get("prefill_matmul", 0.0) + work.get("attention", 0.0)
         return StepCost(
             flops=matmuls / load.flop_s * tp,

@@ -1,8 +1,8 @@
-"""Seconds of the steps of a model whose layers lie on several tensor-parallel groups, one behind the other.
+"""Seconds of the steps of a model whose layers are divided into stages, each on a tensor-parallel group of its own.
 
-Stages are priced by the cost model, what passes between them by a share of the links' peak. No published measurement
-has stages, so every answer is marked as extrapolated. Over several instances, neighbouring stages of different ones are
-apart by the group's link; what their hosts exchange to keep in step is not known and not charged.
+The cost model prices stages; transfers between them take a share of the links' peak rate. No published measurement has
+stages, so every result is marked as extrapolated. Between stages on different instances the group's link counts. The
+messages by which hosts synchronize are not known and not charged.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from neuronserve.server.cost.model import CostModel, StepCost
 from neuronserve.server.cost.shape import ACTIVATION_BYTES, matrix_billions
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
-from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.device.parts import GB
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 
 PIPELINE_REASON = "no measurement with pipeline stages was published"
@@ -27,11 +28,11 @@ HOP_S = 1.5e-6  # SDK intranode-collective-comm.rst: 1 to 2 us
 
 @dataclass(frozen=True, slots=True)
 class PipelineCost:
-    """One step of all stages: `elapsed_s` is what a request waits for it, `interval_s` the slowest stage's part."""
+    """One step of all stages. `elapsed_s` is the latency of a request, `interval_s` the time of the slowest stage."""
 
     elapsed_s: float
     interval_s: float
-    bubble: float  # share of the stages' time that nothing runs on them while steps follow each other, 0 to 1
+    bubble: float  # idle share of the stages' time while steps follow each other, 0 to 1
     stages: tuple[StepCost, ...]
     extrapolated: str
 
@@ -43,7 +44,7 @@ def _stage(model: ModelSpec, first: int, end: int) -> ModelSpec:
 
 
 def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage: as even as can be, the longer ones first, since the last has the output layer too.
+    """Return the layers of each stage: as even as possible, the longer ones first, as the last has the output layer.
 
     Raises DeviceError when there are more stages than layers.
     """
@@ -61,8 +62,8 @@ class PipelineModel:
         self._row_bytes = model.hidden_size * ACTIVATION_BYTES
         self._host_s = stages[0].calibration.coefficients["prefill_call"]
         near = _link(stages[0])
-        self._hops = [near] * (len(stages) - 1)  # seconds a byte, and before the first, behind each stage but the last
-        self._reason = PIPELINE_REASON if len(stages) > 1 else ""  # a stage is no model of its size
+        self._hops = [near] * (len(stages) - 1)  # after each stage but the last: seconds a byte, and latency in seconds
+        self._reason = PIPELINE_REASON if len(stages) > 1 else ""
         if isinstance(place, InstanceGroup):
             each = len(stages) // place.count
             self._hops[each - 1 :: each] = [_group_link(stages[0], place)] * (place.count - 1)
@@ -78,8 +79,11 @@ class PipelineModel:
         runtime: Runtime | None = None,
         calibration: Calibration | None = None,
     ) -> PipelineModel:
-        """Raises DeviceError when the place has fewer cores than tp x stages, a group's instances cannot have as many
-        stages each, or the model has fewer layers."""
+        """Return the model in `stages` stages on `place`.
+
+        Raises DeviceError when the place has fewer than tp x stages cores, when the stages do not divide evenly among
+        the instances of a group, or when the model has fewer layers than stages.
+        """
         instance, count = part_of(place), count_of(place)
         if tp * stages > place.num_cores:
             raise DeviceError(
@@ -97,11 +101,11 @@ class PipelineModel:
         return cls(tuple(known[part] for part in parts), model, place)
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
-        """One token for each of `batch` slots, in as many micro-batches as there are stages.
+        """Return the cost of one token for each of `batch` slots, in as many micro-batches as there are stages.
 
-        A micro-batch can start again when its tokens have come out of the last stage and the first is free: a step
-        takes the longer of one passage and all micro-batches through the slowest stage. Fewer slots than stages, and
-        uneven stages, leave bubbles.
+        A micro-batch starts again when its tokens have left the last stage and the first stage is free. A step takes
+        the longer of one passage through all stages and all micro-batches through the slowest stage. Fewer slots than
+        stages, and uneven stages, leave bubbles.
         """
         micro = min(batch, len(self.stages))
         slots = -(-batch // micro)
@@ -109,14 +113,14 @@ class PipelineModel:
         return self._step([stage.decode(slots, bucket) for stage in self.stages], tokens, micro)
 
     def prefill(self, tokens: int, bucket: int) -> PipelineCost:
-        """One prompt through all stages; the next follows a stage behind. The host's work around it counts once."""
+        """Return the cost of one prompt through all stages. The next follows a stage later; host time counts once."""
         costs = [stage.prefill(tokens, bucket) for stage in self.stages]
         later = [replace(cost, elapsed_s=cost.elapsed_s - self._host_s) for cost in costs[1:]]
         found = self._step([costs[0], *later], bucket, 1)
         return replace(found, bubble=self._bubble(found.stages, found.interval_s * len(self.stages), len(self.stages)))
 
     def band(self, phase: Phase, batch: int, positions: int) -> Band:
-        """How far a step may be from the truth: that of the whole model, as far as stages change nothing of it."""
+        """Return the error band of a step: the whole model's, widened because no measurement has stages."""
         first = self.stages[0]
         found = first.calibration.evidence.band(replace(first.point(phase, batch, positions), billions=self._billions))
         return found.beyond(bool(self._reason) + len(first.unmeasured))
@@ -133,7 +137,7 @@ class PipelineModel:
 
 
 def _link(model: CostModel) -> tuple[float, float]:
-    """Seconds a byte, and before the first, between neighbouring groups: NeuronLink, or the memory of one chip."""
+    """Return seconds a byte and latency between neighbouring groups: over NeuronLink, or within one chip's memory."""
     instance = model.instance
     if instance.link is None:
         return model.calibration.coefficients["weights"] / (instance.chip.bandwidth_gb_s * GB), 0.0
@@ -141,7 +145,7 @@ def _link(model: CostModel) -> tuple[float, float]:
 
 
 def _group_link(model: CostModel, group: InstanceGroup) -> tuple[float, float]:
-    """The same between instances: a stage has its cores' share of what its instance can send; of that LINK_SHARE."""
+    """Return seconds a byte and latency between instances. A stage has its cores' share of LINK_SHARE of the link."""
     share = model.step_work.core.tp / group.instance.num_cores
     latency_s = HOP_S if group.link.latency_s is None else group.link.latency_s
     return 1 / (group.link.gb_s * GB * share * LINK_SHARE), latency_s

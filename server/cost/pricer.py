@@ -1,8 +1,8 @@
-"""Whole nanoseconds of each part of a step, as a compiled Neuron deployment runs it. Asks the cost model; no clock.
+"""Prices steps in whole nanoseconds, as a compiled Neuron deployment runs them: graph by graph.
 
-Prefill and decode are different graphs and never share a charge: the prompts of a step run one after another, each
-padded to its bucket, and then one decode of all compiled slots runs over the bucket of the longest context. The
-server's engine and the simulator are priced by this one file.
+Prefill and decode are different graphs and never share a charge. The prompts of a step run one after another, each
+padded to its bucket; then one decode of all compiled slots runs over the bucket of the longest context. The server's
+engine and the simulator both use this file.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class GraphRun(NamedTuple):
 
     ns: int
     bucket: int  # positions
-    num_tokens: int  # that somebody asked for
-    num_padding: int  # that are computed for nobody
+    num_tokens: int  # requested
+    num_padding: int  # computed only to fill the graph
     cost: StepCost
 
 
 class StepCharge(NamedTuple):
-    """What one step plan takes on the part."""
+    """Device time of one step plan."""
 
     prefills: tuple[GraphRun, ...]  # of plan.prefill, in the order in which they run
-    decode: GraphRun | None  # of all of plan.decode together, after them
+    decode: GraphRun | None  # of all of plan.decode together, after the prefills
 
     @property
     def runs(self) -> tuple[GraphRun, ...]:
@@ -56,10 +56,10 @@ class StepCharge(NamedTuple):
 
     @property
     def shares_ns(self) -> tuple[int, ...]:
-        """The part of each of plan.seqs; their sum is `ns`.
+        """Nanoseconds of each of plan.seqs; their sum is `ns`.
 
         A prompt is charged its own graph. A decode is split evenly, padding included, because the graph does the same
-        work for every slot whatever its context; the first ones take the nanoseconds that do not divide.
+        work for every slot at any context; the first sequences take the remaining nanoseconds.
         """
         prefills = tuple(run.ns for run in self.prefills)
         if self.decode is None:
@@ -68,7 +68,7 @@ class StepCharge(NamedTuple):
         return prefills + (each + 1,) * rest + (each,) * (self.decode.num_tokens - rest)
 
     def extrapolated_ids(self, plan: StepPlan) -> frozenset[str]:
-        """The sequences of `plan`, whose charge this is, with no measurement behind their share."""
+        """Return the ids of this `plan`'s sequences whose share no measurement supports."""
         prompts = zip(plan.prefill, self.prefills, strict=True)
         ids = [seq.request_id for seq, run in prompts if run.cost.is_extrapolated]
         if self.decode is not None and self.decode.cost.is_extrapolated:
@@ -78,24 +78,24 @@ class StepCharge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostOfSteps:
-    """What the host of a stack adds to steps, and how the stack pads them."""
+    """Host time that a stack adds to steps, and how the stack pads them."""
 
     work: HostWork = field(default_factory=HostWork)
-    sampled_vocab: int = 0  # size of the vocabulary where the host samples, 0 where the device does
+    sampled_vocab: int = 0  # size of the vocabulary if the host samples, 0 if the device does
     pads_slots: bool = False  # a step runs on the smallest graph that holds the busy slots
-    batches: tuple[int, ...] = ()  # slots of these graphs, below all; () = powers of two
+    batches: tuple[int, ...] = ()  # slots of the smaller graphs; () = powers of two
     stack: StackName = "ideal"
 
     @classmethod
     def of(cls, stack: Stack, model: CostModel, batches: tuple[int, ...] = ()) -> HostOfSteps:
-        """Of a stack that serves `model`, by the model's calibration. `batches`: slots of the graphs of decode."""
+        """Return the host times of a stack by the model's calibration. `batches`: slots of the graphs of decode."""
         sampled = 0 if stack.samples_on_device else model.step_work.model.vocab_size
         host = model.calibration.host(stack.name)
         return cls(host, sampled, stack.pads_slots, tuple(sorted(batches)), stack.name)
 
 
 class Pricer(Protocol):
-    """Prices steps on the part: those of sequences, or those of texts."""
+    """Prices steps on the accelerator: steps of sequences, or steps of texts."""
 
     extrapolated: dict[str, None]  # reasons met so far, in order
 
@@ -110,21 +110,21 @@ class Pricer(Protocol):
 
     @property
     def stack(self) -> StackName:
-        """The software whose steps are priced."""
+        """The serving software whose steps are priced."""
         ...
 
     @property
     def request_s(self) -> float:
-        """Seconds of the host's work on a request before it is in the queue."""
+        """Host seconds of a request before it is in the queue."""
         ...
 
     def why_extrapolated(self) -> tuple[str, ...]:
-        """Why no measurement stands behind the times of this model on this part; empty when one does."""
+        """Return why no measurement supports the times of this model on this accelerator; empty when one does."""
         ...
 
 
 class StepPricer:
-    """`slots` is the compiled batch of decode; buckets are compiled lengths, ascending, the last the longest."""
+    """Implements `Pricer` for sequences. `slots` is the compiled batch of decode; buckets are ascending lengths."""
 
     def __init__(
         self,
@@ -134,16 +134,15 @@ class StepPricer:
         decode_buckets: tuple[int, ...],
         host: HostOfSteps | None = None,
     ) -> None:
-        """`host` adds nothing unless it is given."""
+        """Without `host`, no host time is added."""
         self._model, self._slots, self._host = model, slots, host or HostOfSteps()
         self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
         self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
         self._prefills: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self._decodes: dict[tuple[int, int], tuple[int, StepCost]] = {}
-        self.extrapolated: dict[str, None] = {}  # reasons met so far, in order
+        self.extrapolated: dict[str, None] = {}
 
     def charge(self, plan: StepPlan) -> StepCharge:
-        """All graphs of a step, in the order in which they run."""
         prefills = tuple(
             self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
         )
@@ -153,37 +152,33 @@ class StepPricer:
 
     @property
     def calibration(self) -> str:
-        """Version of the coefficients."""
         return self._model.calibration.version
 
     @property
     def stack(self) -> StackName:
-        """The software whose steps are priced."""
         return self._host.stack
 
     @property
     def request_s(self) -> float:
-        """Seconds of the host's work on a request before it is in the queue."""
         return self._host.work.request_s
 
     def why_extrapolated(self) -> tuple[str, ...]:
-        """Why no measurement stands behind the times of this model on this part; empty when one does."""
         costs = self._decode(self.decode_buckets[-1], self._slots)[1], self._prefill(0, self._prefill_buckets[-1])[1]
         return tuple(dict.fromkeys(reason for cost in costs for reason in reasons_of(cost)))
 
     def decode_bucket(self, context: int) -> int:
-        """The bucket that holds `context` tokens."""
+        """Return the bucket that holds `context` tokens."""
         return smallest(self.decode_buckets, context)
 
     def decode_ns(self, context: int, busy: int) -> int:
-        """One token for each of `busy` sequences, the longest of them `context` tokens with the new one."""
+        """Return the time of one token for each of `busy` sequences, the longest of `context` tokens."""
         return self._decode(self.decode_bucket(context), busy)[0]
 
     def prefill_ns(self, start: int, num_tokens: int) -> int:
-        """`num_tokens` of a prompt behind `start` that are in the cache already.
+        """Return the time of `num_tokens` of a prompt behind `start` cached tokens.
 
-        What is behind reads the KV of the `start` positions and attends to them: attention over (bucket of the tokens)
-        x (bucket of start) more pairs, and one more stream of KV.
+        The tokens read the KV of the `start` positions and attend to them: attention over (bucket of the tokens) x
+        (bucket of start) more pairs, and one more stream of KV.
         """
         return self._prefill(start, num_tokens)[0]
 
@@ -203,7 +198,7 @@ class StepPricer:
         return found
 
     def _padded(self, busy: int) -> int:
-        """Slots that a step of `busy` sequences computes."""
+        """Return the slots that a step of `busy` sequences computes."""
         if self._host.batches:
             return next((slots for slots in self._host.batches if slots >= busy), self._slots)
         return min(self._slots, 1 << (busy - 1).bit_length()) if self._host.pads_slots else self._slots
@@ -230,5 +225,5 @@ class StepPricer:
 
 
 def reasons_of(cost: StepCost) -> list[str]:
-    """Why no measurement stands behind a cost, one by one."""
+    """Return the reasons why no measurement supports a cost."""
     return cost.extrapolated.split("; ") if cost.extrapolated else []

@@ -1,6 +1,6 @@
-"""What the cost model needs to know of how a model lies over the cores. Dimensions only, never a second.
+"""Dimensions of a model's shares on the cores, for the cost model. No times.
 
-"Per core" is the fullest core of a tensor-parallel group, padding included.
+"Per core" means the fullest core of a tensor-parallel group, padding included.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from neuronserve.server.models.ops import AxisName, Experts, Linear, Network
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import CoreShare
 
-# Bytes of one stored weight. Types of eight bits and fewer are storage only on these parts (SDK data-types.rst): the
-# values are widened to bfloat16 before the matmul.
+# Bytes of one stored weight. Types of eight bits and fewer are only storage on these chips (SDK data-types.rst): values
+# are widened to bfloat16 before the matmul.
 WEIGHT_BYTES: dict[str, float] = {
     "float32": 4,
     "fp32": 4,
@@ -32,18 +32,18 @@ WEIGHT_BYTES: dict[str, float] = {
     "int4": 0.5 + 2 / 32,  # with a float16 scale for each 32
     "mxfp4": 0.5 + 1 / 32,  # with an E8M0 scale for each 32
 }
-ACTIVATION_BYTES = 2  # bfloat16: activations on the links, and the KV cache
+ACTIVATION_BYTES = 2  # bfloat16, of activations on the links and of the KV cache
 
 
 def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
-    """The key of WEIGHT_BYTES for weights that are served so: types of eight bits without groups count alike."""
+    """Return the key of WEIGHT_BYTES for weights in these formats. All 8-bit types without groups count as int8."""
     if quantization is None:
         return dtype
     return quantization if quantization in WEIGHT_BYTES else "int8"
 
 
 def matrix_params(model: ModelSpec) -> int:
-    """Weights of the model's matrices, with an output layer apart from the embedding; routers are left out."""
+    """Return the weights of the model's matrices. An output layer counts even if tied; routers are left out."""
     graph = decoder_graph(model)
     counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
     routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
@@ -52,13 +52,13 @@ def matrix_params(model: ModelSpec) -> int:
 
 @lru_cache(maxsize=256)
 def matrix_billions(model: ModelSpec) -> float:
-    """Billions of weights in the matrices of `model`."""
+    """Return the billions of weights in the matrices of `model`."""
     return matrix_params(model) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertLayers:
-    """Layers that are alike, each with `count` feed-forward networks of which a token goes through `per_token`."""
+    """Equal layers, each with `count` feed-forward networks, of which a token uses `per_token`."""
 
     layers: int
     weights: int  # of one expert of one layer, on one core
@@ -66,10 +66,10 @@ class ExpertLayers:
     per_token: int
 
     def fetched(self, tokens: int) -> int:
-        """Experts of one layer that a graph for `tokens` tokens fetches: one for each choice, at most all.
+        """Return the experts of one layer that a graph for `tokens` tokens fetches: one for each choice, at most all.
 
-        NeuronX Distributed gathers each token's experts as long as these are fewer than there are, and runs through
-        all of them otherwise (`perc_experts_loaded` of its ExpertMLPs).
+        NeuronX Distributed gathers each token's experts while the choices are fewer than the experts, and otherwise
+        runs through all experts (`perc_experts_loaded` of its ExpertMLPs).
         """
         return min(self.count, tokens * self.per_token)
 
@@ -80,15 +80,15 @@ class CoreShape:
 
     tp: int
     attention_weights: int
-    ffn_weights: int  # that every token goes through
+    ffn_weights: int  # of networks that every token uses
     experts: tuple[ExpertLayers, ...]
     head_weights: int  # of the output layer
     query_heads: int
-    kv_heads: int  # stored and streamed
+    kv_heads: int  # stored and read
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int) -> CoreShape:
-        """As NxD Inference splits it. Raises DeviceError when `tp` is below 1."""
+        """Return a core's share as NxD Inference splits the model. Raises DeviceError when `tp` is below 1."""
         share, graph = CoreShare.of(model, tp), decoder_graph(model)
         attention = ffn = 0
         experts: Counter[tuple[int, int, int]] = Counter()
@@ -112,7 +112,7 @@ class CoreShape:
 
 
 def _joins(linear: Linear, axis: AxisName) -> bool:
-    """Whether a linear layer goes from or to an axis."""
+    """Return whether a linear layer reads or writes an axis."""
     return axis in {linear.inputs.name, *(part.outputs.name for part in linear.parts)}
 
 

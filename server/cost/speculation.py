@@ -1,8 +1,9 @@
-"""Seconds of the steps of a model that checks the tokens of a draft model. Formulas alone: no such rows are fitted.
+"""Seconds of the steps of speculative decoding: a target model that checks the tokens of a draft model.
 
-As fused speculation of NxD Inference does it (models/model_base.py of neuronx-distributed-inference at 4bcdc54b,
-NeuronFusedSpecModel): one graph on the same cores runs the draft once for each token that it guesses and once more to
-fill its cache, then the target once over the guesses and the token before them. Its `speculation_length` counts these.
+Formulas only: no measurement with speculation is fitted. The scheme is fused speculation of NxD Inference
+(models/model_base.py of neuronx-distributed-inference at 4bcdc54b, NeuronFusedSpecModel). One graph on the same cores
+runs the draft once for each guessed token and once more to fill its cache, then the target once over the guesses and
+the token before them. `speculation_length` counts the tokens that the target reads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from neuronserve.server.cost.pipeline import PipelineCost, PipelineModel
 
 
 class StepTimes(Protocol):
-    """What a plan asks of a model on its cores."""
+    """Times of a model on its cores, as a plan needs them."""
 
     def decode(self, batch: int, bucket: int) -> PipelineCost: ...
     def prefill(self, tokens: int, bucket: int) -> PipelineCost: ...
@@ -24,14 +25,14 @@ class StepTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Guesses of a draft: `num_tokens` a step, each right with the same chance as long as all before it are."""
+    """Guesses of a draft: `num_tokens` a step. A guess after right ones is right with `acceptance_rate`."""
 
     num_tokens: int
     acceptance_rate: float  # 0 to 1
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean tokens that a slot gains in a step: the guesses up to the first wrong one, and the target's own next.
+        """Mean tokens of a slot in a step: the guesses before the first wrong one, and the target's own next token.
 
         (1 - a^(k + 1)) / (1 - a), Leviathan et al. 2023 (arXiv 2211.17192, equation 1).
         """
@@ -39,25 +40,25 @@ class Speculation:
 
 
 class SpeculativeModel:
-    """Times of target and draft together. A target's runtime has `num_tokens` + 1 tokens per slot."""
+    """Times of target and draft together. The target's runtime has `num_tokens` + 1 tokens per slot."""
 
     def __init__(self, target: PipelineModel, draft: PipelineModel, num_tokens: int) -> None:
         self._target, self._draft, self._num_tokens = target, draft, num_tokens
         self._coefficients = target.stages[0].calibration.coefficients
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
-        """The guesses one after the other, and their check, in one call."""
+        """Return the cost of the guesses, one after the other, and of their check, in one call."""
         guess = self._draft.decode(batch, bucket)
         each_s = guess.elapsed_s - self._coefficients.get("decode_call", 0.0) * len(guess.stages)
         return _longer(self._target.decode(batch, bucket), (self._num_tokens + 1) * each_s)
 
     def prefill(self, tokens: int, bucket: int) -> PipelineCost:
-        """The prompt through both, in one call: the draft needs its cache too."""
+        """Return the cost of the prompt through both models in one call; the draft needs its cache too."""
         both = self._draft.prefill(tokens, bucket).elapsed_s - self._coefficients["prefill_call"]
         return _longer(self._target.prefill(tokens, bucket), both)
 
     def band(self, phase: Phase, batch: int, positions: int) -> Band:
-        """That of the target's step: its provenance is a formula."""
+        """Return the band of the target's step, whose provenance is a formula."""
         return self._target.band(phase, batch, positions)
 
 

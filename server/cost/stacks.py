@@ -1,7 +1,7 @@
-"""Serving software on the parts, as data: how it batches, pads and samples, and what its host adds to a step.
+"""Serving software on the accelerators, as data: how it batches, pads and samples, and its host time.
 
-What of a stack is a rule stands here, from its documents; what is a time is a `HostWork`, fitted to load tests
-(calibration.json). Plan, simulation, paced server and load replay all read the same two.
+A stack's rules are here, from its documents. Its times are a `HostWork`, fitted to load tests (calibration.json). Plan,
+simulation, paced server and load replay all read both.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Literal, get_args
 from neuronserve.server.config.formats import Batching, StackName
 
 STACK_NAMES: tuple[StackName, ...] = get_args(StackName)
-Padding = Literal["bucket", "model length"]  # the power-of-two bucket that holds it, or all of the compiled length
+Padding = Literal["bucket", "model length"]  # the smallest power-of-two bucket, or the whole compiled length
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One serving software. `batching` is the policy of server/scheduler/batching.py that does as it does."""
+    """One serving software. `batching` is the matching policy of server/scheduler/batching.py."""
 
     name: StackName
     meaning: str
@@ -26,11 +26,11 @@ class Stack:
     prompts_fill: Padding
     steps_read: Padding  # positions of each slot that a decode step reads
     samples_on_device: bool = True
-    pads_slots: bool = False  # a step runs on the power of two that holds the busy slots, not on all of them
+    pads_slots: bool = False  # a step runs on the smallest power of two of slots, not on all slots
 
     @property
     def is_continuous(self) -> bool:
-        """Slots come and go; otherwise a batch ends before the next begins."""
+        """Whether requests join a running batch; otherwise a batch ends before the next begins."""
         return self.batching != "static"
 
 
@@ -75,8 +75,8 @@ STACKS: dict[StackName, Stack] = {
         ),
         Stack(
             "ideal",
-            "the part alone, without any host: prompts share steps with decodes, which read the full length",
-            "an upper bound; no software that was measured does this",
+            "the accelerator alone, without any host: prompts share steps with decodes, which read the full length",
+            "an upper bound; no measured software does this",
             "continuous",
             "bucket",
             "model length",
@@ -88,23 +88,23 @@ NEW_STACK_CHIPS = ("Trainium2", "Trainium3")
 
 
 def default_stack(chip: str) -> Stack:
-    """What one would run on a chip today: NxD Inference's vLLM, or the plugin on parts that it no longer covers."""
+    """Return the usual stack of a chip today: NxD Inference's vLLM, or the plugin on chips that it does not cover."""
     return STACKS["vllm-neuron" if chip in NEW_STACK_CHIPS else "nxdi-vllm"]
 
 
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """Seconds that the host of a stack adds. All at least 0."""
+    """Seconds that the host of a stack adds, all at least 0."""
 
     request_s: float = 0.0  # HTTP, routing and tokenizing before a prompt is in the queue
     slot_s: float = 0.0  # each busy slot of a decode step beyond the first
     logit_s: float = 0.0  # sampling on the host: one logit of each busy slot beyond the first
-    copy_s: float = 0.0  # sampling on the host: one logit of each compiled slot, brought there
+    copy_s: float = 0.0  # sampling on the host: copying one logit of each compiled slot
 
     def step_s(self, busy: float, slots: int, sampled_vocab: int = 0) -> float:
-        """What a decode step takes longer than on the device, `busy` of `slots` slots being in use.
+        """Return the host time of a decode step with `busy` of `slots` slots in use.
 
-        `sampled_vocab` is the size of the vocabulary where the host samples, 0 where the device does.
+        `sampled_vocab` is the size of the vocabulary if the host samples, 0 if the device does.
         """
         others = max(0.0, busy - 1)
         return others * (self.slot_s + self.logit_s * sampled_vocab) + slots * self.copy_s * sampled_vocab

@@ -1,8 +1,8 @@
-"""The kinds of work that a step is made of, and what one unit of each is: a row here, and its formula in work.py.
+"""The kinds of work of a step and their units. Each kind has a row here and a formula in work.py.
 
-A step takes the sum over its kinds of (units x seconds a unit): no kind hides behind another, which the published
-rows support as well as any overlap. Work that a data sheet gives a peak for is counted in seconds at that peak, so its
-coefficient is how many times that long it takes. Which of the `optional` ones a calibration has, its fit decides.
+The time of a step is the sum over its kinds of (units x seconds a unit), without overlap: the published rows fit that
+as well as any overlap. Work with a peak rate in a data sheet is counted in seconds at that peak, so its coefficient is
+the ratio of the actual time to that. The fit decides which of the optional kinds a calibration has.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Part = Literal["compute", "memory", "activation", "overhead"]
+Component = Literal["compute", "memory", "activation", "overhead"]  # of a step's time
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`start` is a first guess from a data sheet or a known latency: what a coefficient is when no row has a say."""
+    """One kind of work. `start` is a guess from a data sheet or a known latency, used if no row determines it."""
 
-    part: Part
-    unit: str  # of the coefficient
+    component: Component
+    unit: str  # the coefficient's
     start: float
     meaning: str
     is_optional: bool = True
-    least: float = 0.0  # no part is faster than its data sheet
+    least: float = 0.0  # 1 for work counted at peak: nothing is faster than its data sheet
 
 
-def _at_peak(part: Part, start: float, meaning: str, is_optional: bool = True) -> Term:
-    return Term(part, "1", start, f"{meaning}, times its time at the peak of the data sheet", is_optional, least=1.0)
+def _at_peak(component: Component, start: float, meaning: str, is_optional: bool = True) -> Term:
+    return Term(
+        component, "1", start, f"{meaning}, times its time at the peak of the data sheet", is_optional, least=1.0
+    )
 
 
 TERMS: dict[str, Term] = {
-    # Of a decode step. Weights are streamed in a prefill too.
+    # Decode. Weights are streamed in a prefill too.
     "weights": _at_peak("memory", 1.4, "streaming the weights", is_optional=False),
     "kv": _at_peak("memory", 2.0, "streaming the cache of all compiled positions", is_optional=False),
     "layer_launch": Term("overhead", "s", 3e-5, "one layer's instructions", False),
@@ -45,7 +47,7 @@ TERMS: dict[str, Term] = {
     "decode_call": Term("overhead", "s", 5e-4, "one decode step, whatever the model"),
     "old_launch": Term("overhead", "s", 1e-5, "one layer, for each release before 2.16"),
     "old_kv_gather": Term("memory", "s", 1e-10, "before 2.19: one position, slot, layer and KV head of the model"),
-    # Of a prefill.
+    # Prefill.
     "prefill_matmul": _at_peak("compute", 1.6, "matmuls of a prompt", is_optional=False),
     "activation": Term("activation", "s", 1e-6, "one token through one layer, per 4,096 of hidden size", False),
     "attention": _at_peak("compute", 3.0, "attention over a prompt", is_optional=False),

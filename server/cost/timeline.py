@@ -1,40 +1,40 @@
-"""When the steps of the modelled part begin and end. Pure: given the time in whole nanoseconds, it never waits.
+"""Begin and end times of the modelled accelerator's steps, in whole nanoseconds. It reads no clock and never waits.
 
-A step follows the one before it at once, or after a pause with nothing to do. Under pacing the ends are deadlines on
-the host's clock, each worked out from the one before, so that what the host takes between two steps, and errors of its
-waits, do not add up. The pieces then neither overlap nor leave a hole: idle + lag + steps = last end - start.
+A step follows the previous one at once, or after an idle pause. Under pacing the ends are deadlines on the host's
+clock. Each is computed from the previous one, so host time between steps and errors of waits do not add up.
+Conservation: idle + lag + steps = last end - start.
 """
 
 from __future__ import annotations
 
-# What a paced step may make up for of the host's delay before it: more than a turn of the engine loop takes. A longer
-# delay is lost time, so that no run of steps is hurried after the host has been held up.
+# Largest host delay before a paced step that the step may catch up: more than a turn of the engine loop takes. A longer
+# delay is lost time, so that steps are not rushed after the host has been held up.
 MAX_CARRY_NS = 1_000_000
 
 
 class Timeline:
-    """The steps of one engine so far, as far as their pauses and deadlines need it."""
+    """The end of one engine's last step, from which pauses and deadlines follow."""
 
     def __init__(self, start_ns: int) -> None:
         self.end_ns = start_ns  # of the last step
 
     def pause(self, now_ns: int) -> int:
-        """Nothing was to be done since the last step; returns for how long."""
+        """Record that the engine was idle since the last step; return the idle time."""
         idle_ns = max(0, now_ns - self.end_ns)
         self.end_ns += idle_ns
         return idle_ns
 
     def lag(self, now_ns: int) -> int:
-        """The next step follows the last one, but the host begins it only now; returns the time that is lost."""
+        """Record that the host starts the next step only now; return the lost time."""
         lost_ns = max(0, now_ns - self.end_ns - MAX_CARRY_NS)
         self.end_ns += lost_ns
         return lost_ns
 
     def step(self, duration_ns: int) -> int:
-        """Append a step; returns when it is due to end."""
+        """Append a step; return its deadline."""
         self.end_ns += duration_ns
         return self.end_ns
 
     def host_step(self, now_ns: int) -> None:
-        """Without pacing: the last step ended when the host had computed it, so that pauses are those of the host."""
+        """Record, without pacing, that the host ended the last step now. Idle pauses are then the host's."""
         self.end_ns = now_ns

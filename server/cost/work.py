@@ -1,6 +1,6 @@
-"""How much work a step is, by the terms of terms.py: the formulas of the cost model. No seconds but data sheets'.
+"""Work of a step in the units of terms.py: the formulas of the cost model.
 
-Formulas with their reasons: docs/cost-model.md.
+docs/cost-model.md explains the formulas.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from dataclasses import dataclass
 
 from neuronserve.server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GB, GIB, Topology
+from neuronserve.server.device.parts import GB, Topology
 from neuronserve.server.errors import DeviceError, SettingsError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.lora import core_lora_weights
+from neuronserve.server.placement.core_share import core_lora_weights
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
 OLD_GATHER_SDK = 19  # 2.19
 CURRENT_SDK = 28  # 2.28, the newest release in the published rows
 
-Work = dict[str, float]  # units by the name of their term; what is left out is 0
+Work = dict[str, float]  # units by the name of their term; a missing term is 0
 
 
 def mean_hops(topology: Topology, chips: int) -> float:
-    """Mean distance between two of `chips` chips: n/4 on a ring, sqrt(n)/2 on a square torus, 1 through a switch."""
+    """Return the mean distance between two of n chips: n/4 on a ring, sqrt(n)/2 on a square torus, 1 on a switch."""
     if chips <= 1:
         return 0.0
     if topology == "switch":
@@ -34,17 +35,17 @@ def mean_hops(topology: Topology, chips: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What of the serving software decides the work of a step on the device."""
+    """Properties of the serving software that determine the work of a step on the device."""
 
     weight_dtype: str = "bfloat16"
-    is_continuous: bool = True  # continuous batching: slots come and go, so the cache is addressed by slot
+    is_continuous: bool = True  # continuous batching: requests come and go, so the cache is addressed by slot
     sdk: int = CURRENT_SDK  # minor release of Neuron SDK 2.x
-    tokens_per_slot: int = 1  # of a decode step: with speculative decoding all drafts and one more
-    lora_rank: int = 0  # of the adapter that each slot has of its own; 0: none
+    tokens_per_slot: int = 1  # of a decode step: with speculative decoding the draft's tokens and one more
+    lora_rank: int = 0  # of the adapter of each slot; 0: no adapters
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """What of it no published measurement has."""
+        """Reasons why no published measurement covers this software."""
         reasons = {
             "no measurement of speculative decoding is in the calibration": self.tokens_per_slot > 1,
             "no measurement with 4-bit weights is in the calibration": WEIGHT_BYTES.get(self.weight_dtype, 2) < 1,
@@ -54,7 +55,7 @@ class Runtime:
 
 
 class StepWork:
-    """The work of the steps of one model over one tensor-parallel group. Constants are worked out once."""
+    """Work of the steps of one model on one tensor-parallel group."""
 
     def __init__(self, model: ModelSpec, instance: Instance, tp: int, runtime: Runtime) -> None:
         """Raises DeviceError when the instance cannot form the group, SettingsError for an unknown dtype."""
@@ -72,37 +73,37 @@ class StepWork:
         self.flop_s = chip.cores_per_chip / ((chip.tflops["bfloat16"] or 0) * 1e12)
         self.byte_s = chip.cores_per_chip / (chip.bandwidth_gb_s * GB)
         self.link_byte_s = 1 / (link.gib_s_per_chip * GIB) if link else 0.0
-        self.engines = chip.lnc  # sets of vector and DMA engines that a logical core has
+        self.engines = chip.lnc  # sets of vector and DMA engines in a logical core
         self.hops = mean_hops(chip.topology, -(-tp // chip.cores_per_chip))
         self.ring_share = 2 * (tp - 1) / tp
 
     def weights_read(self, tokens: int) -> float:
-        """Weights that one core reads to push `tokens` tokens through the model."""
+        """Return the weights that one core reads to compute `tokens` tokens."""
         core = self.core
         experts = sum(group.layers * group.fetched(tokens) * group.weights for group in core.experts)
         return core.attention_weights + core.ffn_weights + core.head_weights + experts
 
     def matmul_flops(self, tokens: int, sampled: int) -> float:
-        """Operations of one core in the matmuls with weights: `tokens` through the layers, `sampled` to the logits."""
+        """Return one core's operations in matmuls with weights: `tokens` in layers, `sampled` in the output layer."""
         core = self.core
         chosen = sum(group.layers * group.per_token * group.weights for group in core.experts)
         every = core.attention_weights + core.ffn_weights + chosen + self.lora_weights
         return 2.0 * (tokens * every + sampled * core.head_weights)
 
     def link_bytes(self, tokens: int) -> float:
-        """Bytes that one core sends in the two all-reduces of every layer (ring: 2 (tp-1)/tp of the message)."""
+        """Return the bytes that one core sends in the two all-reduces of every layer (ring: 2 (tp-1)/tp each)."""
         return 2 * self.model.num_layers * tokens * self.model.hidden_size * ACTIVATION_BYTES * self.ring_share
 
     def kv_bytes(self, positions: int) -> float:
-        """K and V of `positions` cached positions over all layers on one core."""
+        """Return the bytes of K and V of `positions` cached positions over all layers on one core."""
         return 2.0 * positions * self.model.num_layers * self.core.kv_heads * self.model.head_dim * ACTIVATION_BYTES
 
     def attention_flops(self, pairs: float) -> float:
-        """Operations of one core for `pairs` query-key pairs in every head and layer: scores and weighted values."""
+        """Return one core's operations for `pairs` query-key pairs in every head and layer: scores, weighted values."""
         return 4.0 * pairs * self.model.num_layers * self.core.query_heads * self.model.head_dim
 
     def decode(self, batch: int, bucket: int) -> Work:
-        """The tokens of each of `batch` slots over the compiled `bucket`, whatever the slots hold."""
+        """Return the work of a decode of `batch` slots over the compiled `bucket`, for any contents of the slots."""
         model, positions, tokens = self.model, batch * bucket, batch * self.runtime.tokens_per_slot
         weights = self.weights_read(tokens)
         is_gathered = self.runtime.is_continuous and batch > 1
@@ -123,9 +124,9 @@ class StepWork:
         return work | self._old_software(positions if is_gathered else 0)
 
     def prefill(self, bucket: int, prompts: int = 1, behind: int = 0, has_all_logits: bool = False) -> Work:
-        """`prompts` prompts padded to `bucket` tokens, in one call, with `behind` positions cached before each.
+        """Return the work of a call with `prompts` prompts padded to `bucket`, each behind `behind` cached positions.
 
-        `has_all_logits`: of every position, not of each prompt's last alone.
+        `has_all_logits`: logits of every position are computed, not only of each prompt's last.
         """
         model, tokens = self.model, prompts * bucket
         sampled = tokens if has_all_logits else prompts
@@ -145,9 +146,9 @@ class StepWork:
         }
 
     def _stored_bytes(self, weights: float, adapters: int) -> float:
-        """Bytes of the model's `weights` and of as many adapters: each slot reads its own, gathered beforehand.
+        """Return the bytes of `weights` and of as many gathered `adapters`, one for each slot.
 
-        The output layer of 4-bit formats is in 8; that of fp8 is counted as Neuron's own software has it.
+        The output layer of 4-bit formats has 8 bits; in fp8 it is counted as Neuron's own software stores it.
         """
         return weights * self.weight_bytes + self.wider_output + adapters * self.lora_weights * ACTIVATION_BYTES
 

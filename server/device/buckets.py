@@ -1,6 +1,6 @@
-"""The shapes that a deployment is compiled for: the batch of decode, and the lengths of prefill and of decode.
+"""Shapes that a deployment is compiled for: the batch of decode, and the lengths of prefill and of decode.
 
-Names are those of NxD Inference: context encoding is prefill, token generation is decode.
+Names are from NxD Inference: context encoding is prefill, token generation is decode.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ SMALLEST_BUCKET = 128  # NxD Inference feature guide: automatic buckets are powe
 
 @dataclass(frozen=True, slots=True)
 class CompiledShapes:
-    """Lengths that have a compiled graph, ascending; the last of each is the longest that can be served."""
+    """Lengths that have a compiled graph, ascending. The last of each list is the longest that can be served."""
 
     batching: Batching
     slots: int  # sequences of a decode, busy or not
-    context_encoding: tuple[int, ...]  # tokens of one prompt, or of a part of it
+    context_encoding: tuple[int, ...]  # tokens of one prompt, or of one chunk of it
     token_generation: tuple[int, ...]  # positions of each slot
 
     @property
     def longest_chunk(self) -> int:
-        """Most tokens of one prompt in one graph; longer prompts are cut into chunks."""
+        """Largest number of tokens of one prompt in one graph; longer prompts are cut into chunks."""
         return self.context_encoding[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class BucketLists:
-    """Lengths that a user requests, or that a model was compiled for ahead of time; () = automatic."""
+    """Lengths that a user requests, or that a model was compiled for ahead of time. () = automatic."""
 
     context_encoding: tuple[int, ...] = ()
     token_generation: tuple[int, ...] = ()
-    has_full_length: bool = False  # without requested ones, decode reads the longest alone
+    has_full_length: bool = False  # without requested lengths, decode has only the longest
 
     def completed(self, max_model_len: int) -> BucketLists:
-        """The lists in ascending order, with automatic ones filled in and a decode bucket for the full length.
+        """Return the lists in ascending order, automatic ones filled in, with a decode bucket for the full length.
 
         Raises SettingsError for a length that no sequence can have.
         """
         for name, lengths in (("context_encoding", self.context_encoding), ("token_generation", self.token_generation)):
             for length in lengths:
                 if not 1 <= length <= max_model_len:
-                    raise SettingsError(f"{name}_buckets has {length}: 1 to max_model_len {max_model_len} can be")
+                    raise SettingsError(f"{name}_buckets has {length}: 1 to max_model_len {max_model_len} is possible")
         context, tokens = self.context_encoding, self.token_generation
         return BucketLists(
             tuple(sorted(set(context))) or powers_of_two(max_model_len),
@@ -61,10 +61,10 @@ class BucketLists:
 def compiled_shapes(
     batching: Batching, slots: int, max_model_len: int, requested: BucketLists, ahead: BucketLists | None
 ) -> CompiledShapes:
-    """Shapes that a server runs; `ahead` are those its model was compiled for ahead of time, None when it was not.
+    """Return the shapes that a server runs. `ahead`: the lengths that its model was compiled for ahead of time, if any.
 
-    Without requested buckets decode has all of them, or the full length alone where that is asked for. Raises
-    SettingsError for a shape not compiled.
+    Without requested buckets decode has all lengths, or only the full one if `requested.has_full_length`. Raises
+    SettingsError for a length that was not compiled.
     """
     if ahead is None:
         chosen = requested.completed(max_model_len)
@@ -93,12 +93,12 @@ def _require_compiled(name: str, requested: tuple[int, ...], ahead: tuple[int, .
 
 
 def powers_of_two(longest: int) -> tuple[int, ...]:
-    """Automatic buckets: 128, 256, ... and `longest`."""
+    """Return the automatic buckets: 128, 256, ... and `longest`."""
     powers = (SMALLEST_BUCKET << i for i in range(longest.bit_length()))
     return (*(length for length in powers if length < longest), longest)
 
 
 def smallest(buckets: tuple[int, ...], length: int) -> int:
-    """The shortest of `buckets` (ascending) that holds `length`."""
+    """Return the shortest of `buckets` (ascending) that holds `length`."""
     assert length <= buckets[-1], f"{length} tokens are beyond the longest bucket {buckets[-1]}"
     return buckets[bisect_left(buckets, length)]

@@ -1,6 +1,6 @@
-"""The catalogue in force: the data sheets of parts.py, instances.py and prices.json, with a user's file over them.
+"""The catalogue in force: the data sheets of parts.py, instances.py and prices.json, overlaid by a user's file.
 
-There are no figures here. The catalogue is chosen once, when a process starts (`use_catalog`).
+This file has no figures. The catalogue is chosen once, when a process starts (`use_catalog`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Catalog:
     """Instances by name, with the prices of one region."""
 
     def __init__(self, rows: Iterable[Instance], config: CatalogConfig, entries: Iterable[PriceEntry] = ()) -> None:
-        """`entries` are a user's prices, over the built-in ones. Raises DeviceError for a region without any price."""
+        """`entries` are a user's prices, which replace built-in ones. Raises DeviceError if a region has none."""
         self._rows, self._config, self._entries = tuple(rows), config, tuple(entries)
         if config.region not in self.regions:
             raise DeviceError(
@@ -40,17 +40,18 @@ class Catalog:
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Regions that a price of any instance is known in, in order."""
+        """Regions with a known price of any instance, sorted."""
         return tuple(sorted(built_in_regions() | {entry.region for entry in self._entries}))
 
     def in_region(self, region: str) -> Catalog:
-        """The same with the prices of another region. Raises DeviceError where none is known."""
+        """Return the catalogue with the prices of another region. Raises DeviceError if none is known there."""
         return Catalog(self._rows, replace(self._config, region=region), self._entries)
 
     def instance(self, name: str) -> Instance:
-        """The instance called `name`, such as "inf2.xlarge".
+        """Return the instance called `name`, such as "inf2.xlarge".
 
-        Raises DeviceError with the nearest names and all, and where it cannot have the logical cores that are in force.
+        Raises DeviceError for an unknown name, with the nearest and all known names, and for an instance that does not
+        have the logical core configuration in force.
         """
         found = self._by_name.get(name)
         if found is None:
@@ -61,12 +62,12 @@ class Catalog:
         return found if lnc is None else found.with_lnc(lnc)
 
     def _grouped(self, row: Instance) -> Instance:
-        """With the logical cores that are in force, where the chip can have them."""
+        """Return `row` with the logical core configuration in force, if its chip has that."""
         lnc = self._config.logical_nc_config
         return row.with_lnc(lnc) if lnc in row.chip.lnc_choices and lnc is not None else row
 
     def _prices(self, name: str) -> Prices:
-        """Prices of the file over those of the sheet, and a discount of the command line over the file's."""
+        """Return the sheet's prices, overlaid by the file's. A discount of the command line replaces the file's."""
         prices, discount = built_in_prices(name, self._config.region), self._config.spot_discount
         for entry in self._entries:
             if (entry.instance, entry.region) == (name, self._config.region):
@@ -76,9 +77,9 @@ class Catalog:
 
 
 def load_catalog(config: CatalogConfig) -> Catalog:
-    """The built-in sheet with the user's file over it, and the prices of the region.
+    """Return the built-in sheet, overlaid by the user's file, with the prices of the region.
 
-    Raises SettingsError for a file that is wrong, DeviceError for a region that no price is known of.
+    Raises SettingsError for a wrong file, DeviceError for a region without known prices.
     """
     user = CatalogFile({}, {}, ()) if config.file is None else read_catalog_file(Path(config.file), CHIPS, INSTANCES)
     rows = {row.name: _with_chip(row, user) for row in INSTANCES} | user.instances
@@ -86,7 +87,7 @@ def load_catalog(config: CatalogConfig) -> Catalog:
 
 
 def _with_chip(row: Instance, user: CatalogFile) -> Instance:
-    """A built-in row, on the user's chip where that is given; links of its own stay as they are."""
+    """Return a built-in row with the user's chip, if there is one. A link that differs from its chip's is kept."""
     chip = user.chips.get(row.chip.name)
     if chip is None:
         return row
@@ -97,13 +98,13 @@ _current = Catalog(INSTANCES, CatalogConfig())
 
 
 def use_catalog(config: CatalogConfig) -> None:
-    """Set the catalogue of this process to the one that `config` names. Raises as `load_catalog`, changing nothing."""
-    global _current  # noqa: PLW0603  # data of the whole process, as the kernels' cache is; set before anything reads it
+    """Set the catalogue of this process. If `load_catalog` raises, nothing changes."""
+    global _current  # noqa: PLW0603  # global as the kernels' cache is; set before anything reads it
     _current = load_catalog(config)
 
 
 def instances(region: str | None = None) -> tuple[Instance, ...]:
-    """Instances of the sheet in force, with the prices of `region` (None: the one in force).
+    """Return the instances of the catalogue in force, with the prices of `region` (None: the region in force).
 
     Raises DeviceError for a region without any price.
     """
@@ -111,10 +112,10 @@ def instances(region: str | None = None) -> tuple[Instance, ...]:
 
 
 def regions() -> tuple[str, ...]:
-    """Regions that the sheet in force knows prices of."""
+    """Return the regions with prices in the catalogue in force."""
     return _current.regions
 
 
 def instance(name: str) -> Instance:
-    """The instance called `name` of the sheet in force. Raises DeviceError with the nearest names and all of them."""
+    """Return the instance called `name` of the catalogue in force. Raises DeviceError as `Catalog.instance`."""
     return _current.instance(name)

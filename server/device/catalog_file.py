@@ -1,8 +1,8 @@
-"""Reads a user's catalogue: TOML tables of chips, instances and prices, over the built-in ones. Refuses by name.
+"""Reads a user's catalogue: TOML tables of chips, instances and prices, which overlay the built-in ones.
 
-    [chips.Inferentia2]             keys of Chip; a built-in chip keeps the keys that are not given
-    [instances."inf2.xlarge"]       keys of Instance without its prices, `chip` by name; likewise
-    [[prices]]                      instance, region, and what is known: spot_discount, and on_demand_usd and the like
+    [chips.Inferentia2]             keys of Chip; a built-in chip keeps its values of keys that are left out
+    [instances."inf2.xlarge"]       keys of Instance without prices, `chip` by name; likewise
+    [[prices]]                      instance, region, and any of on_demand_usd, other bases, and spot_discount
 
 Each table has its `source` and `date` (ISO 8601).
 """
@@ -68,7 +68,7 @@ OPTIONAL = ("link", "lnc", "lnc_choices", "topology", "efa_gbps", "efa_latency_u
 
 @dataclass(frozen=True, slots=True)
 class PriceEntry:
-    """A user's prices of one instance in one region, those that are given."""
+    """A user's prices of one instance in one region."""
 
     instance: str
     region: str
@@ -86,7 +86,7 @@ class CatalogFile:
 
 
 def read_catalog_file(path: Path, chips: Iterable[Chip], instances: Iterable[Instance]) -> CatalogFile:
-    """The file's rows over the built-in `chips` and `instances`. Raises SettingsError naming the file and the key."""
+    """Return the file's rows, completed by the built-in ones. Raises SettingsError, naming the file and the key."""
     try:
         return _Reader(chips, instances).read(_toml(path))
     except SettingsError as error:
@@ -125,7 +125,7 @@ class _Reader:
         given = CHIP.read(where, table)
         built_in = self._built_in_chips.get(name)
         values = {"link": None} | _fields(built_in) | given
-        if built_in is not None:  # one rate may be corrected without the others
+        if built_in is not None:  # a file may correct one rate and keep the others
             values["tflops"] = {**built_in.tflops, **given.get("tflops", {})}
         _require(where, values, CHIP)
         if values["tflops"].get("bfloat16") is None:
@@ -168,7 +168,7 @@ def _tables(document: Mapping[str, Any], kind: str) -> Iterable[tuple[str, Any]]
 
 
 def _lnc_choices(where: str, values: Mapping[str, Any]) -> tuple[int, ...]:
-    """What can be chosen: `lnc` alone unless it is said. The physical cores must make whole logical ones of each."""
+    """Return the choices of `lnc`: by default only `lnc`. Each must divide the physical cores."""
     lnc = values.get("lnc", 1)
     choices: tuple[int, ...] = values.get("lnc_choices", (lnc,))
     physical = values["cores_per_chip"] * lnc
@@ -181,7 +181,7 @@ def _lnc_choices(where: str, values: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _fields(row: Chip | Instance | None) -> dict[str, Any]:
-    """A built-in row's own values, its records kept whole."""
+    """Return the values of a built-in row by field. Records in it stay records."""
     return {} if row is None else {field.name: getattr(row, field.name) for field in fields(row)}
 
 

@@ -1,4 +1,4 @@
-"""Checks of the keys of a catalogue file. A check takes the place of a value and the value, and returns the value."""
+"""Checks of the keys of a catalogue file. A check takes a value and its place in the file, and returns it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Check = Callable[[str, Any], Any]
 
 
 class Keys:
-    """The keys of one kind of table. `source` and `date` are required in all."""
+    """The keys of one kind of table. Every table must have `source` and `date`."""
 
     def __init__(self, **checks: Check) -> None:
         self._checks = checks
@@ -26,7 +26,7 @@ class Keys:
         return tuple(self._checks)
 
     def read(self, where: str, table: Any) -> dict[str, Any]:
-        """The table's checked values. Raises SettingsError naming the key, the value and the limit."""
+        """Return the table's checked values. Raises SettingsError, naming the key, the value and the limit."""
         if not isinstance(table, dict):
             raise SettingsError(f"{where}: must be a table, not {table!r}")
         for key in table:
@@ -102,7 +102,7 @@ def ultraserver(where: str, value: Any) -> UltraServer:
 
 
 def date(where: str, value: Any) -> str:
-    """A date in ISO 8601, given as TOML's own date or as text."""
+    """Return a date in ISO 8601 that is given as TOML's own date or as text."""
     try:
         return value.isoformat() if type(value) is datetime.date else datetime.date.fromisoformat(value).isoformat()
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""An emulated NeuronCore: its index, and the host memory that stands in for it, counted by use.
+"""An emulated NeuronCore: its index, and the host memory that stands in for its memory, counted by use.
 
-What the part itself would hold is another account, the ledger's: the two differ in layout, copies and padding.
+The memory that the accelerator's own core would use is in the ledger. The two differ in layout, copies and padding.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import Literal, get_args
 
 from neuronserve.server.device.hbm import ALIGNMENT, Buffer, Hbm
 from neuronserve.server.device.layout import round_up
-from neuronserve.server.device.ledger import GIB
+from neuronserve.server.host.memory import GIB
 
 HostUse = Literal["weights", "kv", "activations", "partial_sums", "workers", "tables", "adapters"]
 HOST_USES: tuple[HostUse, ...] = get_args(HostUse)
 
-MAPPING_BYTES = GIB  # at least, of each mapping: only what is written takes memory of the host
+MAPPING_BYTES = GIB  # least size of a mapping; only written pages take memory of the host
 
 
 class NeuronCore:
-    """A core whose memory grows by mappings, since the host's buffers are not bounded by what the part has."""
+    """A core whose memory grows by mappings, since host buffers are not bounded by the accelerator's memory."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -26,7 +26,7 @@ class NeuronCore:
         self._hbm = Hbm(MAPPING_BYTES)
 
     def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
-        """Zeroed memory aligned to a cache line. Raises HostMemoryError when the host cannot map it."""
+        """Allocate zeroed memory, aligned to a cache line. Raises HostMemoryError when the host cannot map it."""
         if num_bytes > self._hbm.free_bytes:
             self._hbm = Hbm(max(num_bytes, MAPPING_BYTES))
         buffer = self._hbm.allocate(num_bytes, f"{use} {name}")

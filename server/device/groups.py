@@ -1,6 +1,6 @@
-"""Instances that serve one model together: their cores and memory, and the link between them. Device facts alone.
+"""Instances that serve one model together: their cores, their memory, and the link between them.
 
-No measurement of a model over several instances was found: whatever is predicted for a group is extrapolated.
+No measurement of a model over several instances was found, so every prediction for a group is extrapolated.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.device.parts import GB
 from neuronserve.server.device.prices import PriceBasis
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 GROUP_REASON = "a model over several instances was never measured"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLink:
-    """What one instance of a group can send to the others."""
+    """Link from one instance of a group to the others."""
 
     kind: Literal["NeuronLink", "EFA"]
-    gb_s: float  # of all its chips or adapters together, 10**9 bytes/s
+    gb_s: float  # all chips or adapters of the instance together, 10**9 bytes/s
     latency_s: float | None  # before the first byte; None: not published
 
     def seconds(self, num_bytes: int) -> float:
-        """Of a message from one instance to another, at the peak rate. A latency that is not known counts as none."""
+        """Return the seconds of a message between two instances at the peak rate. An unknown latency counts as 0."""
         return (self.latency_s or 0.0) + num_bytes / (self.gb_s * GB)
 
 
@@ -54,35 +55,35 @@ class InstanceGroup:
 
     @property
     def host_memory_bytes(self) -> int:
-        """Memory of all hosts; one of them has `instance.memory_per_host_bytes`."""
+        """Memory of all hosts; one host has `instance.memory_per_host_bytes`."""
         return self.count * self.instance.host_memory_gib * GIB
 
     def usd(self, basis: PriceBasis) -> float | None:
-        """Dollars an hour for all; None when the price is not known in the region."""
+        """Return dollars an hour for all instances; None when the price is not known in the region."""
         usd = self.instance.usd(basis)
         return None if usd is None else self.count * usd
 
 
 def instance_group(instance: Instance, count: int) -> InstanceGroup:
-    """`count` (at least 2) of `instance`, over NeuronLink where an UltraServer has groups of that size, else over EFA.
+    """Return a group of `count` instances, linked by NeuronLink if an UltraServer has groups of that size, else by EFA.
 
-    Raises DeviceError for fewer than two instances, and where these have neither.
+    Raises DeviceError for fewer than two instances, and for instances that have neither link.
     """
     if count < 2:
         raise DeviceError(f"a group of {count} instances of {instance.name}: it must be at least 2")
     return InstanceGroup(instance, count, _link(instance, count))
 
 
-Place = Instance | InstanceGroup  # of a replica
+Place = Instance | InstanceGroup  # hardware of one replica
 
 
 def part_of(place: Place) -> Instance:
-    """The instance, or that of which a group is made."""
+    """Return the instance, or the instance type of a group."""
     return place.instance if isinstance(place, InstanceGroup) else place
 
 
 def count_of(place: Place) -> int:
-    """Instances of a place."""
+    """Return the number of instances of a place."""
     return place.count if isinstance(place, InstanceGroup) else 1
 
 

@@ -1,4 +1,4 @@
-"""Host memory that stands in for a NeuronCore's: a mapping whose pages exist once written."""
+"""Host memory that stands in for a NeuronCore's memory: a mapping whose pages take memory when they are written."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.device.address_map import ADDRESSES
 from neuronserve.server.errors import HostMemoryError
+from neuronserve.server.host.address_map import ADDRESSES
 
 ALIGNMENT = 64  # a cache line: tile rows that straddle two cost half the speed
 _HUGE_PAGE = 2 << 20
 
-# A mapping is not to be counted before it is written, or else a process with a few large ones cannot fork. Python 3.11
-# has no name for the flag; the number is Linux's on x86-64 and ARM.
+# MAP_NORESERVE: Linux does not count a mapping before it is written, so a process with a few large ones can fork.
+# Python 3.11 has no name for the flag; the number is the one of Linux on x86-64 and ARM.
 _FLAGS = (
     mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 )
-_MAP_FIXED = 0x10  # of Linux and macOS alike; Python has no name for it
+_MAP_FIXED = 0x10  # on Linux and macOS; Python has no name for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Buffer:
         return int(self.bytes.size)
 
     def array(self, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[Any]:
-        """The memory as an array. Raises ValueError when the shape needs another size."""
+        """Return the memory as an array. Raises ValueError when the shape needs another size."""
         return self.bytes.view(dtype).reshape(shape)
 
 
 def give_back(memory: npt.NDArray[np.uint8], by_advice: bool = sys.platform == "linux") -> int:
-    """Return the whole pages of a piece of a core's memory to the host: they read as zeros until written again.
+    """Return the whole pages of a piece of a core's memory to the host. They read as zeros until written again.
 
-    Linux does so on advice. macOS takes the same advice and keeps the bytes: there new pages are mapped in their place.
-    Returns their bytes, 0 where the host does not take them.
+    Linux frees the pages on advice. macOS takes the advice but keeps the bytes, so new pages are mapped in their place.
+    Returns the number of bytes, 0 if the host does not take them.
     """
     begin = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
     num_bytes = (memory.ctypes.data + memory.size) // mmap.PAGESIZE * mmap.PAGESIZE - begin
@@ -64,7 +64,7 @@ def give_back(memory: npt.NDArray[np.uint8], by_advice: bool = sys.platform == "
 
 
 class Hbm:
-    """Bump allocator over one private anonymous mapping, which is freed as a whole."""
+    """Bump allocator over one private anonymous mapping. The mapping is freed as a whole."""
 
     def __init__(self, num_bytes: int) -> None:
         try:
@@ -84,7 +84,7 @@ class Hbm:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that the largest allocation can still have."""
+        """Bytes of the largest allocation that is still possible."""
         return int(self._bytes.size) - self._next
 
     @property
@@ -93,10 +93,10 @@ class Hbm:
         return -(-self._used // ALIGNMENT) * ALIGNMENT
 
     def allocate(self, num_bytes: int, name: str = "core memory") -> Buffer:
-        """Allocate zeroed bytes, aligned to a cache line. Raises ValueError beyond the mapping."""
+        """Allocate zeroed bytes, aligned to a cache line. Raises ValueError when the mapping has too few."""
         begin = self._next
         if begin + num_bytes > self._bytes.size:
-            raise ValueError(f"{num_bytes} bytes asked, {self._bytes.size - begin} mapped and free")
+            raise ValueError(f"cannot allocate {num_bytes} bytes: {self._bytes.size - begin} are mapped and free")
         self._used = begin + num_bytes
         buffer = Buffer(self._bytes[begin : begin + num_bytes])
         ADDRESSES.register(name, buffer.bytes)

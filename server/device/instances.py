@@ -1,11 +1,11 @@
-"""Data sheet of the EC2 instances: their chips, hosts and networks, one row each. Prices are in prices.json.
+"""Data sheet of the EC2 instances: chips, hosts and networks, one row for each instance. Prices are in prices.json.
 
 Sources: SDK = inf1-arch.rst, inf2-arch.rst, trn1-arch.rst, trn2-arch.rst, trn3-arch.rst, collectives.rst and
 ultraserver.rst of github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21). KARP = zz_generated.bandwidth.go of
 github.com/aws/karpenter-provider-aws at 1d927085d (2026-08-21), generated from AWS's instance descriptions. 3XL = third
 party: describe-instance-types of EC2, read by github.com/alpharomercoma/torchneuronx at 7747a13 (trn2/docs/
 PROVISIONING.md, 2026-08) and github.com/foxl-ai/kiln at a04d1fa (2026-10-03). None = not found. UltraServers are listed
-as one instance: u-trn2x64 is EC2's own name; trn3-gen1 and trn3-gen2 are named here, the SDK gives no type names.
+as one instance: u-trn2x64 is EC2's own name; trn3-gen1 and trn3-gen2 are names of this catalogue, the SDK has none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from neuronserve.server.device.parts import (
     GB,
-    GIB,
     INFERENTIA1,
     INFERENTIA2,
     TRAINIUM1,
@@ -25,23 +24,24 @@ from neuronserve.server.device.parts import (
 )
 from neuronserve.server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 NO_PRICES = Prices(DEFAULT_REGION)
-MAX_REGIONS = 8  # that a message names
+MAX_REGIONS = 8  # regions that a message names at most
 
 
 @dataclass(frozen=True, slots=True)
 class UltraServer:
     """NeuronLink between instances of one rack."""
 
-    name: str  # as EC2 calls the whole
-    sizes: tuple[int, ...]  # instances that can be one group over it
-    link: Link  # of one chip to those of other instances
+    name: str  # EC2's name of the whole rack
+    sizes: tuple[int, ...]  # possible numbers of instances in a group
+    link: Link  # from one chip to the chips of other instances
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An EC2 instance type, and the figures of one NeuronCore that follow from it."""
+    """An EC2 instance type, and figures of one NeuronCore computed from it."""
 
     name: str
     chip: Chip
@@ -50,30 +50,30 @@ class Instance:
     host_memory_gib: int
     network_gbps: float  # sustained; small sizes burst above it
     link: Link | None  # between its chips
-    efa_gbps: float | None = None  # of all its Elastic Fabric Adapters together; None: it has none
-    efa_latency_us: float | None = None  # from device memory to that of another instance; None: not published
-    num_hosts: int = 1  # that share vcpus and host_memory_gib evenly: of an UltraServer, its servers
-    ultraserver: UltraServer | None = None  # that it is sold as a part of
+    efa_gbps: float | None = None  # all Elastic Fabric Adapters together; None: there is none
+    efa_latency_us: float | None = None  # device memory to device memory of another instance; None: not published
+    num_hosts: int = 1  # servers of an UltraServer, which share vcpus and host_memory_gib evenly
+    ultraserver: UltraServer | None = None  # the UltraServer that the instance belongs to
     prices: Prices = NO_PRICES  # an hour
-    is_user_given: bool = False  # a figure of it or of its chip is from a user's file
+    is_user_given: bool = False  # a figure of the instance or its chip is from a user's file
 
     @property
     def num_cores(self) -> int:
-        """NeuronCores of the instance as software sees them: logical ones."""
+        """Logical NeuronCores of the instance, the ones that software sees."""
         return self.num_chips * self.chip.cores_per_chip
 
     @property
     def num_physical_cores(self) -> int:
-        """NeuronCores in silicon: `chip.lnc` times as many."""
+        """NeuronCores in silicon: `chip.lnc` for each logical core."""
         return self.num_chips * self.chip.physical_cores
 
     def with_lnc(self, lnc: int) -> Instance:
-        """The instance with `lnc` physical cores in each logical one. Raises DeviceError where the chip has no such."""
+        """Return the instance with `lnc` physical cores in each logical core. Raises DeviceError if the chip cannot."""
         return self if lnc == self.chip.lnc else replace(self, chip=self.chip.with_lnc(lnc))
 
     @property
     def memory_per_host_bytes(self) -> int:
-        """Memory of one host: what the process that loads a checkpoint onto its chips can have at most."""
+        """Memory of one host, the limit of a process that loads a checkpoint onto its chips."""
         return self.host_memory_gib * GIB // self.num_hosts
 
     @property
@@ -86,18 +86,13 @@ class Instance:
         """On-demand dollars an hour, Linux; None when not known in the region."""
         return self.usd("on_demand")
 
-    @property
-    def reserved_usd(self) -> float | None:
-        """Effective dollars an hour, reserved for three years; None when not known in the region."""
-        return self.usd("reserved")
-
     def usd(self, basis: PriceBasis) -> float | None:
-        """Dollars an hour; None when not known in the region."""
+        """Return dollars an hour; None when not known in the region."""
         price = self.prices.of(basis)
         return None if price is None else price.usd
 
     def price(self, basis: PriceBasis) -> Price:
-        """Dollars an hour, with source and date. Raises DeviceError when the catalogue has none for the region."""
+        """Return the price of an hour, with source and date. Raises DeviceError when none is known in the region."""
         price = self.prices.of(basis)
         if price is None:
             how = "give --spot-discount, or a price" if basis == "spot" and self.prices.on_demand else "give one"
@@ -110,7 +105,7 @@ class Instance:
 
     @property
     def allowed_tp(self) -> tuple[int, ...]:
-        """Tensor-parallel degrees that the part allows and its cores can carry, ascending."""
+        """Tensor-parallel degrees that the chip allows and the instance has enough cores for, ascending."""
         return tuple(tp for tp in self.chip.tp_degrees if tp <= self.num_cores)
 
     def check_tp(self, tp: int) -> None:
@@ -138,7 +133,7 @@ _TRN2U = UltraServer("u-trn2x64", (2, 4), Link("NeuronLink-v3", 256 * GB / GIB))
 
 # chips, vCPU, host GiB, link, EFA: SDK; of trn2.3xlarge 3XL.  Gbps: KARP; of UltraServers SDK (EFA).
 # EFA latency: SDK collectives.rst, measured between two trn2.48xlarge.  hosts: SDK.  trn1.2xlarge has no EFA by KARP's
-# instance-types.md; the SDK prints the burst of its network in that column.
+# instance-types page; the SDK prints the burst of its network in that column.
 # fmt: off
 _ROWS: tuple[Instance, ...] = (
     #         name              chip         chips vCPU   GiB   Gbps    link              EFA Gbps   us  hosts

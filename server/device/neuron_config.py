@@ -1,7 +1,7 @@
 """Reads the configurations of Neuron's own software: JSON of --additional-config, by the table of neuron_keys.py.
 
-A key is honoured, recorded, accepted or refused as the table says; one that the table does not have is refused with the
-nearest name. What was read but changes nothing here is named in a notice.
+A key is honoured, recorded, accepted or refused as the table says. A key that the table lacks is refused with the
+nearest name. A notice names the keys that were read but change nothing here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from neuronserve.server.device.neuron_keys import (
     NXD_INFERENCE,
     SAMPLING_KEYS,
     SEGMENTS,
+    VLLM_NEURON,
     Dialect,
     Key,
 )
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.typed_json import JsonError, parse, shown, shown_key
 
-TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing.md)
-LANGUAGE_ONLY = "mm_language_model_only"  # beside the configurations: build no part for images
-VISION = "vision_neuron_config"  # likewise: its part for images
+TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing)
+LANGUAGE_ONLY = "mm_language_model_only"  # beside the configurations: leave out the model's part for images
+VISION = "vision_neuron_config"  # beside the configurations: the model's part for images
+NOTICES = {"recorded": "read, but no time depends on it yet", "accepted": "without effect here"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,14 @@ class ReadConfig:
     """A configuration that was read."""
 
     config: NeuronConfig = field(default_factory=NeuronConfig)
-    origins: Mapping[str, str] = field(default_factory=dict)  # where each field of `config` is from
-    notices: tuple[str, ...] = ()  # worth a line to the user
+    origins: Mapping[str, str] = field(default_factory=dict)  # flag and key that set each field of `config`
+    notices: tuple[str, ...] = ()  # lines for the user
 
 
 def read_additional_config(text: str, max_model_len: int | None = None) -> ReadConfig:
-    """`--additional-config`: a JSON object that holds one of the configurations under its name.
+    """Read `--additional-config`: a JSON object that holds one of the configurations under its name.
 
-    `max_model_len` is the longest context, where it is known. Raises SettingsError, which names the key, the value and
+    `max_model_len` is the longest context, if it is known. Raises SettingsError, which names the key, the value and
     what it must be.
     """
     flag = "--additional-config"
@@ -68,13 +70,13 @@ def read_additional_config(text: str, max_model_len: int | None = None) -> ReadC
 
 
 def read_override_config(text: str, max_model_len: int | None = None) -> ReadConfig:
-    """`--override-neuron-config`: the keys of NxD Inference by themselves. Raises as `read_additional_config`."""
+    """Read `--override-neuron-config`: the keys of NxD Inference alone. Raises as `read_additional_config`."""
     flag = "--override-neuron-config"
     return _read(NXD_INFERENCE, _object(text, flag), flag, max_model_len, is_nested=False)
 
 
 def require_lnc_number(lnc: int, source: str) -> int:
-    """Raises SettingsError for a number that the compiler refuses (neuronx-cc reference, --logical-nc-config)."""
+    """Raise SettingsError for a number that the compiler refuses (neuronx-cc reference, --logical-nc-config)."""
     if lnc not in (1, 2):
         raise SettingsError(f"{source} is {shown(lnc)}: 1 or 2 physical cores can be one logical core")
     return lnc
@@ -102,35 +104,34 @@ def _read(dialect: Dialect, section: Any, flag: str, max_model_len: int | None, 
     where = f"{flag}: {dialect.name}" if is_nested else flag
     if not isinstance(section, dict | None):
         raise SettingsError(f"{where} is {shown(section)}: must be a JSON object")
-    reading = _Reading(where, f"{where}." if is_nested else f"{where}: ")
+    reading = _Reading(where, f"{where}." if is_nested else f"{where}: ", max_model_len)
     for name, value in (section or {}).items():
         key = dialect.keys.get(name)
         if key is None:
             raise SettingsError(f"{reading.prefix}{shown_key(name)}: {_unknown_key(dialect, name)}")
         reading.take(key, value)
-    reading.note("max_model_len", max_model_len)
-    for finish in FINISH[dialect.name]:
-        finish(reading)
+    for check in CHECKS[dialect.name]:
+        check(reading)
     return reading.result()
 
 
 class _Reading:
-    """The keys of one configuration as they are read."""
+    """The keys of one configuration while they are read."""
 
-    def __init__(self, where: str, prefix: str) -> None:
+    def __init__(self, where: str, prefix: str, max_model_len: int | None) -> None:
         self.where, self.prefix = where, prefix
         self.fields: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
-        self.others: dict[str, Any] = {}  # honoured keys that set no field by themselves
-        self._known: dict[str, int | None] = {}
-        self._named: dict[str, list[str]] = {"recorded": [], "accepted": []}
+        self.others: dict[str, Any] = {}  # honoured keys that set no field on their own
+        self._max_model_len = max_model_len
+        self._named: dict[str, list[str]] = {effect: [] for effect in NOTICES}
 
     def take(self, key: Key, value: Any) -> None:
         if key.effect == "refused":
             if not any(type(value) is type(off) and value == off for off in key.off):
                 raise self.error(key.name, value, key.why)
             return
-        value = None if value is None else _formed(key, value, self)
+        value = None if value is None else self._checked(key, value)
         if key.effect in self._named and value not in (None, False):
             self._named[key.effect].append(key.name)
         if key.target == "kernels":
@@ -139,24 +140,22 @@ class _Reading:
             self.put(key.target, value is not None, key.name)
             self.others[key.name] = value
         elif value is not None and key.target:
-            self.put(key.target, _meaning(key, value, self), key.name)
+            self.put(key.target, value, key.name)
         elif value is not None:
-            self.others[key.name] = _meaning(key, value, self)
+            self.others[key.name] = value
 
     def put(self, target: str, value: Any, name: str) -> None:
-        """Set a field; another key may have set it to the same."""
+        """Set a field. Raises SettingsError when another key has set it to another value."""
         origin = self.prefix + name
         if self.fields.get(target, value) != value:
             raise SettingsError(f"{origin} is {shown(value)}: {self.origins[target]} is {shown(self.fields[target])}")
         self.fields[target] = value
         self.origins.setdefault(target, origin)
 
-    def note(self, name: str, value: int | None) -> None:
-        """What is known from elsewhere."""
-        self._known[name] = value
-
-    def known(self, name: str) -> int | None:
-        found: int | None = self.fields.get(name, self._known.get(name))
+    @property
+    def max_model_len(self) -> int | None:
+        """The longest context, by a key or as it is known from elsewhere."""
+        found: int | None = self.fields.get("max_model_len", self._max_model_len)
         return found
 
     def error(self, name: str, value: Any, problem: str) -> SettingsError:
@@ -164,31 +163,25 @@ class _Reading:
 
     def result(self) -> ReadConfig:
         fields = {name: value for name, value in self.fields.items() if value is not None}
-        told = {"recorded": "read, but no time depends on it yet", "accepted": "without effect here"}
         notices = [
-            f"{self.where}: {told[effect]}: {', '.join(names)}" for effect, names in self._named.items() if names
+            f"{self.where}: {NOTICES[effect]}: {', '.join(names)}" for effect, names in self._named.items() if names
         ]
         return ReadConfig(NeuronConfig(**fields), self.origins, tuple(notices))
 
-
-def _formed(key: Key, value: Any, reading: _Reading) -> Any:
-    """`value` if it has the key's form: lists as tuples, ascending."""
-    is_form, must = FORMS[key.form]
-    if key.form == "lengths" and type(value) is int:
-        value = [value]
-    if not is_form(value):
-        raise reading.error(key.name, value, f"must be {must}")
-    if key.form == "lengths":
-        return tuple(sorted(set(value)))
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _meaning(key: Key, value: Any, reading: _Reading) -> Any:
-    if not key.values:
-        return value
-    if value not in key.values:
-        raise reading.error(key.name, value, f"must be {' or '.join(map(repr, key.values))}")
-    return key.values[value]
+    def _checked(self, key: Key, value: Any) -> Any:
+        """Return what `value` means, if it has the key's form and is one of its values. Lists become tuples."""
+        is_form, must = FORMS[key.form]
+        if key.form == "lengths" and type(value) is int:
+            value = [value]
+        if not is_form(value):
+            raise self.error(key.name, value, f"must be {must}")
+        if key.values:
+            if value not in key.values:
+                raise self.error(key.name, value, f"must be {' or '.join(map(repr, key.values))}")
+            return key.values[value]
+        if key.form == "lengths":
+            return tuple(sorted(set(value)))
+        return tuple(value) if isinstance(value, list) else value
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
@@ -210,15 +203,15 @@ def _unknown_key(dialect: Dialect, name: str) -> str:
     return _unknown(name, dialect.keys)
 
 
-def _sampling(reading: _Reading) -> None:
+def _async(reading: _Reading) -> None:
     """Asynchronous steps need the tokens on the device (SDK feature-guide.rst, Asynchronous Runtime Support)."""
     if reading.fields.get("is_async") and reading.fields.get("samples_on_device") is False:
         raise reading.error("async_mode", True, "it needs on_device_sampling_config, which is null")
 
 
 def _slots(reading: _Reading) -> None:
-    """One slot is reused whatever is said; of several a static batch would wait for its last."""
-    is_one = reading.known("max_num_seqs") == 1
+    """A static batch of several slots would wait for its last answer; one slot is reused in any case."""
+    is_one = reading.fields.get("max_num_seqs") == 1
     if not (is_one or reading.others.get("is_continuous_batching", True)):
         raise reading.error("is_continuous_batching", False, "slots are always reused here, unless batch_size is 1")
 
@@ -232,7 +225,7 @@ def _quantization(reading: _Reading) -> None:
 def _prompts(reading: _Reading) -> None:
     """`max_context_length` bounds the lengths of prompts (models/config.py)."""
     longest = reading.others.get("max_context_length")
-    context, limit = reading.fields.get("context_encoding_buckets"), reading.known("max_model_len")
+    context, limit = reading.fields.get("context_encoding_buckets"), reading.max_model_len
     if longest is None:
         return
     if limit is not None and longest > limit:
@@ -249,7 +242,7 @@ def _one_bucket(reading: _Reading) -> None:
     for name in ("context_encoding_buckets", "token_generation_buckets"):
         if name in reading.fields:
             raise reading.error("enable_bucketing", False, f"{name} is {shown(reading.fields[name])}")
-    longest = reading.known("max_model_len")
+    longest = reading.max_model_len
     if longest is None:
         raise reading.error("enable_bucketing", False, "it needs max_model_len, or seq_len, to be given too")
     reading.put("context_encoding_buckets", (reading.others.get("max_context_length", longest),), "enable_bucketing")
@@ -257,7 +250,7 @@ def _one_bucket(reading: _Reading) -> None:
 
 
 def _limits(reading: _Reading) -> None:
-    """The largest buckets must be max_num_seqs and max_num_batched_tokens (reference-configuration.md)."""
+    """The largest buckets must be max_num_seqs and max_num_batched_tokens (reference-configuration)."""
     for name, target, limit in (
         ("num_seqs_buckets", "decode_batches", "max_num_seqs"),
         ("num_batched_tokens_buckets", "context_encoding_buckets", "max_num_batched_tokens"),
@@ -267,7 +260,7 @@ def _limits(reading: _Reading) -> None:
 
 
 def _tiles(reading: _Reading) -> None:
-    longest = reading.known("max_model_len")
+    longest = reading.max_model_len
     for length in reading.fields.get("token_generation_buckets", ()):
         if length % TILE or (longest is not None and length >= longest):
             below = "" if longest is None else f" and below max_model_len {longest}"
@@ -276,22 +269,20 @@ def _tiles(reading: _Reading) -> None:
     if segments and not set(segments) <= SEGMENTS:
         some = ", ".join(map(str, sorted(SEGMENTS)))
         raise reading.error("kv_segment_size_buckets", segments, f"each must be one of {some}")
-    if segments and reading.fields.get("context_encoding_buckets", segments) != segments:
-        prompts = shown(reading.fields["context_encoding_buckets"])
-        raise reading.error(
-            "kv_segment_size_buckets", segments, f"num_batched_tokens_buckets must be equal, not {prompts}"
-        )
+    if segments and (prompts := reading.fields.get("context_encoding_buckets", segments)) != segments:
+        problem = f"num_batched_tokens_buckets must be equal, not {shown(prompts)}"
+        raise reading.error("kv_segment_size_buckets", segments, problem)
 
 
 def _sampling_keys(reading: _Reading) -> None:
-    for name in reading.others.pop("on_device_sampling_config", None) or ():
+    for name in reading.others.get("on_device_sampling_config") or ():
         if name not in SAMPLING_KEYS:
             raise SettingsError(
                 f"{reading.prefix}on_device_sampling_config.{shown_key(name)}: {_unknown(name, SAMPLING_KEYS)}"
             )
 
 
-FINISH: dict[str, tuple[Callable[[_Reading], None], ...]] = {
-    "override_neuron_config": (_sampling_keys, _sampling, _slots, _quantization, _prompts, _one_bucket),
-    "neuron_config": (_sampling_keys, _limits, _tiles),
+CHECKS: dict[str, tuple[Callable[[_Reading], None], ...]] = {
+    NXD_INFERENCE.name: (_sampling_keys, _async, _slots, _quantization, _prompts, _one_bucket),
+    VLLM_NEURON.name: (_sampling_keys, _limits, _tiles),
 }

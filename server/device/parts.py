@@ -1,4 +1,4 @@
-"""Data sheet of the chips: Inferentia1 to Trainium3. Facts with their source, never a formula or a guess.
+"""Data sheet of the chips, Inferentia1 to Trainium3: facts with their sources, no formulas and no guesses.
 
 Sources: SDK = pages of github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21): inferentia.rst, inferentia2.rst,
 trainium.rst, trainium2.rst, trainium3.rst, neuron-core-v*.rst, data-types.rst, logical-neuroncore-config.rst,
@@ -6,7 +6,7 @@ trn2-arch.rst, trn3-arch.rst, and of NxD Inference feature-guide.rst, api-guide.
 trn3-gpt-oss-120b-tutorial.rst.
 ON = github.com/huggingface/optimum-neuron at 213224e6 (2026-08-19). None = not published on the pages read.
 
-AWS prints the same bandwidths as GiB/s on one page and as GB/s on another (7.4 % apart); GB/s, the smaller, is taken.
+AWS prints the same bandwidths as GiB/s on one page and as GB/s on another (7.4 % apart). The smaller, GB/s, is used.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 Topology = Literal["ring", "torus", "switch"]
 
-GIB = 2**30
 GB = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Chip-to-chip connection: the generation and what one chip can move over all its links together."""
+    """Chip-to-chip connection: its generation, and the bandwidth of one chip over all its links together."""
 
     generation: str
     gib_s_per_chip: float
@@ -37,18 +37,18 @@ class Chip:
 
     name: str
     core_name: str
-    cores_per_chip: int  # as software sees them: logical cores where the default groups physical ones
+    cores_per_chip: int  # logical cores, if the default groups physical ones
     memory_gib: int  # device memory, GiB
     bandwidth_gb_s: float  # device memory, 10**9 bytes/s
     tflops: Mapping[str, float | None] = field(hash=False)  # dense peak by element type, 10**12 op/s; None: not listed
     dtypes: tuple[str, ...]  # element types that the hardware computes in
     link: Link | None
     tp_degrees: tuple[int, ...]  # tensor-parallel degrees; empty: no list is published
-    lnc: int = 1  # physical cores in one logical core (logical NeuronCore configuration)
+    lnc: int = 1  # physical cores in a logical core (logical NeuronCore configuration)
     topology: Topology = "ring"  # how the chips of one instance are linked
-    is_user_given: bool = False  # some figure is from a user's file: no measurement stands behind its times
-    lnc_choices: tuple[int, ...] = (1,)  # values of `lnc` that the software accepts
-    regrouped_from: int | None = None  # the `lnc` that it comes with, where another was chosen
+    is_user_given: bool = False  # a figure is from a user's file, so no measurement supports its times
+    lnc_choices: tuple[int, ...] = (1,)  # values of `lnc` that Neuron's software accepts
+    regrouped_from: int | None = None  # the default `lnc`, if another was chosen
 
     @property
     def physical_cores(self) -> int:
@@ -56,15 +56,15 @@ class Chip:
         return self.cores_per_chip * self.lnc
 
     def with_lnc(self, lnc: int) -> Chip:
-        """The chip with `lnc` physical cores in each logical one; these share all its figures evenly.
+        """Return the chip with `lnc` physical cores in each logical core, which share all its figures evenly.
 
         Raises DeviceError for a configuration that the chip does not have.
         """
         if lnc not in self.lnc_choices:
             choices = " or ".join(map(str, self.lnc_choices))
             raise DeviceError(f"logical NeuronCore configuration is {lnc}: on {self.name} it can be {choices}")
-        usual = self.regrouped_from or self.lnc
-        regrouped_from = None if lnc == usual else usual
+        default = self.regrouped_from or self.lnc
+        regrouped_from = None if lnc == default else default
         return replace(self, cores_per_chip=self.physical_cores // lnc, lnc=lnc, regrouped_from=regrouped_from)
 
 
@@ -81,10 +81,10 @@ INFERENTIA1 = Chip(
         "int8": 128,  # SDK inferentia.rst
     },
     dtypes=("bfloat16", "float16", "int8"),  # SDK neuron-core-v1.rst; float32 is cast to bfloat16
-    link=Link("NeuronLink-v1", 32),  # SDK inferentia.rst; wired on inf1.6xlarge and inf1.24xlarge alone
+    link=Link("NeuronLink-v1", 32),  # SDK inferentia.rst; wired on inf1.6xlarge and inf1.24xlarge only
     # SDK feature-guide.rst lists none for Inf1; this emulation offers the degrees of Inf2.
     tp_degrees=(1, 2, 4, 8, 12, 24),
-    topology="ring",  # SDK inf1-arch.rst, by its picture
+    topology="ring",  # SDK inf1-arch.rst, in its figure
 )
 
 INFERENTIA2 = Chip(
@@ -99,7 +99,7 @@ INFERENTIA2 = Chip(
         "bfloat16": 190,  # SDK inferentia2.rst
         "float16": 190,  # SDK inferentia2.rst
         "cfp8": 190,  # SDK inferentia2.rst
-        # By SDK data-types.rst an integer matmul is converted to FP32: int8 is a way to store weights, not to compute.
+        # SDK data-types.rst converts integer matmuls to FP32: int8 is a format of stored weights, not of computing.
         "int8": 380,  # SDK inferentia2.rst
     },
     dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "uint8", "int32", "uint32"),  # SDK data-types.rst
@@ -120,7 +120,7 @@ TRAINIUM1 = Chip(
         "bfloat16": 190,  # SDK trainium.rst
         "float16": 190,  # SDK trainium.rst
         "cfp8": 190,  # SDK trainium.rst
-        "int8": 380,  # SDK trainium.rst; storage only in practice, as on Inferentia2
+        "int8": 380,  # SDK trainium.rst; storage only, as on Inferentia2
     },
     dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "uint8", "int32", "uint32"),  # SDK data-types.rst
     link=Link("NeuronLink-v2", 384),  # SDK trainium.rst: 4 links where Inferentia2 has 2
@@ -131,7 +131,7 @@ TRAINIUM1 = Chip(
 TRAINIUM2 = Chip(
     name="Trainium2",
     core_name="NeuronCore-v3",  # SDK trainium2.rst
-    # SDK logical-neuroncore-config.rst: of 8 physical ones two make one logical core by default, with 24 GiB.
+    # SDK logical-neuroncore-config.rst: 8 physical cores; by default two make one logical core, with 24 GiB.
     cores_per_chip=4,
     memory_gib=96,  # SDK trainium2.rst
     bandwidth_gb_s=2900,  # SDK trainium2.rst: 2.9 TB/s
@@ -146,10 +146,10 @@ TRAINIUM2 = Chip(
     # SDK data-types.rst (all of NeuronCore-v2, and 64-bit integers) and trainium2.rst
     dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "fp8", "uint8", "int32", "uint32", "int64", "uint64"),
     link=Link("NeuronLink-v3", 1280 * GB / GIB),  # SDK trainium2.rst: 1.28 TB/s
-    tp_degrees=(1, 2, 4, 8, 16, 32, 64),  # SDK feature-guide.rst: of logical cores, with LNC 2; LNC 1 is not listed
+    tp_degrees=(1, 2, 4, 8, 16, 32, 64),  # SDK feature-guide.rst: logical cores with LNC 2; LNC 1 is not listed
     lnc=2,  # SDK api-guide.rst: default on trn2
     lnc_choices=(1, 2),  # SDK logical-neuroncore-config.rst
-    topology="torus",  # SDK trn2-arch.rst: 4x4, and rings through the four instances of an UltraServer
+    topology="torus",  # SDK trn2-arch.rst: 4x4, and rings over the four instances of an UltraServer
 )
 
 TRAINIUM3 = Chip(

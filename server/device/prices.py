@@ -1,7 +1,7 @@
 """Prices of an instance-hour in one region, each with its source and date.
 
-The built-in ones are rows of prices.json: dollars, or shares off the on-demand price, by region and instance. What no
-source was found for is not there.
+Built-in prices are rows of prices.json: dollars, or discounts from the on-demand price, by region and instance. Prices
+without a known source are left out.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ class Price:
     """Dollars for an hour of one instance, Linux."""
 
     usd: float
-    source: str  # "third party" where it is neither AWS nor generated from AWS's price list
-    date: str  # ISO 8601: when the source had this price
+    source: str  # marked "third party" if it is neither AWS nor generated from AWS's price list
+    date: str  # ISO 8601, when the source showed this price
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of one instance in one region, a field for each basis; None = not known there."""
+    """Prices of one instance in one region, a field for each basis; None = not known."""
 
     region: str
     on_demand: Price | None = None
     reserved_1y: Price | None = None  # effective hourly rate of one year
     reserved: Price | None = None  # effective hourly rate of three years
-    capacity_block: Price | None = None  # reserved for days ahead, the way in which Trainium2 is sold
-    spot: Price | None = None  # as it was on average: it changes by the hour
+    capacity_block: Price | None = None  # reserved days ahead, as Trainium2 is sold
+    spot: Price | None = None  # an average; it changes by the hour
 
     def of(self, basis: PriceBasis) -> Price | None:
-        """The price on `basis`."""
+        """Return the price on `basis`."""
         found: Price | None = getattr(self, basis)
         return found
 
     def updated(self, given: Mapping[PriceBasis, Price]) -> Prices:
-        """These prices with those that are `given` over them."""
+        """Return these prices, overlaid by the `given` ones."""
         merged: dict[str, Price | None] = {basis: given.get(basis) or self.of(basis) for basis in PRICE_BASES}
         return Prices(self.region, **merged)
 
     def with_spot_discount(self, discount: float, source: str = "", date: str = "") -> Price | None:
-        """The spot price at `discount` (0 to 1) off the on-demand price; None when that is not known.
+        """Return the spot price at `discount` (0 to 1) off the on-demand price; None when that is not known.
 
-        `source` and `date` are those of the discount; without them it is a user's.
+        `source` and `date` are the discount's; a user's discount has none.
         """
         if self.on_demand is None:
             return None
@@ -61,31 +61,31 @@ class Prices:
 
 
 def built_in_prices(instance: str, region: str) -> Prices:
-    """Prices of `instance` in `region` as prices.json has them."""
+    """Return the prices of `instance` in `region` in prices.json."""
     return _table().get((region, instance)) or Prices(region)
 
 
 def built_in_regions() -> frozenset[str]:
-    """Regions that a price of any instance is built in for."""
+    """Return the regions with a built-in price of any instance."""
     return frozenset(region for region, _ in _table())
 
 
 def regions_with(instance: str, basis: PriceBasis) -> tuple[str, ...]:
-    """Regions that a price of `instance` on `basis` is built in for, in order."""
+    """Return the regions with a built-in price of `instance` on `basis`, sorted."""
     return tuple(sorted(region for (region, name), row in _table().items() if name == instance and row.of(basis)))
 
 
 @cache
 def _table() -> dict[tuple[str, str], Prices]:
-    """By region and instance. Discounts are last in the file: they need the on-demand price."""
+    """Return prices by region and instance. Discounts come last in the file: they need the on-demand price."""
     found: dict[tuple[str, str], Prices] = {}
     for row in json.loads(_FILE.read_text(encoding="utf-8"))["prices"]:
         basis, source, date = row["basis"], row["source"], row["date"]
-        for place, usd in _cells(row.get("usd", {})):
-            before = found.get(place) or Prices(place[0])
-            found[place] = before.updated({basis: Price(usd, source, date)})
-        for place, share in _cells(row.get("off_on_demand", {})):
-            found[place] = replace(found[place], spot=found[place].with_spot_discount(share, source, date))
+        for cell, usd in _cells(row.get("usd", {})):
+            before = found.get(cell) or Prices(cell[0])
+            found[cell] = before.updated({basis: Price(usd, source, date)})
+        for cell, share in _cells(row.get("off_on_demand", {})):
+            found[cell] = replace(found[cell], spot=found[cell].with_spot_discount(share, source, date))
     return found
 
 

@@ -1,12 +1,13 @@
-"""Whether a model is known to run on the real part: dated statements with their sources, in support.json.
+"""Whether a model is known to run on the real accelerator: dated statements with their sources, in support.json.
 
-A statement is a row with conditions: on the model's name, the part, the instance, the degree, the SDK release, the
-features in use and the length. Those that a row leaves out hold for all. A row that applies is a report that the model
-`runs` or `fails`, a `limit` of what runs, or the `status` of support. What no row tells of is not known, never guessed.
+A statement is a row with conditions on the model's name, the chip, the instance, the degree, the SDK release, the
+features in use and the length. A condition that is left out always holds. A row that applies reports that the model
+`runs` or `fails`, or states a `limit` of models that run, or the `status` of support. Without a row nothing is known.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,9 +15,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from neuronserve.server.device.catalog import instances
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.typed_json import decode
+
+log = logging.getLogger("neuronserve.support")
 
 FactKind = Literal["runs", "fails", "limit", "status"]
 Outcome = Literal["known to run", "known not to run", "not known"]
@@ -32,7 +36,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: a model on a part, in one configuration."""
+    """A model on an accelerator, in one configuration."""
 
     model: str  # its plain name
     instance: Instance | None  # None: any
@@ -44,12 +48,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One statement. Conditions that are empty hold for all."""
+    """One statement. An empty condition always holds."""
 
     kind: FactKind
     what: str
     source: str  # link
-    date: str  # ISO, of the source; a month when no day is known
+    date: str  # ISO, of the source; a month if the day is not known
     models: str = ""  # regular expression, searched in a plain name
     parts: tuple[str, ...] = ()  # names of chips
     instances: tuple[str, ...] = ()
@@ -57,11 +61,11 @@ class Fact:
     tp_except: tuple[int, ...] = ()  # every degree but these
     since: str = ""  # first release, and last: "2.28" has all of 2.28.x
     until: str = ""
-    features: tuple[str, ...] = ()  # all of which are in use
+    features: tuple[str, ...] = ()  # all must be in use
     longer_than: int = 0  # positions
 
     def applies(self, asked: Question) -> bool:
-        """Whether all conditions hold."""
+        """Return whether all conditions hold."""
         return (
             self.is_about(asked.model)
             and self._is_on(asked.instance)
@@ -73,27 +77,27 @@ class Fact:
         )
 
     def is_about(self, model: str) -> bool:
-        """Whether the plain name is of a model that the statement is about."""
+        """Return whether the statement is about the model with this plain name."""
         return re.search(self.models, model) is not None
 
     def holds_in(self, release: str) -> bool:
-        """Whether `release` is within the range, at the precision that its bounds are given with."""
+        """Return whether `release` is within the range, at the precision of the bounds."""
         number, since, until = map(_number, (release, self.since, self.until))
         return since <= number[: len(since)] and (not until or number[: len(until)] <= until)
 
-    def is_of_part(self, chip: str) -> bool:
-        """Whether it is about a whole part in some releases, whatever else."""
+    def is_of_chip(self, chip: str) -> bool:
+        """Return whether the statement is about all models on a chip, under no condition but the release."""
         rest = (self.models, self.instances, self.tp, self.tp_except, self.features, self.longer_than)
         return chip in self.parts and not any(rest)
 
     def proves(self, asked: Question) -> bool:
-        """Whether a report that a model runs is of the very configuration: instance, degree and features."""
+        """Return whether this reports that the model runs in just that configuration: instance, degree and features."""
         named = bool(self.instances and self.tp)
         return self.kind == "runs" and named and set(asked.features) <= set(self.features) and self.applies(asked)
 
     @property
     def statement(self) -> str:
-        """What is said, for which releases, with source and date; for below the place that it is about."""
+        """The statement with its releases, source and date, without the accelerator that it is about."""
         return f"{_range(self.since, self.until)}{self.what} ({self.source}, {self.date})"
 
     def __str__(self) -> str:
@@ -110,14 +114,14 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a model in a configuration."""
+    """Known facts about a model in a configuration."""
 
     outcome: Outcome
-    release: str  # of the SDK, that it is said of
+    release: str  # of the SDK
     features: tuple[str, ...]  # in use
-    facts: tuple[Fact, ...]  # on which the outcome rests; of "not known" the nearest reports of the model on the part
-    limits: tuple[Fact, ...]  # of what runs
-    status: tuple[Fact, ...]  # of support for the part
+    facts: tuple[Fact, ...]  # reasons of the outcome; of "not known" the nearest reports of the model on the chip
+    limits: tuple[Fact, ...]  # of models that run
+    status: tuple[Fact, ...]  # of support for the chip
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -137,10 +141,10 @@ def verdict(
     features: Collection[str] = (),
     length: int = 0,
 ) -> Verdict:
-    """What is known of `model` (a hub id, a path or a short name) on `tp` cores of `instance`.
+    """Return the known facts about `model` (a hub id, a path or a short name) on `tp` cores of `instance`.
 
-    `release`: of the SDK; the last that supports the part if None. `features`: those in use, named as in support.json.
-    `length`: positions of the longest context. Raises DeviceError for a release that support.json does not have.
+    `release`: of the SDK; None = the last one that supports the chip. `features`: in use, named as in support.json.
+    `length`: positions of the longest context. Raises DeviceError for a release that support.json lacks.
     """
     table = _table()
     release = last_release(instance.chip.name) if release is None else _known(release)
@@ -154,39 +158,52 @@ def verdict(
 
 
 def failures_anywhere(model: str) -> tuple[Fact, ...]:
-    """Reports that `model` does not run, on whatever part."""
+    """Return the reports that `model` does not run on some chip."""
     name = plain_name(model)
     return tuple(fact for fact in _table().facts if fact.kind == "fails" and fact.models and fact.is_about(name))
 
 
-def part_status(chip: str) -> tuple[str, tuple[Fact, ...]]:
-    """The newest release, and what it means for the part: its support status, and that it has been dropped."""
+def chip_status(chip: str) -> tuple[str, tuple[Fact, ...]]:
+    """Return the newest release, and its statements about the chip: support status, or that support has ended."""
     newest = _table().releases[-1].sdk
-    facts = (fact for fact in _table().facts if fact.is_of_part(chip) and fact.holds_in(newest))
+    facts = (fact for fact in _table().facts if fact.is_of_chip(chip) and fact.holds_in(newest))
     return newest, tuple(facts)
 
 
+def log_support(model: str, device: str, tp: int, max_model_len: int | None, features: tuple[str, ...]) -> None:
+    """Log a known failure as a warning, any other outcome as information, and further facts for --log-level debug."""
+    for instance in (each for each in instances() if each.name == device):
+        release, status = chip_status(instance.chip.name)
+        found = verdict(model, instance, tp, features=features, length=max_model_len or 0)
+        level = logging.WARNING if found.outcome == "known not to run" else logging.INFO
+        log.log(level, "a real %s with TP %d: %s", instance.name, tp, found)
+        for fact in found.limits:
+            log.debug("a real %s: %s", instance.name, fact.statement)
+        for fact in status:
+            log.debug("%s under SDK %s: %s", instance.chip.name, release, fact.statement)
+
+
 def last_release(chip: str) -> str:
-    """The newest SDK release that does not exclude the part."""
+    """Return the newest SDK release that does not exclude the chip."""
     table = _table()
-    dropped = [fact for fact in table.facts if fact.kind == "fails" and fact.is_of_part(chip)]
+    dropped = [fact for fact in table.facts if fact.kind == "fails" and fact.is_of_chip(chip)]
     return next(
         release.sdk for release in reversed(table.releases) if not any(fact.holds_in(release.sdk) for fact in dropped)
     )
 
 
 def plain_name(model: str) -> str:
-    """The form of a name that patterns are searched in: the last path component in lower case, without -, _, spaces."""
+    """Return the name that patterns are searched in: the last path component, lower case, without -, _ and spaces."""
     return re.sub(r"[-_\s]", "", model.rstrip("/").rpartition("/")[2].lower())
 
 
 def facts() -> tuple[Fact, ...]:
-    """Every statement of support.json."""
+    """Return every statement of support.json."""
     return _table().facts
 
 
 def releases() -> tuple[Release, ...]:
-    """The SDK releases, oldest first."""
+    """Return the SDK releases, oldest first."""
     return _table().releases
 
 
@@ -206,7 +223,7 @@ def _of(facts: Iterable[Fact], kind: FactKind) -> tuple[Fact, ...]:
 
 
 def _nearest(facts: Iterable[Fact], model: str, instance: Instance) -> Iterator[Fact]:
-    """Reports that the model runs on the same part."""
+    """Yield the reports that the model runs on the same chip."""
     for fact in facts:
         if fact.kind == "runs" and fact.is_about(model) and instance.chip.name in fact.parts:
             yield fact
@@ -220,7 +237,7 @@ def _known(release: str) -> str:
 
 
 def _range(since: str, until: str) -> str:
-    """A range of releases as a heading: "SDK 2.28: ", "since SDK 2.31: "; empty for all."""
+    """Return a range of releases as a heading: "SDK 2.28: ", "since SDK 2.31: "; empty for all."""
     if not until:
         return f"since SDK {since}: " if since else ""
     return f"SDK {until}: " if since == until else f"SDK {since or 'any'} to {until}: "

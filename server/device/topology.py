@@ -1,4 +1,4 @@
-"""Topology of an instance: which chips are linked to each other. The links' speed is in the data sheet."""
+"""Topology of an instance: which chips are linked to each other. The speeds of links are in the data sheet."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from math import isqrt
 
 from neuronserve.server.device.instances import Instance
 
-SERVER_CHIPS = 16  # of one 4x4 torus; an UltraServer joins equal places of its servers in rings (SDK trn2-arch.rst)
+SERVER_CHIPS = 16  # a 4x4 torus; an UltraServer joins equal positions of its servers in rings (SDK trn2-arch.rst)
 
 
-def neighbours(part: Instance, chip: int) -> tuple[int, ...]:
-    """Chips that `chip` has a link to, in the order in which neuron-ls prints a torus: up, left, down, right."""
-    if part.link is None or part.num_chips == 1:
+def neighbours(instance: Instance, chip: int) -> tuple[int, ...]:
+    """Return the chips that `chip` has a link to, in neuron-ls's order for a torus: up, left, down, right."""
+    if instance.link is None or instance.num_chips == 1:
         return ()
-    match part.chip.topology:
+    match instance.chip.topology:
         case "ring":
-            linked = _ring(chip, part.num_chips)
+            linked = _ring(chip, instance.num_chips)
         case "torus":
-            linked = _torus(chip, part.num_chips)
+            linked = _torus(chip, instance.num_chips)
         case "switch":
-            linked = list(range(part.num_chips))
+            linked = list(range(instance.num_chips))
     return tuple(dict.fromkeys(other for other in linked if other != chip))
 
 
@@ -29,9 +29,9 @@ def _ring(chip: int, count: int) -> list[int]:
 
 def _torus(chip: int, count: int) -> list[int]:
     size = min(count, SERVER_CHIPS)
-    side, server, place = isqrt(size), chip // size, chip % size
-    row, column = divmod(place, side)
+    side, server, position = isqrt(size), chip // size, chip % size
+    row, column = divmod(position, side)
     rows, columns = _ring(row, side), _ring(column, side)
     near = [rows[0] * side + column, row * side + columns[0], rows[1] * side + column, row * side + columns[1]]
-    across = [other * size + place for other in _ring(server, count // size)]
+    across = [other * size + position for other in _ring(server, count // size)]
     return [server * size + other for other in near] + across

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from neuronserve.server.device.parts import GIB
 from neuronserve.server.errors import StartError
+from neuronserve.server.host.memory import GIB
 
 Level = Literal["ok", "slow", "fail"]  # slow: it serves, and could do so faster; fail: it would not serve
 WITHOUT_DOT_PRODUCTS = frozenset({"avx512", "avx2", "portable"})  # of int8

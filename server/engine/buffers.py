@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronserve.server.config import EngineConfig
-from neuronserve.server.device.address_map import ADDRESSES
 from neuronserve.server.device.core import HostUse, NeuronCore
 from neuronserve.server.device.hbm import Buffer, give_back
 from neuronserve.server.device.layout import FLOAT32_BYTES
 from neuronserve.server.engine.expert_buffers import ExpertBuffers
 from neuronserve.server.engine.rope_tables import fill_rope_tables
+from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.models.layer import RopeSpec, TemperatureSpec
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.footprint import ServingShape

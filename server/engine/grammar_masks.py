@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from neuronserve.server.device.address_map import ADDRESSES
 from neuronserve.server.engine.grammar_store import GrammarStore
 from neuronserve.server.engine.logits import num_generated
+from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.text.grammar import GrammarError, reason
 from neuronserve.server.types import ScheduledSeq
 

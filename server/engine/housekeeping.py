@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from neuronserve.server.device.ledger import GIB
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.link.messages import Housekeeping, Input, Order
 

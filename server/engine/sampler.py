@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.device.address_map import ADDRESSES
 from neuronserve.server.engine.grammar_masks import GrammarMasks
 from neuronserve.server.engine.grammar_store import GrammarStore
 from neuronserve.server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
+from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.records import SampleOperands
 from neuronserve.server.kernels.sample.sample import sample, scratch_floats

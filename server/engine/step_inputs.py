@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronserve.server.config import AttentionSpan, CacheConfig
-from neuronserve.server.device.address_map import ADDRESSES
 from neuronserve.server.device.attention_layout import PARTITION
 from neuronserve.server.engine.adapter_rows import AdapterRows
 from neuronserve.server.engine.attention_work import AttentionEntry, AttentionWork
 from neuronserve.server.errors import StepTooLarge
+from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.host.row_shares import MOST_ROW_SHARES
 from neuronserve.server.kernels.attention.items import COUNTER_BYTES
 from neuronserve.server.kernels.records import STEP, WORD, StepRecord

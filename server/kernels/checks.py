@@ -1,7 +1,7 @@
 """The checked mode of kernels: every access is held against the memory that the instruction's operands point to.
 
 The same sources, compiled with a call before each access (isa/access.py). Instructions run one at a time, each with a
-table of its own: the ranges (server/device/address_map.py) that its operands and the step record point into. An access
+table of its own: the ranges (server/host/address_map.py) that its operands and the step record point into. An access
 that is in none of them is noted and made harmless, and the instruction's end raises KernelAccessError. Only kernels
 are checked, not the executor, and a kernel still does its work to the end, so that no thread is left at a barrier.
 """
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from neuronserve.server.device.address_map import ADDRESSES, AddressRange
 from neuronserve.server.errors import KernelAccessError
+from neuronserve.server.host.address_map import ADDRESSES, AddressRange
 from neuronserve.server.kernels.isa import access
 from neuronserve.server.kernels.isa.jit import check_kernels, inline
 from neuronserve.server.kernels.isa.memory import fetch_add, load_i64, store_i64

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GIB
 from neuronserve.server.device.topology import neighbours
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.monitor.scrape import Endpoint
 from neuronserve.server.monitor.server_state import ServerState, command_of, local_process
 

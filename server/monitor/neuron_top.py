@@ -5,8 +5,14 @@ The figures come first and the cores last: where a terminal has fewer lines than
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+import termios
 import time
-from collections.abc import Iterator
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -16,9 +22,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from neuronserve.server.device.ledger import USES
-from neuronserve.server.device.parts import GIB
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.monitor.interruption import ends_quietly
-from neuronserve.server.monitor.keys import key_presses
 from neuronserve.server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
 from neuronserve.server.monitor.server_state import CoreState, ServerState
 
@@ -149,3 +154,30 @@ def _share(window: Window, part: str, whole: str) -> str:
 def _mean_ms(window: Window, family: str) -> str:
     count = window.increase(f"{family}_count")
     return f"{1e3 * window.increase(f'{family}_sum') / count:,.1f} ms" if count else "none"
+
+
+Wait = Callable[[float], str]
+
+
+@contextmanager
+def key_presses() -> Iterator[Wait]:
+    """A function that waits some seconds, or until a key is pressed, which it returns; "" where nobody types."""
+    if not sys.stdin.isatty():
+        yield _sleep
+        return
+    file = sys.stdin.fileno()
+    before = termios.tcgetattr(file)
+    tty.setcbreak(file)
+    try:
+        yield lambda seconds: os.read(file, 1).decode("ascii", "replace") if _is_ready(file, seconds) else ""
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def _is_ready(file: int, seconds: float) -> bool:
+    return bool(select.select([file], [], [], seconds)[0])
+
+
+def _sleep(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""

@@ -1,8 +1,8 @@
-"""Where the pieces of LoRA adapters lie on the emulator's cores: geometry and bytes, no weights.
+"""Layout of LoRA adapters on the emulator's cores: geometry and bytes, no weights.
 
-Every linear layer that all tokens go through has memory for each slot's A and B, at their largest rank. What a layer
-reads or leaves undivided is there once for all cores: A of a column-parallel layer, B of a row-parallel one; the other
-is divided as the layer is. What the part would hold is another account: lora.py.
+Every linear layer that all tokens go through has memory for each slot's A and B, at their largest rank. The matrix that
+faces an undivided side is stored once for all cores: A of a column-parallel layer, B of a row-parallel one. The other
+matrix is divided like the layer. The accelerator's own account of adapters is in core_share.py.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from neuronserve.server.placement.shard import ShardSpec
 
 
 def adaptable(graph: Graph) -> Iterator[Linear]:
-    """The linear layers that adapters may change: all but those of experts and the output layer."""
+    """Return the linear layers that adapters may change: all except experts and the output layer."""
     return (op for layer in graph.layers for op in flat_ops(layer) if isinstance(op, Linear))
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterPart:
-    """One module of a layer on one core: its columns in tiles of the layer's output, its bytes in a slot."""
+    """One module of a layer on one core: its columns, in tiles of the layer's output, and its bytes in a slot."""
 
     part: Part
     first_tile: int
-    tile_step: int  # 2 where gate and up take turns
+    tile_step: int  # 2 if tiles of gate and up alternate
     num_tiles: int
-    skipped: int  # columns of the first tile that are another part's
-    column: int  # where products with its A begin
+    skipped: int  # columns of the first tile that belong to another module
+    column: int  # first column of the products with its A
     a: int  # byte offset of its A in a slot
     b: int  # byte offset of its B
 
@@ -45,7 +45,7 @@ class AdapterShape:
 
     shape: PackedShape
     parts: tuple[AdapterPart, ...]
-    rank: int  # the largest, in whole chunks of A's rows
+    rank: int  # the largest rank, in whole chunks of A's rows
     cell_bytes: int  # of A and B
 
     @classmethod
@@ -64,26 +64,26 @@ class AdapterShape:
 
     @property
     def a_bytes(self) -> int:
-        """Of A in one slot."""
+        """Bytes of A in one slot."""
         return len(self.parts) * self.rank * self.shape.k * self.cell_bytes
 
     @property
     def b_bytes(self) -> int:
-        """Of B in one slot."""
+        """Bytes of B in one slot."""
         return sum(part.num_tiles * N_TILE for part in self.parts) * self.rank * self.cell_bytes
 
     @property
     def table_bytes(self) -> int:
-        """Of the records of one slot, which all cores read."""
+        """Bytes of the records of one slot, which all cores read."""
         return len(self.parts) * LORA_PART_BYTES
 
     def copies(self, tp: int) -> tuple[int, int]:
-        """Cores that have an A and a B of their own."""
+        """Return the numbers of copies of A and of B on `tp` cores."""
         return (tp, 1) if self.shape.linear.is_row_parallel else (1, tp)
 
 
 def adapter_shapes(model: ModelSpec, shard: ShardSpec, lora: LoraConfig, cell_bytes: int) -> dict[str, AdapterShape]:
-    """Of every layer that adapters may change, by the name of its matrix."""
+    """Return the shape of every layer that adapters may change, by the name of its matrix."""
     widths = Widths.of(model, shard)
     linears = adaptable(decoder_graph(model))
     shapes = (AdapterShape.of(linear, shard, widths, lora.max_lora_rank, cell_bytes) for linear in linears)
@@ -92,10 +92,10 @@ def adapter_shapes(model: ModelSpec, shard: ShardSpec, lora: LoraConfig, cell_by
 
 @dataclass(frozen=True, slots=True)
 class AdapterBuffers:
-    """Bytes of what a step with adapters needs on each core beside the others' buffers."""
+    """Bytes of the buffers that a step with adapters needs on each core in addition."""
 
-    width: int  # of a row of products with A, in elements
-    shrunk: int  # float32 rows of these
+    width: int  # elements of a row of products with A
+    shrunk: int  # float32 rows of products with A
     product: int  # float32 rows of gate and up before they are multiplied
 
     @classmethod
@@ -107,7 +107,7 @@ class AdapterBuffers:
 
 
 def adapter_bytes(model: ModelSpec, shard: ShardSpec, lora: LoraConfig, cell_bytes: int, rows: int) -> int:
-    """Bytes of all slots and of the buffers of a step, over all cores."""
+    """Return the bytes of all slots and of the buffers of a step, over all cores."""
     buffers, tp = AdapterBuffers.of(model, shard, lora.max_lora_rank, rows), shard.tp
     stored = sum(
         a * shape.a_bytes + b * shape.b_bytes + shape.table_bytes

@@ -1,4 +1,4 @@
-"""Layout of the KV cache on a core, and of the scratch of attention: bytes only, for the host and for the program."""
+"""Layout of the KV cache on a core, and of the scratch of attention, in bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCALE_BYTES = FLOAT32_BYTES  # of one token's head in an 8-bit cache
 
 
 def kv_cache_dtype(dtype: Dtype, requested: Literal["auto"] | KVCacheDtype) -> KVCacheDtype:
-    """The cache's type, `auto` being that of the activations. Raises SettingsError where the two do not go together."""
+    """Return the cache's type; `auto` is the activations' type. Raises SettingsError for types that do not combine."""
     if requested == "auto":
         return dtype
     if (dtype == "float32") != (requested == "float32"):
@@ -37,23 +37,23 @@ def _choices(dtype: Dtype) -> str:
 
 
 def kv_head_bytes(model: ModelSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
-    """K, or V, of one kv head in one block: padded elements, then a scale for each token of an 8-bit cache."""
+    """Return the bytes of K, or V, of one KV head in one block: padded elements, and scales of an 8-bit cache."""
     cell = KV_CELL_BYTES[kv_dtype]
     scales = SCALE_BYTES * block_size if cell == 1 else 0
     return round_up(model.head_dim, N_TILE) * cell * block_size + scales
 
 
 def kv_layer_bytes(model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
-    """K and V of one layer in one block, on one core."""
+    """Return the bytes of K and V of one layer in one block, on one core."""
     return 2 * shard.kv_heads_per_core * kv_head_bytes(model, kv_dtype, block_size)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSizes:
-    """The largest item, and the places for the states of contexts that several workers divide."""
+    """Sizes of the largest work item, and of the states of contexts that several workers divide."""
 
     tile_tokens: int  # query tokens of one item
-    max_group: int  # query heads of one kv head
+    max_group: int  # query heads of one KV head
     state_rows: int  # rows of one item, rounded up to whole tiles
     worker_scratch: int  # bytes
     num_slots: int  # partitions of divided contexts in one step
@@ -62,7 +62,7 @@ class AttentionSizes:
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, max_model_len: int, num_workers: int) -> AttentionSizes:
-        """Sizes with which two contexts of full length can be divided, or enough shorter ones for every worker."""
+        """Return sizes that allow to divide two contexts of full length, or enough shorter ones for every worker."""
         head_pad = round_up(model.head_dim, N_TILE)
         group = max(1, *(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core)))
         tile_tokens = max(1, ATTENTION_ROWS // group)

@@ -1,6 +1,6 @@
-"""What NxD Inference puts on one core of a tensor-parallel group: heads, weights and attention scores, in plain bytes.
+"""One core's share of a model under NxD Inference: heads, weights, attention scores and LoRA adapters, in bytes.
 
-The part's side of the account. The emulator's own tiles and copies are in shard.py, matrices.py and host_footprint.py.
+This is the accelerator's account. The emulator's tiles and copies are in shard.py, matrices.py and host_footprint.py.
 Source, unless said otherwise: github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54b (2026-07-28).
 """
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 from neuronserve.server.config.formats import Dtype, WeightFormats
 from neuronserve.server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import is_output
+from neuronserve.server.models.graph import flat_ops, is_output
 from neuronserve.server.models.ops import (
     Add,
     AddRows,
@@ -32,8 +32,8 @@ from neuronserve.server.placement.shard import require_degree
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
 
-# Bytes of one attention score. optimum-neuron 6373c379, benchmark/vllm/memory_capacity_analysis.md, whose scratchpad
-# for the scores of a prompt is (heads of a core) x length^2 x 2 bytes: one layer's at a time.
+# Bytes of one attention score. In optimum-neuron 6373c379, benchmark/vllm, memory_capacity_analysis, the scratchpad for
+# the scores of a prompt is (heads of a core) x length^2 x 2 bytes: of one layer at a time.
 SCORE_BYTES = 2
 
 # The largest head that the flash attention kernel takes: optimum-neuron 6373c379, backend/modules/attention.
@@ -42,7 +42,7 @@ FLASH_HEAD_DIM = 128
 
 @dataclass(frozen=True, slots=True)
 class CoreShare:
-    """Share of each core. What does not divide is padded to the next multiple of the degree (ColumnParallelLinear)."""
+    """Share of each core. Sizes are padded to the next multiple of the degree (ColumnParallelLinear)."""
 
     tp: int
     query_heads: int
@@ -50,9 +50,9 @@ class CoreShare:
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int) -> CoreShare:
-        """Heads by modules/attention/gqa.py, get_shardable_head_counts. Raises DeviceError when `tp` is below 1.
+        """Divide heads as modules/attention/gqa, get_shardable_head_counts. Raises DeviceError when `tp` is below 1.
 
-        KV heads are divided where they can be, have one copy for each core where the degree is a multiple of them
+        KV heads are divided if the degree divides them, copied to every core if the degree is a multiple of them
         (REPLICATE_TO_TP_DEGREE), and otherwise become as many as the query heads (CONVERT_TO_MHA).
         """
         require_degree(tp)
@@ -63,20 +63,20 @@ class CoreShare:
         return cls(tp, queries, 1 if is_copied else queries)
 
     def size(self, axis: Axis) -> int:
-        """Elements of `axis` on one core."""
+        """Return the elements of `axis` on one core."""
         units: dict[AxisName, int] = {"query": self.query_heads, "kv": self.kv_heads}
         per_core = -(-axis.units // self.tp) if axis.is_split else axis.units
         return units.get(axis.name, per_core) * axis.unit_size
 
 
-@lru_cache(maxsize=256)  # a plan asks for it with every batch
+@lru_cache(maxsize=256)  # a plan needs it for every batch
 def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
-    """Bytes of the weights on one core, in the formats that they are served in.
+    """Return the bytes of the weights on one core, in the formats that they are served in.
 
-    The embedding is divided along the hidden axis and the output layer along the vocabulary, so that a tied model has
-    both (models/llama/modeling_llama.py). 8-bit matrices have a float32 scale for each output
-    (models/config.py, `quantization_scale_dtype`); norms and biases are in the model's own type. 4-bit matrices, which
-    NxD Inference does not have, are counted as they are stored here, with the scales of their groups.
+    The embedding is divided along the hidden axis and the output layer along the vocabulary, so a tied model has both
+    (models/llama/modeling_llama.py). 8-bit matrices have a float32 scale for each output (models/config.py,
+    `quantization_scale_dtype`). Norms and biases are in the model's own type. NxD Inference has no 4-bit matrices, so
+    they are counted as they are stored here, with the scales of their groups.
     """
     share = CoreShare.of(model, tp)
     counted = decoder_graph(model).counted(by_name=formats.goes_by_name)
@@ -115,9 +115,9 @@ def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> i
 
 
 def has_flash_attention(head_dim: int, num_tokens: int, lnc: int) -> bool:
-    """True when the graph of a prompt of `num_tokens` runs the flash attention kernel, which keeps no scores in memory.
+    """Return whether a prompt's graph runs the flash attention kernel, which keeps no scores in memory.
 
-    modules/attention/attention_base.py, get_flash_attention_strategy, where the configuration does not say; also
+    Source: the default of get_flash_attention_strategy in modules/attention/attention_base, and
     trn2-llama3.1-405b-tutorial.rst of the Neuron documentation. `lnc`: physical cores in one logical core.
     """
     if head_dim > FLASH_HEAD_DIM:
@@ -128,20 +128,45 @@ def has_flash_attention(head_dim: int, num_tokens: int, lnc: int) -> bool:
 
 
 def score_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, lnc: int) -> int:
-    """Attention scores of one layer that the graph of a prompt of `num_tokens` keeps on a core."""
+    """Return the bytes of one layer's attention scores that a prompt of `num_tokens` keeps on a core."""
     if has_flash_attention(model.head_dim, num_tokens, lnc):
         return 0
     return share.query_heads * num_tokens**2 * SCORE_BYTES
 
 
 def activation_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, num_samples: int, dtype: Dtype) -> int:
-    """Activations of one layer of the largest graph, as if none shared its place with another; layers follow in turn.
+    """Return the bytes of the activations of one layer of the largest graph, none of which reuses another's memory.
 
-    Residual stream, normed input and the branch that is reduced; query, key, value and attended heads; both halves of
-    the feed-forward network, of every expert that a token goes to; float32 logits, gathered on the core that samples.
+    They are the residual stream, normed input and reduced branch; query, key, value and attended heads; both halves of
+    the feed-forward network of every expert of a token; and float32 logits, gathered on the core that samples.
     """
     heads = (2 * share.query_heads + 2 * share.kv_heads) * model.head_dim
     networks = 1 if model.experts is None else model.experts.per_token
     inner = 2 * networks * -(-model.widest_intermediate // share.tp)
     rows = (3 * model.hidden_size + heads + inner) * DTYPE_BYTES[dtype]
     return num_tokens * rows + num_samples * model.vocab_size * FLOAT32_BYTES
+
+
+# LoRA adapters: modules/lora_serving. Stored adapters are divided over the cores (`lora_shard_linear_layer`, on by
+# default). The adapter of a slot is gathered (`weight_active`): the matrix that faces an undivided side, A or B, is
+# whole on every core. Adapters have the weights' type, taken as bfloat16. Attention and networks of all tokens have
+# them; experts and the output layer have none.
+LORA_CELL_BYTES = DTYPE_BYTES["bfloat16"]
+
+
+@lru_cache(maxsize=256)  # a plan needs it for every batch
+def core_lora_weights(model: ModelSpec, tp: int, rank: int) -> int:
+    """Return the weights of a slot's adapter on a core. Each module of a fused matrix has its own A and B."""
+    share = CoreShare.of(model, tp)
+    return rank * sum(
+        group.count * (len(op.parts) * share.size(op.inputs) + sum(share.size(part.outputs) for part in op.parts))
+        for group in decoder_graph(model).groups
+        for op in flat_ops(group.ops)
+        if isinstance(op, Linear)
+    )
+
+
+def lora_bytes(model: ModelSpec, tp: int, rank: int, stored: int, slots: int) -> int:
+    """Return the bytes on one core of `stored` adapters, and of one gathered adapter for each of `slots` slots."""
+    whole = core_lora_weights(model, 1, rank)
+    return LORA_CELL_BYTES * (stored * -(-whole // tp) + slots * core_lora_weights(model, tp, rank))

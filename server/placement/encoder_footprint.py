@@ -1,6 +1,6 @@
-"""The part's account of an encoder: bytes of each core for passes of a few texts. footprint.py's lines without a cache.
+"""The accelerator's account of an encoder: bytes of each core for passes of texts. It has no KV cache.
 
-Plans and the encoder that is loaded ask the same function.
+Plans and the loader use the same functions.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from neuronserve.server.config.formats import WeightFormats
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.device.layout import round_up
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.errors import DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import CoreShare, activation_bytes, score_bytes, weight_bytes
 from neuronserve.server.placement.fit import budget_bytes
@@ -26,7 +26,7 @@ from neuronserve.server.placement.footprint import (
 def encoder_lines(
     model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1
 ) -> tuple[Line, ...]:
-    """Entries of each core for passes of `texts`: how many, of how many tokens."""
+    """Return the entries of each core for a pass of `texts`: their number, and the tokens of each."""
     count, tokens = texts
     share = CoreShare.of(model, tp)
     scores = count * score_bytes(model, share, tokens, lnc)
@@ -41,18 +41,18 @@ def encoder_lines(
 
 
 def encoder_bytes(model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1) -> int:
-    """Bytes on each core for passes of `texts`: how many, of how many tokens."""
+    """Return the bytes on each core for a pass of `texts`: their number, and the tokens of each."""
     return sum(line.num_bytes for line in encoder_lines(model, tp, formats, texts, lnc))
 
 
 def require_encoder_fit(
-    model: ModelSpec, part: tuple[Instance, float], tp: int, formats: WeightFormats, texts: tuple[int, int]
+    model: ModelSpec, device: tuple[Instance, float], tp: int, formats: WeightFormats, texts: tuple[int, int]
 ) -> tuple[Line, ...]:
-    """Entries of each of `tp` cores of the part, of whose memory a share may be used.
+    """Return the entries of each of `tp` cores of `device`: an instance, and the usable share of its memory.
 
-    Raises DeviceError when the part does not allow `tp`, DeviceMemoryError when a pass of `texts` does not fit.
+    Raises DeviceError when the instance does not allow `tp`, DeviceMemoryError when a pass of `texts` does not fit.
     """
-    instance, utilization = part
+    instance, utilization = device
     instance.check_tp(tp)
     lines, budget = encoder_lines(model, tp, formats, texts, instance.chip.lnc), budget_bytes(instance, utilization)
     needed = sum(line.num_bytes for line in lines)

@@ -1,4 +1,4 @@
-"""Buffers of a step for layers with experts: bytes only, for the host's account and for the program."""
+"""Sizes of a step's buffers for layers with experts, in bytes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ INDEX_BYTES = 8  # int64
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """Bytes of each buffer. Rows are those that go to experts, sorted by expert, each expert's on their own."""
+    """Bytes of each buffer. A row is one token for one of its experts; rows are sorted by expert."""
 
     router_width: int  # logits of a token
     width: int  # of one expert on a core that has it
-    copies: int  # of what experts compute: one for each core that has a part of all of them, or one in all
-    read: int  # float32 rows that the norm leaves, to be sorted
-    weighed: int  # float32 rows of choices, where the weight is on what experts read
+    copies: int  # of experts' outputs: one for each core if cores divide every expert, else one in all
+    read: int  # float32 rows after the norm, still unsorted
+    weighed: int  # float32 rows of choices, if the router's weight scales the experts' inputs
     logits: int
     choices: int  # int64 of each token's choices
     weights: int  # float32 of each token's choices
@@ -38,7 +38,7 @@ class ExpertSizes:
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ExpertSizes | None:
-        """None for a model without experts."""
+        """Return the sizes; None for a model without experts."""
         spec = model.experts
         if spec is None:
             return None
@@ -70,7 +70,7 @@ class ExpertSizes:
 
     @property
     def total(self) -> int:
-        """Bytes of all of them over all cores."""
+        """Bytes of all buffers over all cores."""
         once = self.read + self.weighed + self.logits + 3 * self.choices + self.weights + self.gates
         own = self.activated + self.activated_panels + self.row_scales + self.outputs
         return once + self.counts + self.groups + self.routed + self.row_scales + self.copies * own

@@ -1,4 +1,4 @@
-"""Check before loading that a model fits on a part, with the smallest part that would hold it."""
+"""Checks, before loading, that a model fits on an instance, and finds the smallest instance that would hold it."""
 
 from __future__ import annotations
 
@@ -7,49 +7,50 @@ from dataclasses import replace
 
 from neuronserve.server.config.formats import Quantization, RequestedFormats
 from neuronserve.server.device.catalog import Instance, instances
-from neuronserve.server.device.ledger import GIB, account_table, core_name
+from neuronserve.server.device.ledger import account_table, core_name
 from neuronserve.server.errors import DeviceError, DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.footprint import Footprint, ServingShape
 
-MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer parts have; others are storage
+MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer chips compute in
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log
 
 
 def budget_bytes(instance: Instance, utilization: float) -> int:
-    """Bytes of one core's memory that may be used."""
+    """Return the bytes of one core's memory that may be used."""
     return int(instance.core_memory_bytes * utilization)
 
 
 def missing_type(quantization: Quantization | None, instance: Instance) -> str:
-    """Why a part cannot serve a microscaling format, which is that its data sheet does not list it; empty otherwise."""
+    """Return why an instance cannot serve a microscaling format: its chip's data sheet lacks the type. Else empty."""
     if quantization in MICROSCALING and quantization not in instance.chip.dtypes:
         return f"{instance.chip.name} of {instance.name} does not have the type"
     return ""
 
 
 def with_types_of(instance: Instance, requested: RequestedFormats) -> RequestedFormats:
-    """`requested`; on a part that has the microscaling formats, files' codes in them may stay."""
+    """Return `requested`. On a chip with microscaling formats, a checkpoint's codes in them may stay."""
     has_types = set(MICROSCALING) <= set(instance.chip.dtypes)
     return replace(requested, may_microscale=requested.may_microscale or has_types)
 
 
 def require_type(quantization: Quantization | None, instance: Instance, is_allowed: bool) -> None:
-    """Raises DeviceError for a type that the part does not have, unless `is_allowed`."""
+    """Raise DeviceError for a type that the chip does not have, unless `is_allowed`."""
     if (reason := missing_type(quantization, instance)) and not is_allowed:
         raise DeviceError(
-            f"quantization is {quantization}: {reason}; --allow-unsupported-types computes it on the host all the same"
+            f"quantization is {quantization}: {reason}; --allow-unsupported-types computes it on the host anyway"
         )
 
 
 def require_fit(
     model: ModelSpec, instance: Instance, tp: int, shape: ServingShape, utilization: float, dp: int = 1
 ) -> Footprint:
-    """The footprint of `model` on the `tp` cores of one of `dp` groups on `instance`.
+    """Return the footprint of `model` on the `tp` cores of one of `dp` groups on `instance`.
 
-    Raises DeviceError when the part does not allow `tp` or has too few cores, DeviceMemoryError, with the account and
-    the smallest part that would do, when one sequence of `max_model_len` tokens does not fit.
+    Raises DeviceError when the instance does not allow `tp` or has too few cores. Raises DeviceMemoryError, with the
+    account and the smallest sufficient instance, when one sequence of `max_model_len` tokens does not fit.
     """
     instance.check_tp(tp)
     instance.check_groups(tp, dp)
@@ -63,7 +64,7 @@ def require_fit(
 def alternatives(
     model: ModelSpec, shape: ServingShape, utilization: float, dp: int = 1
 ) -> Iterator[tuple[Instance, int]]:
-    """Pairs (instance, TP) of the catalogue that hold the model `dp` times: cheapest first, then fewest cores."""
+    """Yield (instance, TP) of the catalogue that hold the model `dp` times: cheapest first, then fewest cores."""
     for instance in sorted(instances(), key=lambda i: (i.on_demand_usd is None, i.on_demand_usd or 0.0)):
         for tp in instance.allowed_tp:
             fits = Footprint.of(model, tp, shape, instance.chip.lnc).fits(budget_bytes(instance, utilization))
@@ -88,7 +89,7 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
 
 
 def _advice(model: ModelSpec, instance: Instance, shape: ServingShape, utilization: float, dp: int) -> str:
-    """Command line for the smallest part that holds the model, of the same family if one does."""
+    """Return the flags of the smallest instance that holds the model, preferably of the same family."""
     options = list(alternatives(model, shape, utilization, dp))
     family = instance.name.split(".")[0]
     same = [option for option in options if option[0].name.split(".")[0] == family]

@@ -1,7 +1,7 @@
-"""The part's account: bytes that a model takes of each NeuronCore, by what NxD Inference and the runtime put there.
+"""The accelerator's account: bytes of each NeuronCore that NxD Inference and the runtime use for a model.
 
-Formulas only. The same lines decide before loading whether a model fits, are entered in the ledger of the server, and
-bound the KV blocks. What the process of the emulator takes of its host is another account: host_footprint.py.
+Formulas only. The same lines decide before loading whether a model fits, are entered in the server's ledger, and limit
+the KV blocks. The host memory of the emulator is in host_footprint.py.
 """
 
 from __future__ import annotations
@@ -23,28 +23,34 @@ from neuronserve.server.device.ledger import MIB, MemoryLedger, Use
 from neuronserve.server.host.row_shares import MOST_ROW_SHARES
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
-from neuronserve.server.placement.core_share import DTYPE_BYTES, CoreShare, activation_bytes, score_bytes, weight_bytes
+from neuronserve.server.placement.core_share import (
+    DTYPE_BYTES,
+    CoreShare,
+    activation_bytes,
+    lora_bytes,
+    score_bytes,
+    weight_bytes,
+)
 from neuronserve.server.placement.kv_groups import KVGroups
-from neuronserve.server.placement.lora import lora_bytes
 
-# What the runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
-# Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows), taken for every core and part. The compiled program
-# ("NEFF") has the microcode in it, 96 MB of each physical core by the SDK's device-memory.rst, so that a logical core
-# of several has it several times.
+# Memory of the runtime on a core besides the model, from the only published breakdown (optimum-neuron 6373c379,
+# Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows), assumed for every core and chip. The compiled
+# program ("NEFF") includes the microcode, 96 MB for each physical core by the SDK's device-memory.rst, so a logical
+# core of several physical cores has it several times.
 DMA_RING_BYTES = 392 * MIB
 NEFF_BYTES = 319 * MIB
 MICROCODE_BYTES = 96 * MIB
 COLLECTIVES_BYTES = 472 * MIB  # with more than one core
 
-# The scratchpad grows by pages: 512 MiB by default (device-memory.rst), and all published figures are multiples of it
+# The scratchpad grows by pages of 512 MiB by default (device-memory.rst). All published figures are multiples of that
 # (1,024 in the breakdown above, 512 in the out-of-memory reports of transformers-neuronx #49 and #92). Newer runtimes
-# grow it by 64 MiB, of which no figure is published: the larger page is charged.
+# have pages of 64 MiB, but no figure with them is published, so the larger page is charged.
 SCRATCHPAD_PAGE_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """The largest step a program must hold."""
+    """Limits of the largest step of a program."""
 
     num_tokens: int
     num_samples: int
@@ -52,17 +58,17 @@ class StepLimits:
 
     @property
     def num_scratches(self) -> int:
-        """Areas that kernels work in: of each worker, or of each share of a step's rows."""
+        """Number of scratch areas of kernels: one for each worker, or for each share of a step's rows."""
         return max(self.num_workers, MOST_ROW_SHARES)
 
     def num_text_blocks(self, block_size: int) -> int:
-        """Blocks for keys of the texts of the largest step: each text begins one of its own."""
+        """Return the blocks for keys of the texts of the largest step; each text starts a new block."""
         return self.num_tokens // block_size + self.num_samples
 
 
 @dataclass(frozen=True, slots=True)
 class ServingShape:
-    """Everything besides the model and the part that decides how much memory is needed."""
+    """All that decides the memory of a deployment besides the model and the accelerator."""
 
     dtype: Dtype
     max_model_len: int
@@ -97,12 +103,12 @@ class ServingShape:
         return DTYPE_BYTES[self.dtype]
 
     def kv_groups(self, model: ModelSpec) -> KVGroups:
-        """How the layers of `model` share the blocks of the KV cache."""
+        """Return how the layers of `model` share the blocks of the KV cache."""
         return KVGroups.of(model, self.max_model_len, self.block_size, self.limits.num_tokens)
 
 
 class Line(NamedTuple):
-    """An entry of the account of a core."""
+    """An entry of a core's account."""
 
     use: Use
     name: str
@@ -111,11 +117,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Entries of one core without KV, alike on all cores of a group, and what each KV block adds."""
+    """Entries of one core without KV, the same on all cores of a group, and the bytes of each KV block."""
 
     lines: tuple[Line, ...]
     kv_block: int
-    min_blocks: int  # of one sequence of the full length, and the null block
+    min_blocks: int  # one sequence of the full length, and the null block
     groups: KVGroups
 
     @classmethod
@@ -148,26 +154,26 @@ class Footprint:
         return uses
 
     def with_kv(self, num_blocks: int) -> dict[Use, int]:
-        """Bytes by use with `num_blocks` KV blocks."""
+        """Return bytes by use with `num_blocks` KV blocks."""
         return {**self.fixed, "kv": num_blocks * self.kv_block}
 
     def max_blocks(self, budget_bytes: int) -> int:
-        """KV blocks that fit beside the rest; may be negative."""
+        """Return the number of KV blocks that fit beside the other entries; may be negative."""
         return (budget_bytes - sum(line.num_bytes for line in self.lines)) // self.kv_block
 
     def fits(self, budget_bytes: int) -> bool:
-        """True when the model can serve one sequence of full length."""
+        """Return whether the model can serve one sequence of the full length."""
         return self.max_blocks(budget_bytes) >= self.min_blocks
 
     def enter(self, ledger: MemoryLedger, num_blocks: int) -> None:
-        """Reserve everything on every core of `ledger`. Raises DeviceMemoryError when it does not fit."""
+        """Enter all lines on every core of `ledger`. Raises DeviceMemoryError when they do not fit."""
         for core in range(ledger.num_cores):
             for line in (*self.lines, Line("kv", "blocks", num_blocks * self.kv_block)):
                 ledger.reserve(core, *line)
 
 
 def _adapters(model: ModelSpec, tp: int, shape: ServingShape) -> tuple[Line, ...]:
-    """All adapters that may be loaded, and one that each slot works with, at the largest rank."""
+    """Return the entry of all loadable adapters and of each slot's gathered adapter, at the largest rank."""
     if shape.lora is None:
         return ()
     rank, slots = shape.lora.max_lora_rank, shape.limits.num_samples

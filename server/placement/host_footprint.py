@@ -1,7 +1,7 @@
-"""The host's account: bytes that the process of the emulator takes, over all its cores, to compute what the part would.
+"""The host's account: memory of the emulator's process over all emulated cores.
 
-Formulas only: packed weights, the buffers of a step, partial sums of every core, tables, workers' scratch and the KV
-pool, as server/engine/buffers.py and load/weights.py allocate them. The part is charged nothing of it (footprint.py).
+Formulas only: packed weights, buffers of a step, partial sums of every core, tables, workers' scratch and the KV pool,
+as server/engine/buffers.py and load/weights.py allocate them. The accelerator's account is in footprint.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from neuronserve.server.placement.shard import ShardSpec
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
-    """Packed matrices of one core, with the float32 vectors that are there once, on the first."""
+    """Return the bytes of one core's packed matrices, and of the float32 vectors that only the first core has."""
     graph, w = decoder_graph(model), Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
     counted = list(graph.counted(by_name=formats.goes_by_name))
@@ -48,7 +48,7 @@ def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightForma
 
 
 def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) -> int:
-    """Bytes of one op on the first core; replicated vectors are padded to the width that they are added to."""
+    """Return the bytes of one op on the first core. Replicated vectors are padded to the rows' width."""
 
     def part(vector: Vector) -> int:
         return vector_bytes(vector.size if vector.axis is None else shard.size(vector.axis))
@@ -78,20 +78,20 @@ def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class ActivationSizes:
-    """Bytes of every buffer of a step. The host keeps one copy of what each core would have."""
+    """Bytes of every buffer of a step. The host keeps one copy of values that are the same on all cores."""
 
     rows: int
     attention: AttentionSizes
     hidden: int
     normed: int
     partial: int  # of one core and branch
-    branches: int  # side by side, whose partial sums are added up at once
+    branches: int  # parallel branches whose partial sums are added together
     sampled: int
     logits: int  # of all cores
     rope_tables: int  # cos and sin of each rope
-    other_tables: int  # temperatures of queries, weights of norms that have none
-    head_groups: int  # of one core: the query range of each KV head (two int32)
-    worker_scratch: int  # of one worker: attention rows, a normed row, weights on their way to bfloat16
+    other_tables: int  # temperatures of queries, unit weights of norms without weights
+    head_groups: int  # of one core, the query range of each KV head (two int32)
+    worker_scratch: int  # of one worker: attention rows, a normed row, or weights being widened to bfloat16
     qkv: int
     queries: int  # bfloat16 rows
     attended: int  # float32 rows
@@ -100,7 +100,7 @@ class ActivationSizes:
     activated_panels: int
     row_scales: int
     experts: ExpertSizes | None
-    head_squares: int  # of all cores: sums of squares of q and of k, where norms are over all heads together
+    head_squares: int  # of all cores, sums of squares of q and k, if norms are over all heads together
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ActivationSizes:
@@ -143,19 +143,19 @@ class ActivationSizes:
 
     @property
     def shared(self) -> int:
-        """Bytes of the activations that are there once."""
+        """Bytes of the activations that are stored once."""
         return self.hidden + self.normed + self.row_scales + self.sampled + self.logits + self.head_squares
 
     @property
     def own(self) -> int:
-        """Bytes of the activations that each core has."""
+        """Bytes of the activations of each core."""
         attention = self.qkv + self.queries + self.attended + self.attended_panels
         return attention + self.activated + self.activated_panels + self.row_scales
 
 
 @dataclass(frozen=True, slots=True)
 class HostFootprint:
-    """Bytes over all cores of one engine without KV, and what each KV block adds; weights are at most these."""
+    """Bytes over all cores of one engine without KV, and of each KV block. The bytes of weights are an upper bound."""
 
     fixed: dict[HostUse, int]
     kv_block: int
@@ -176,11 +176,11 @@ class HostFootprint:
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)
-        if not model.is_encoder:  # keys and values of texts that are encoded beside, one layer at a time
+        if not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
         return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
-        """Bytes with `num_blocks` KV blocks."""
+        """Return the bytes with `num_blocks` KV blocks."""
         return sum(self.fixed.values()) + num_blocks * self.kv_block

@@ -1,8 +1,8 @@
-"""How a model's layers share the blocks of the KV cache: groups that look back equally far, with a block table each.
+"""Groups of layers that share the blocks of the KV cache. Layers of a group look back equally far and share a table.
 
-A block is K and V of some tokens in as many layers as a group has, so that any group can use any block of the one pool
-(the KV cache groups of vLLM). Layers that look back equally far are divided into groups of that size; the last group of
-a kind may have fewer layers, and then what is left of its blocks is nobody's.
+A block holds K and V of some tokens for as many layers as a group has, so any group can use any block of the one pool
+(as vLLM's KV cache groups). Layers that look back equally far are divided into groups of that size. The last group of
+a kind may have fewer layers; then a part of its blocks is unused.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from neuronserve.server.config import AttentionSpan, CacheConfig
 from neuronserve.server.models.spec import ModelSpec
 
-MAX_GROUPS = 8  # a step lays out a table for each, of every sequence
-LEAST_SAVING = 0.05  # of what the longest sequence holds; for less there is one group
+MAX_GROUPS = 8  # a step lays out one table a group for every sequence
+LEAST_SAVING = 0.05  # of the longest sequence's bytes; with a smaller saving there is one group
 
 
 class KVPlace(NamedTuple):
-    """Where a layer's keys and values are: whose tables say in which blocks, and which part of a block is its own."""
+    """Place of a layer's keys and values: the group whose tables list its blocks, and its slot in a block."""
 
     group: int
     slot: int
@@ -26,19 +26,19 @@ class KVPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVGroups:
-    """The groups of one model, those that look back the farthest first."""
+    """The groups of one model, the ones that look back farthest first."""
 
     spans: tuple[AttentionSpan, ...]
     places: tuple[KVPlace, ...]  # of each layer
-    block_layers: int  # that a block has room for
+    block_layers: int  # layers of one block
     block_size: int  # tokens
     chunk: int  # tokens of one sequence in one step
 
     @classmethod
     def of(cls, model: ModelSpec, max_model_len: int, block_size: int, chunk: int) -> KVGroups:
-        """The groups with which a sequence of `max_model_len` tokens holds the fewest bytes; of equal ones the fewest.
+        """Return the groups with the fewest bytes for a sequence of `max_model_len` tokens, and among these the fewest.
 
-        Windows that such a sequence never leaves are none.
+        A window that such a sequence never leaves counts as none.
         """
         layers: dict[AttentionSpan, list[int]] = {}
         for i, layer in enumerate(model.layers):
@@ -47,7 +47,7 @@ class KVGroups:
         together = {_widest(layers): list(range(model.num_layers))}
 
         def layer_blocks(kinds: dict[AttentionSpan, list[int]], size: int) -> int:
-            """Blocks of one layer that the sequence holds: what bytes are in proportion to."""
+            """Return the blocks of one layer that the sequence holds, to which its bytes are proportional."""
             held = ((len(kinds[span]), span.most_blocks(max_model_len, block_size, chunk)) for span in kinds)
             return size * sum(-(-count // size) * blocks for count, blocks in held)
 
@@ -63,7 +63,7 @@ class KVGroups:
 
     @classmethod
     def divided(cls, layers: dict[AttentionSpan, list[int]], size: int, block_size: int, chunk: int) -> KVGroups:
-        """Layers of each span in groups of `size`."""
+        """Return the layers of each span in groups of `size`."""
         spans: list[AttentionSpan] = []
         places: dict[int, KVPlace] = {}
         for span in sorted(layers, key=_reach, reverse=True):
@@ -73,12 +73,12 @@ class KVGroups:
         return cls(tuple(spans), tuple(places[i] for i in sorted(places)), size, block_size, chunk)
 
     def blocks_of(self, num_tokens: int, chunk: int | None = None) -> int:
-        """Most blocks that a sequence of `num_tokens` tokens holds at once; `chunk` where it is another."""
+        """Return the most blocks that a sequence of `num_tokens` tokens holds at once; `chunk` replaces the own one."""
         chunk = self.chunk if chunk is None else chunk
         return sum(span.most_blocks(num_tokens, self.block_size, chunk) for span in self.spans)
 
     def cache(self, num_blocks: int, enable_prefix_caching: bool) -> CacheConfig:
-        """The KV cache of an engine."""
+        """Return the configuration of an engine's KV cache."""
         return CacheConfig(num_blocks, self.block_size, enable_prefix_caching, self.spans, self.chunk)
 
 
@@ -87,7 +87,7 @@ def _reach(span: AttentionSpan) -> float:
 
 
 def _widest(layers: dict[AttentionSpan, list[int]]) -> AttentionSpan:
-    """A span within which all of them look; chunks and windows side by side see everything together."""
+    """Return a span that covers all `layers`. Chunks beside windows need everything."""
     if any(span.is_chunked for span in layers):
         return AttentionSpan() if len(layers) > 1 else next(iter(layers))
     return max(layers, key=_reach)

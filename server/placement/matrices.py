@@ -1,4 +1,4 @@
-"""The matrices of a model as they are packed on each core: padded to tiles, every core the same sizes."""
+"""Sizes of a model's matrices as they are packed on each core: padded to tiles, the same on every core."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Widths:
     vocab: int
     head: int
     tp: int
-    expert_tp: int  # cores that one expert is divided over
+    expert_tp: int  # cores that divide one expert
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
-        """Widths of a model's share, which are the same on every core."""
+        """Return the widths of a model's share, which are the same on every core."""
         heads = shard.heads_per_core + 2 * shard.kv_heads_per_core
         return cls(
             hidden=round_up(model.hidden_size, K_MULTIPLE),
@@ -44,16 +44,16 @@ class Widths:
         )
 
     def ffn(self, axis: Axis) -> int:
-        """Width of a feed-forward network, which experts, dense layers and shared networks have each of their own."""
+        """Return the width of a feed-forward network; experts, dense layers and shared networks differ in it."""
         tp = self.expert_tp if axis.is_of_expert else self.tp
         return round_up(intermediate_per_core(axis.units, tp), K_MULTIPLE)
 
     def inputs(self, axis: Axis) -> int:
-        """Width of what a layer reads."""
+        """Return the width of a layer's inputs."""
         return {"query": self.attended, "ffn": self.ffn(axis)}.get(axis.name, self.hidden)
 
     def outputs(self, axis: Axis, is_alone: bool) -> int:
-        """Width of what a layer leaves; queries have keys and values beside them unless the axis is alone."""
+        """Return the width of a layer's outputs. Queries have keys and values beside them unless the axis is alone."""
         query = self.attended if is_alone else self.qkv
         widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab, "query": query}
         return widths.get(axis.name, round_up(axis.size, N_TILE))
@@ -69,7 +69,7 @@ class PackedShape:
 
     @classmethod
     def of(cls, linear: Linear, widths: Widths) -> PackedShape:
-        """Shape of `linear`; outputs that another layer reads have room for that layer's tiles."""
+        """Return the shape of `linear`. Outputs that another layer reads are padded to that layer's tiles."""
         axis = linear.parts[0].outputs
         if linear.is_router:
             return cls(linear, round_up(sum(part.outputs.size for part in linear.parts), N_TILE), widths.hidden)
@@ -78,7 +78,7 @@ class PackedShape:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Modules by their names in the checkpoint; the first names the matrix in memory and in artifacts."""
+        """Names of the modules in the checkpoint. The first one names the matrix in memory and in artifacts."""
         return self.linear.modules
 
     @property
@@ -87,26 +87,26 @@ class PackedShape:
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:
-        """Format of the matrix where these are the formats; a router's small differences decide, so it is exact."""
+        """Return the format of the matrix. A router is float32, because small differences decide."""
         if self.linear.is_router:
             return "float32"
         return formats.of(*self.modules, is_output=is_output(self.linear))
 
     def num_bytes(self, formats: WeightFormats) -> int:
-        """Tiles, and what lies beside them: scales, and sums or shifts."""
+        """Return the bytes of the tiles, and of the scales, sums or shifts beside them."""
         weights = self.format_in(formats)
         beside = scale_bytes(weights, formats.groups, self.n, self.k)
         return tile_bytes(weights, self.n, self.k) + sum(round_up(size, ALIGNMENT) for size in beside)
 
 
 def packed_shapes(model: ModelSpec, shard: ShardSpec) -> Iterator[PackedShape]:
-    """All matrices in the order of the graph, the output layer last."""
+    """Return all matrices in the order of the graph, the output layer last."""
     widths = Widths.of(model, shard)
     return (PackedShape.of(linear, widths) for linear in linears(decoder_graph(model)))
 
 
 def main_format(model: ModelSpec, formats: WeightFormats) -> WeightFormat:
-    """Return the format of most matrices, by the name that users give it: that of the first feed-forward layer's."""
+    """Return the format of the first feed-forward layer, which most matrices have, by the name that users give it."""
     linear = next(each for each in linears(decoder_graph(model)) if each.parts[0].outputs.name == "ffn")
     found = formats.of(*linear.modules)
     return "int8" if found == "int8-rotated" else found

@@ -1,7 +1,7 @@
-"""Sharding of a model's axes over the cores of a tensor-parallel group: integers only, no weights and no bytes.
+"""Sharding of a model's axes over the emulated cores of a tensor-parallel group: integers only, no weights, no bytes.
 
-The emulator's own: query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are
-enough and replicated beyond. Every core gets the same padded sizes. What the part would hold is in core_share.py.
+Query heads, the feed-forward axis and the vocabulary are split. KV heads are split, and replicated if there are fewer
+than cores. Every core gets the same padded sizes. The accelerator's own account is in core_share.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAD = -1  # a slot that holds no head
 
 
 class UnitRun(NamedTuple):
-    """`length` neighbouring units of an axis, from unit `first` on, in as many slots of a core from `slot` on."""
+    """`length` neighbouring units of an axis from unit `first` on, in the slots of a core from `slot` on."""
 
     slot: int
     first: int
@@ -28,23 +28,23 @@ class UnitRun(NamedTuple):
 
 
 def require_degree(tp: int) -> None:
-    """Raises DeviceError when `tp` is below 1."""
+    """Raise DeviceError when `tp` is below 1."""
     if tp < 1:
         raise DeviceError(f"tensor_parallel_size is {tp}: at least 1 is needed")
 
 
 def _padded(total: int, parts: int, multiple: int) -> int:
-    """ceil(total / parts), rounded up to `multiple`."""
+    """Return ceil(total / parts), rounded up to `multiple`."""
     return -(-total // (parts * multiple)) * multiple
 
 
 def intermediate_per_core(size: int, tp: int) -> int:
-    """Rows of a feed-forward network of `size` on each core, padding included."""
+    """Return the rows of a feed-forward network of `size` on each core, padding included."""
     return _padded(size, tp, INTERMEDIATE_MULTIPLE)
 
 
 def _assign(heads: int, kv_heads: int, tp: int) -> list[list[int]]:
-    """Global query head of each local slot, for each core; PAD where a core has fewer."""
+    """Return the global query head of each local slot, for each core; PAD for empty slots."""
     group = heads // kv_heads
     if tp > kv_heads and tp % kv_heads == 0:  # each kv head on tp / kv_heads cores, its group split among them
         copies = tp // kv_heads
@@ -67,7 +67,7 @@ class ShardSpec:
     query_slots: tuple[tuple[int, ...], ...]
     kv_slots: tuple[tuple[int, ...], ...]
     groups: tuple[tuple[tuple[int, int], ...], ...]
-    has_whole_experts: bool = False  # each core has some of a layer's experts, not a part of all
+    has_whole_experts: bool = False  # each core has some of a layer's experts, not a share of every expert
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int, is_expert_parallel: bool = False) -> ShardSpec:
@@ -106,49 +106,49 @@ class ShardSpec:
         return len(self.kv_slots[0])
 
     def q_heads(self, core: int) -> tuple[int, ...]:
-        """Global query head of each local slot of `core`, PAD for none."""
+        """Return the global query head of each local slot of `core`, PAD for none."""
         return self.query_slots[core]
 
     def kv_heads(self, core: int) -> tuple[int, ...]:
-        """Global kv head of each local kv slot of `core`, PAD for none."""
+        """Return the global KV head of each local KV slot of `core`, PAD for none."""
         return self.kv_slots[core]
 
     def first_own_kv_slot(self, core: int) -> int:
-        """First kv slot of `core` whose head no core before it has; as many as there are slots where all are copies."""
+        """Return the first KV slot of `core` whose head no earlier core has; the number of slots if all are copies."""
         seen = {head for before in self.kv_slots[:core] for head in before}
         slots = self.kv_slots[core]
         return next((slot for slot, head in enumerate(slots) if head not in seen), len(slots))
 
     def q_per_kv(self, core: int) -> tuple[tuple[int, int], ...]:
-        """Half-open range of local query slots that each local kv slot serves."""
+        """Return the half-open range of local query slots that each local KV slot serves."""
         return self.groups[core]
 
     @property
     def expert_tp(self) -> int:
-        """Cores that one expert is divided over."""
+        """Number of cores that divide one expert."""
         return 1 if self.has_whole_experts else self.tp
 
     def experts(self, count: int, core: int) -> range:
-        """Of `count` experts those that `core` has, or has a part of."""
+        """Return the indices of the `count` experts that `core` has, whole or in part."""
         per_core = count // self.tp
         return range(per_core * core, per_core * (core + 1)) if self.has_whole_experts else range(count)
 
     def units(self, axis: Axis) -> int:
-        """Units of `axis` that each core has room for, padding included."""
+        """Return the units of `axis` on each core, padding included."""
         per_core: dict[AxisName, int] = {
             "query": self.heads_per_core,
             "kv": self.kv_heads_per_core,
             "ffn": intermediate_per_core(axis.units, self.expert_tp if axis.is_of_expert else self.tp),
             "vocab": self.vocab_per_core,
         }
-        return per_core.get(axis.name, axis.units)  # what is not split is whole on every core
+        return per_core.get(axis.name, axis.units)  # other axes are whole on every core
 
     def size(self, axis: Axis) -> int:
-        """Elements of `axis` that each core has room for, padding included."""
+        """Return the elements of `axis` on each core, padding included."""
         return self.units(axis) * axis.unit_size
 
     def runs(self, axis: Axis, core: int) -> Iterator[UnitRun]:
-        """Runs of units of `axis` on `core`, with their slots there; slots without a unit are left out."""
+        """Yield the runs of units of `axis` on `core`. Empty slots are left out."""
         if axis.name in ("query", "kv"):
             yield from _runs(self.query_slots[core] if axis.name == "query" else self.kv_slots[core])
             return
@@ -161,7 +161,7 @@ class ShardSpec:
 
 
 def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, int], ...]:
-    """Query slots of one kv head are neighbours, because heads are assigned in order."""
+    """Return the query slots of each KV head, which are neighbours because heads are assigned in order."""
     ranges = []
     for kv_head in kv:
         slots = [i for i, h in enumerate(queries) if h != PAD and h // group == kv_head]
@@ -170,7 +170,7 @@ def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, i
 
 
 def _runs(heads: Sequence[int]) -> Iterator[UnitRun]:
-    """Runs of neighbouring slots with neighbouring heads."""
+    """Yield runs of neighbouring slots with neighbouring heads."""
     begin = 0
     for slot in range(1, len(heads) + 1):
         if slot == len(heads) or heads[slot] != heads[begin] + slot - begin or heads[begin] < 0:

@@ -22,9 +22,8 @@ from neuronserve.server.api.http.host_names import names_of
 from neuronserve.server.config import DataParallel, EngineConfig, TraceConfig
 from neuronserve.server.config.formats import RunnerKind
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.device.prices import DEFAULT_REGION, PriceBasis
-from neuronserve.server.host.memory import available_bytes
+from neuronserve.server.host.memory import GIB, available_bytes
 from neuronserve.server.host.open_files import max_connections, raise_open_files
 from neuronserve.server.link.handle import EngineMode
 from neuronserve.server.settings.base import File, Texts, slice_of

@@ -22,7 +22,7 @@ from neuronserve.server.text.tokenizer import MAX_CONFIG_BYTES, read_json
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize"})
 
 
-class Conversation(msgspec.Struct, frozen=True):
+class TemplateInput(msgspec.Struct, frozen=True):
     """Input of a template, all of it plain JSON values."""
 
     messages: list[dict[str, Any]]
@@ -68,21 +68,21 @@ class ChatTemplate:
         except (TemplateError, RecursionError, MemoryError, SyntaxError) as error:
             raise ChatTemplateError(f"the chat template cannot be compiled: {_reason(error)}") from error
 
-    def render(self, conversation: Conversation) -> str:
+    def render(self, given: TemplateInput) -> str:
         """Render the prompt text. Raises ChatTemplateError whatever goes wrong in the template."""
         values = {
             **self._special,
-            **conversation.extra,
-            "messages": [self._message(message) for message in conversation.messages],
-            "tools": conversation.tools,
-            "documents": conversation.documents,
-            "add_generation_prompt": conversation.add_generation_prompt,
+            **given.extra,
+            "messages": [self._message(message) for message in given.messages],
+            "tools": given.tools,
+            "documents": given.documents,
+            "add_generation_prompt": given.add_generation_prompt,
         }
         try:
             text = self._template.render(values)
         except Exception as error:  # a template can raise anything, by mistake or by intent
             raise ChatTemplateError(f"the chat template refused the messages: {_reason(error)}") from error
-        return _open_end(text, conversation.messages[-1]) if conversation.continue_final_message else text
+        return _open_end(text, given.messages[-1]) if given.continue_final_message else text
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         """The message with role `system` for `developer`, OpenAI's newer name, unless the template has that."""

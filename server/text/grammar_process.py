@@ -1,7 +1,6 @@
-"""Fits and compiles clients' grammars for the API in limited processes: a hostile schema can take any time and memory.
+"""Fits and compiles clients' grammars in limited processes: a hostile schema can take any time and memory.
 
-Results are cached, so that an application's own schema is compiled once. Clients take turns, and there is a process
-more than one client may use, so that hostile grammars delay only their own client's.
+Results are cached, so that an application's own schema is compiled once.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import json
 from collections import OrderedDict
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from neuronserve.server.errors import QueueFull
 from neuronserve.server.text.fair_threads import FairThreads, text_threads
 from neuronserve.server.text.grammar import (
     MAX_GRAMMAR_CHARS,
@@ -26,7 +24,8 @@ from neuronserve.server.text.grammar import (
     grammar_text,
     load_grammar_tokenizer,
 )
-from neuronserve.server.text.limited_process import Handler, LimitedPool, Refusal, Work
+from neuronserve.server.text.limited_pool import CallQueue
+from neuronserve.server.text.limited_process import Handler, Refusal, Work
 from neuronserve.server.text.schema_check import import_validator
 from neuronserve.server.text.schema_fit import fit_schema
 
@@ -40,7 +39,7 @@ MAX_WAITING = 64  # grammars that are not compiled yet
 class _Call(msgspec.Struct, frozen=True):
     kind: Kind | Literal["fit"]  # "fit": the schema that a grammar of `spec` can have
     spec: str  # JSON, which has integers of any size
-    before: str  # rules of what comes before it
+    before: str  # rules of the text before it
 
 
 class GrammarProcess:
@@ -53,79 +52,70 @@ class GrammarProcess:
         timeout_s: float = TIMEOUT_S,
         threads: FairThreads | None = None,
     ) -> None:
-        self._threads = threads or text_threads("grammar")
         prepare = functools.partial(_load, tokenizer_path, model_path)
-        work = Work("the grammar", prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES)
-        self._process = LimitedPool(work, self._threads.most_each + 1)
-        self._checks: OrderedDict[bytes, Future[str]] = OrderedDict()
+        work = Work("the grammar", prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES, refusals=(GrammarError,))
+        threads = threads or text_threads("grammar")
+        self._queue = CallQueue(work, threads, MAX_WAITING, "new grammars wait to be compiled", _refused)
+        self._cache: OrderedDict[bytes, Future[str]] = OrderedDict()  # by the encoded call, last used at the end
 
     def submit(self, kind: Kind, spec: Any, before: str = "") -> Future[str]:
-        """A future of the grammar's text, done when it has compiled; it raises GrammarError when it has not.
+        """Return a future of the grammar's text, done when it has compiled; it raises GrammarError if it has not.
 
-        Raises GrammarError at once when the grammar is too long, and QueueFull when too many others wait.
+        Raises GrammarError at once when the grammar is too long, and QueueFull when too many grammars wait.
         """
         return self._submit(_Call(kind, bounded(json.dumps(spec)), before))
 
     def fit(self, schema: Any) -> Future[str]:
-        """A future of the `Fit` of a JSON schema, encoded. Raises as `submit` does."""
+        """Return a future of the `Fit` of a JSON schema, encoded. Raises as `submit` does."""
         return self._submit(_Call("fit", bounded(json.dumps(schema)), ""))
 
     def _submit(self, request: _Call) -> Future[str]:
         call = msgspec.msgpack.encode(request)
-        known = self._checks.get(call)
-        if known is not None and known.done() and not known.cancelled() and known.exception() is None:
-            self._checks.move_to_end(call)
+        known = self._cache.get(call)
+        if known is not None and known.done() and not _has_failed(known):
+            self._cache.move_to_end(call)
             return known
         self._evict()
-        num_waiting = sum(not check.done() for check in self._checks.values())
-        if num_waiting >= MAX_WAITING:
-            raise QueueFull(f"{num_waiting} new grammars wait to be compiled, the most that may. Try again later.")
-        check = self._threads.submit(functools.partial(self._run, call))
-        self._checks[call] = check
-        return check
+        future = self._cache[call] = self._queue.submit(call)
+        return future
 
     def forget(self) -> None:
-        """Drop what has been compiled, and the process that did it, which the next new grammar starts again."""
-        self._checks = OrderedDict((call, check) for call, check in self._checks.items() if not check.done())
-        self._threads.submit(self._process.close)
+        """Drop compiled grammars, and the processes that compiled them. The next new grammar starts one again."""
+        self._cache = OrderedDict((call, future) for call, future in self._cache.items() if not future.done())
+        self._queue.restart()
 
     def close(self) -> None:
-        """End the process and cancel what waits for it."""
-        self._threads.close()
-        self._process.close()
-
-    def _run(self, call: bytes) -> str:
-        try:
-            return self._process.call(call)
-        except Refusal as error:
-            raise GrammarError(str(error)) from error
+        """End the processes and cancel the grammars that wait."""
+        self._queue.close()
 
     def _evict(self) -> None:
         """Drop failed compilations from the cache, and the oldest ones beyond its size."""
-        for call, check in list(self._checks.items()):
-            if check.cancelled() or (check.done() and check.exception() is not None):
-                del self._checks[call]
-        while sum(map(len, self._checks)) > MAX_CACHED_CHARS and next(iter(self._checks.values())).done():
-            self._checks.popitem(last=False)
+        for call, future in list(self._cache.items()):
+            if future.done() and _has_failed(future):
+                del self._cache[call]
+        while sum(map(len, self._cache)) > MAX_CACHED_CHARS and next(iter(self._cache.values())).done():
+            self._cache.popitem(last=False)
+
+
+def _has_failed(future: Future[str]) -> bool:
+    return future.cancelled() or future.exception() is not None
+
+
+def _refused(error: Refusal) -> NoReturn:
+    raise GrammarError(str(error)) from error
 
 
 def _load(tokenizer_path: Path, model_path: Path) -> Handler:
     import_validator()
-    try:
-        return functools.partial(_check, load_grammar_tokenizer(tokenizer_path, model_path))
-    except GrammarError as error:
-        raise Refusal(str(error)) from error
+    return functools.partial(_compile, load_grammar_tokenizer(tokenizer_path, model_path))
 
 
-def _check(tokenizer: Any, call: bytes) -> str:
+def _compile(tokenizer: Any, call: bytes) -> str:
     request = msgspec.msgpack.decode(call, type=_Call)
-    try:
-        spec = json.loads(request.spec)
-        if request.kind == "fit":
-            return fit_schema(spec, lambda schema: _compiled(tokenizer, "json", schema)).encode()
-        return _compiled(tokenizer, request.kind, spec, request.before)
-    except GrammarError as error:
-        raise Refusal(str(error)) from error
+    spec = json.loads(request.spec)
+    if request.kind == "fit":
+        return fit_schema(spec, lambda schema: _compiled(tokenizer, "json", schema)).encode()
+    return _compiled(tokenizer, request.kind, spec, request.before)
 
 
 def _compiled(tokenizer: Any, kind: Kind, spec: Any, before: str = "") -> str:

@@ -3,36 +3,47 @@
 Work that loops is killed, work that grows reaches a memory limit, and a crash ends that process alone. The process is
 started when it is first needed, and again after its end.
 
-What ends the work is not always the work: the OOM killer takes such processes first, and where CPUs are taken away the
-work of a millisecond may last for seconds. So a call whose process was killed, or stood still, is done once more by the
-next process.
+A process can also end for another reason than its work: the OOM killer takes such processes first, and on a host whose
+CPUs are taken away a millisecond of work can last for seconds. A call whose process was killed, or stood still, is
+therefore tried once more in a new process.
+
+Memory is limited in one of two ways. On Linux a limit of the address space turns an allocation beyond it into a
+MemoryError. macOS takes no such limit below the size that its shared libraries map, so there the parent polls the
+process's resident memory while it waits and kills the process above the limit; the process can overshoot by as much as
+it writes in WATCH_S, and gets no MemoryError to handle.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import queue
+import resource
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import psutil
 
 from neuronserve.server.host.confinement import follow_parent, give_up_network, go_first_when_memory_runs_out
 from neuronserve.server.host.fork_server import light_context, start_process
-from neuronserve.server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
+
+MemoryLimit = Literal["address_space", "resident"]
+LIMITS: tuple[MemoryLimit, ...] = ("address_space", "resident")
+HOST_LIMIT: MemoryLimit = "resident" if sys.platform == "darwin" else "address_space"
+WATCH_S = 0.02  # between two polls of resident memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
-_FIRST_SHARE = 0.1  # of a call's time, in which nearly all are done; who is not is watched from then on
-_LEAST_BUSY = 0.5  # of the rest: a process that computed for less of it was kept from computing
+_FIRST_SHARE = 0.1  # of a call's time limit; nearly all calls end within it, and CPU time is measured only after it
+_LEAST_BUSY = 0.5  # of the remaining time: a process that computed for less of it was kept from computing
 
-Handler = Callable[[bytes], str]  # does one call; raises Refusal
+Handler = Callable[[bytes], str]  # does one call; raises one of `Work.refusals`
 
 
 class Refusal(Exception):
@@ -40,7 +51,7 @@ class Refusal(Exception):
 
 
 class _Lost(Refusal):
-    """The process was killed or stood still, for which the work need not be to blame."""
+    """The process was killed or stood still, which the work may not have caused."""
 
 
 class Reply(msgspec.Struct):
@@ -59,7 +70,8 @@ class Work:
     timeout_s: float  # of one call
     prepare_timeout_s: float
     memory_bytes: int
-    limit: MemoryLimit = HOST_LIMIT  # how it is held to `memory_bytes`
+    limit: MemoryLimit = HOST_LIMIT  # how `memory_bytes` is enforced
+    refusals: tuple[type[Exception], ...] = (Refusal,)  # errors by which `prepare` and the handler refuse an input
 
 
 class LimitedProcess:
@@ -73,11 +85,11 @@ class LimitedProcess:
 
     @property
     def pid(self) -> int | None:
-        """Id of the process, None while there is none."""
+        """Id of the process; None while there is none."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start and prepare, unless that is done. Raises Refusal."""
+        """Start and prepare the process, unless that is done. Raises Refusal."""
         with self._lock:
             self._ensure()
 
@@ -99,7 +111,7 @@ class LimitedProcess:
         return self._receive(connection, self._work.timeout_s, self._work.name)
 
     def close(self) -> None:
-        """End the process. A later call would start it again."""
+        """End the process. A later call starts it again."""
         with self._lock:
             self._kill()
 
@@ -120,7 +132,7 @@ class LimitedProcess:
 
     def _receive(self, connection: Connection[Any, Any], timeout_s: float, what: str) -> str:
         try:
-            if not self._speaks_within(timeout_s * _FIRST_SHARE, connection, what):
+            if not self._replies_within(timeout_s * _FIRST_SHARE, connection, what):
                 self._watch(timeout_s, connection, what)
             reply = msgspec.msgpack.decode(connection.recv_bytes(), type=Reply)
         except (EOFError, OSError) as error:
@@ -132,21 +144,23 @@ class LimitedProcess:
         return reply.text
 
     def _watch(self, timeout_s: float, connection: Connection[Any, Any], what: str) -> None:
-        """Wait for the rest of `timeout_s`; raises Refusal at its end, and _Lost where there was nothing to see."""
+        """Wait for the rest of `timeout_s`. At its end raise Refusal if the process was computing, else _Lost."""
         pid, rest_s = self.pid or 0, timeout_s * (1 - _FIRST_SHARE)
         computed_s = _computed_s(pid)
-        if not self._speaks_within(rest_s, connection, what):
+        if not self._replies_within(rest_s, connection, what):
             was_busy = _computed_s(pid) - computed_s >= rest_s * _LEAST_BUSY
             self._kill()
             raise (Refusal if was_busy else _Lost)(f"{what} took more than {timeout_s:g} s")
 
-    def _speaks_within(self, timeout_s: float, connection: Connection[Any, Any], what: str) -> bool:
-        """Wait until the process says something or has ended. Raises Refusal as soon as it has too much memory."""
+    def _replies_within(self, timeout_s: float, connection: Connection[Any, Any], what: str) -> bool:
+        """Wait until the process replies or ends. Raises Refusal as soon as it has too much memory."""
         work, pid = self._work, self.pid
-        if work.limit == "resident" and pid and grows_beyond(pid, work.memory_bytes, connection, timeout_s):
+        if work.limit == "address_space":
+            return connection.poll(timeout_s)
+        if pid and _grows_beyond(pid, work.memory_bytes, connection, timeout_s):
             self._kill()
             raise Refusal(f"{what} took more than {work.memory_bytes >> 20} MiB of memory")
-        return connection.poll(0 if work.limit == "resident" else timeout_s)
+        return connection.poll(0)
 
     def _kill(self) -> None:
         if self._connection is not None:
@@ -157,83 +171,67 @@ class LimitedProcess:
         self._process = self._connection = None
 
 
-class LimitedPool:
-    """Several processes for the same work, so that a long call holds up no other. Started as they are needed."""
-
-    def __init__(self, work: Work, size: int) -> None:
-        self._all = [LimitedProcess(work) for _ in range(size)]
-        self._free = queue.LifoQueue[LimitedProcess]()  # the one used last is used next, and the others need not start
-        for process in reversed(self._all):
-            self._free.put(process)
-
-    @property
-    def pid(self) -> int | None:
-        """Id of the first process, None while there is none."""
-        return self._all[0].pid
-
-    def start(self) -> None:
-        """Start one process and prepare it. Raises Refusal."""
-        self._all[0].start()
-
-    def call(self, call: bytes) -> str:
-        """Do one call, in a free process. Raises Refusal.
-
-        A process that the call has ended is started again before others get it.
-        """
-        process = self._free.get()
-        try:
-            return process.call(call)
-        except Refusal:
-            with contextlib.suppress(Refusal):
-                process.start()
-            raise
-        finally:
-            self._free.put(process)
-
-    def close(self) -> None:
-        """End all processes. A later call would start one again."""
-        for process in self._all:
-            process.close()
-
-
 def _exit_code(process: BaseProcess) -> int | None:
-    """Of a process that has closed its connection, and so is about to end; a signal's is negative."""
+    """Return the exit code of a process that has closed its connection; negative for a signal."""
     process.join(1.0)
     return process.exitcode
 
 
 def _computed_s(pid: int) -> float:
-    """Processor time that the process has taken."""
+    """Return the CPU seconds that the process has taken."""
     try:
         times = psutil.Process(pid).cpu_times()
-    except psutil.Error:  # it has ended, which its connection says too
+    except psutil.Error:  # it has ended, which its connection shows too
         return 0.0
     return float(times.user + times.system)
+
+
+def _grows_beyond(pid: int, memory_bytes: int, connection: Connection[Any, Any], timeout_s: float) -> bool:
+    """Wait until the process replies or is late; return True as soon as its resident memory exceeds the limit."""
+    end = time.monotonic() + timeout_s
+    while not connection.poll(max(0.0, min(WATCH_S, end - time.monotonic()))) and time.monotonic() < end:
+        with contextlib.suppress(psutil.Error):  # it has ended, which its connection shows too
+            if psutil.Process(pid).memory_info().rss > memory_bytes:
+                return True
+    return False
+
+
+def limit_own_memory(limit: MemoryLimit, memory_bytes: int) -> None:
+    """Limit the address space of this process to its present size and `memory_bytes` more.
+
+    The present size counts because the fork server has mapped a compiler and a thread pool for every CPU. A lower limit
+    that the server was started with (`ulimit -v`) stays.
+    """
+    if limit == "address_space":
+        most = psutil.Process().memory_info().vms + memory_bytes
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _serve(connection: Connection[Any, Any], work: Work) -> None:
     """Main function of the process: prepare once, then handle calls until the other end closes."""
     follow_parent()  # also in the middle of a call that loops
-    gc.enable()  # which the fork server is without
+    gc.enable()  # the fork server has disabled it
     limit_own_memory(work.limit, work.memory_bytes)
     go_first_when_memory_runs_out()
     give_up_network()
     with contextlib.suppress(EOFError, OSError):
-        _send(connection, Reply())  # started; preparing may already be a bomb
+        _send(connection, Reply())  # started; preparing may already take too much
         try:
             handler = work.prepare()
-        except Refusal as error:
+        except work.refusals as error:
             _send(connection, Reply(error=str(error)))
             return
         _send(connection, Reply())
         while True:
-            _send(connection, _reply(handler, connection.recv_bytes()))
+            _send(connection, _reply(work, handler, connection.recv_bytes()))
 
 
-def _reply(handler: Handler, call: bytes) -> Reply:
+def _reply(work: Work, handler: Handler, call: bytes) -> Reply:
     try:
         return Reply(text=handler(call))
-    except Refusal as error:
+    except work.refusals as error:
         return Reply(error=str(error))
 
 

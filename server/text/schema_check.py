@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.server.errors import QueueFull
 from neuronserve.server.text.fair_threads import FairThreads, text_threads
 from neuronserve.server.text.grammar import MAX_REASON_CHARS, GrammarError
-from neuronserve.server.text.limited_process import Handler, LimitedPool, Refusal, Work
+from neuronserve.server.text.limited_pool import CallQueue
+from neuronserve.server.text.limited_process import Handler, Refusal, Work
 from neuronserve.server.text.schema_tree import Schema, python_pattern, rewritten
 
 TIMEOUT_S = 1.0  # of one output; real ones take about a millisecond
@@ -33,30 +33,21 @@ class SchemaChecks:
     """Checks outputs against the schemas of their requests. To be used by one thread, such as an event loop's."""
 
     def __init__(self, threads: FairThreads | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        self._threads = threads or text_threads("schema-check")
         work = Work("the schema check", _prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES)
-        self._process = LimitedPool(work, self._threads.most_each + 1)
-        self._waiting: set[Future[str]] = set()
+        threads = threads or text_threads("schema-check")
+        self._queue = CallQueue(work, threads, MAX_WAITING, "outputs wait to be checked", _refused)
 
     def submit(self, schema: str, text: str) -> Future[str]:
-        """A future of what is wrong with `text`, "" = nothing. Raises QueueFull when too many others wait."""
-        self._waiting = {check for check in self._waiting if not check.done()}
-        if len(self._waiting) >= MAX_WAITING:
-            raise QueueFull(f"{len(self._waiting)} outputs wait to be checked, the most that may. Try again later.")
-        check = self._threads.submit(functools.partial(self._run, msgspec.msgpack.encode(_Call(schema, text))))
-        self._waiting.add(check)
-        return check
+        """Return a future of the fault in `text`, "" if there is none. Raises QueueFull when too many outputs wait."""
+        return self._queue.submit(msgspec.msgpack.encode(_Call(schema, text)))
 
     def close(self) -> None:
-        """End the process and cancel what waits for it."""
-        self._threads.close()
-        self._process.close()
+        """End the processes and cancel the outputs that wait."""
+        self._queue.close()
 
-    def _run(self, call: bytes) -> str:
-        try:
-            return self._process.call(call)
-        except Refusal as error:
-            return f"{UNCHECKED}: {error}"
+
+def _refused(error: Refusal) -> str:
+    return f"{UNCHECKED}: {error}"
 
 
 def import_validator() -> None:

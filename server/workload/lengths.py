@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+from array import array
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.workload.trace_file import TraceFile, require_tokens
 from neuronserve.server.workload.workload import MAX_TOKENS, IntArray
 
 
@@ -46,3 +50,51 @@ class LengthRange:
     def draw(self, random: np.random.Generator, size: int) -> IntArray:
         """`size` lengths; more of them begin with the same ones."""
         return random.integers(self.low, self.high, size, dtype=np.int64, endpoint=True)
+
+
+COLUMNS = ("num_prefill_tokens", "num_decode_tokens")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LengthTable:
+    """Pairs to draw from, each equally likely."""
+
+    name: str
+    input_len: IntArray  # [n], at least 1
+    output_len: IntArray  # [n], at least 1
+
+    def draw(self, random: np.random.Generator, size: int) -> tuple[IntArray, IntArray]:
+        """`[size]` prompts and `[size]` answers, whose pairs stay together; more begin with the same ones."""
+        places = random.integers(len(self.input_len), size=size)
+        return self.input_len[places], self.output_len[places]
+
+
+def read_lengths(path: Path) -> LengthTable:
+    """The pairs of a file. Raises SettingsError, with the line number, for what is none."""
+    file = TraceFile(path)
+    rows = csv.reader(file.lines())
+    inputs, outputs = array("q"), array("q")
+    try:
+        header = [cell.strip().lower() for cell in next(rows, [])]
+        if not set(COLUMNS) <= {*header}:
+            raise file.refusal(1, f"no header with the columns {', '.join(COLUMNS)}")
+        at = [header.index(name) for name in COLUMNS]
+        for row in rows:
+            if row:
+                with file.refusing(rows.line_num):
+                    num_input, num_output = (
+                        require_tokens(name, _cell(row, place, len(header)))
+                        for name, place in zip(COLUMNS, at, strict=True)
+                    )
+                inputs.append(num_input)
+                outputs.append(num_output)
+    except csv.Error as error:
+        raise file.refusal(rows.line_num, error) from error
+    file.require_any(len(inputs))
+    return LengthTable(path.name, np.array(inputs, dtype=np.int64), np.array(outputs, dtype=np.int64))
+
+
+def _cell(row: list[str], place: int, num_columns: int) -> int:
+    if len(row) != num_columns:
+        raise ValueError(f"{len(row)} cells where the header has {num_columns} columns")
+    return int(row[place].strip())

@@ -13,8 +13,7 @@ import numpy as np
 
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.length_table import LengthTable
-from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.lengths import LengthRange, LengthTable
 from neuronserve.server.workload.workload import MAX_REQUESTS, IntArray, Workload
 
 # What is drawn. Numbers follow from the places in this list: add at its end.

@@ -22,7 +22,7 @@ UNUSED = {  # by a server whose clients have asked for nothing yet
 }
 AS_SERVE_DOES = """
 import json, sys
-import neuronserve.server.settings.serve, neuronserve.server.link.handle, neuronserve.server.device.support_log
+import neuronserve.server.settings.serve, neuronserve.server.link.handle, neuronserve.server.device.support
 from neuronserve.server.api.http.deferred import import_fastapi
 import_fastapi()
 import neuronserve.server.api.server, neuronserve.console.mount

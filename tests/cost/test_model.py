@@ -158,7 +158,7 @@ def test_what_was_never_measured_says_so(cost: StepCost, reason: str) -> None:
 def test_an_instance_of_the_users_own_says_so_whatever_was_measured() -> None:
     own = replace(INF2, name="mine", is_user_given=True)
     cost = CostModel.of(LLAMA3_8B, own, 8).decode(8, 4096)
-    assert cost.extrapolated == "figures of mine are from a catalogue file, not from the part that was measured"
+    assert cost.extrapolated == "figures of mine are from a catalogue file, not from the accelerator that was measured"
     assert cost.elapsed_s == model().decode(8, 4096).elapsed_s
 
 

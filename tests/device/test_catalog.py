@@ -10,8 +10,9 @@ import pytest
 
 from neuronserve.server.device import parts
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
-from neuronserve.server.device.parts import CHIPS, GB, GIB, Chip
+from neuronserve.server.device.parts import CHIPS, GB, Chip
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 # Totals of the instance tables in the SDK's *-arch.rst: cores, device memory GiB, bandwidth, bfloat16 TFLOPS.
 PUBLISHED_TOTALS = {
@@ -81,7 +82,7 @@ def test_chips_are_linked_where_there_is_more_than_one(part: Instance) -> None:
 def test_a_larger_size_never_has_less(family: str) -> None:
     sizes = [part for part in INSTANCES if part.name.startswith(family + ".")]
     assert len(sizes) > 1
-    for field in ("num_chips", "vcpus", "host_memory_gib", "network_gbps", "on_demand_usd", "reserved_usd"):
+    for field in ("num_chips", "vcpus", "host_memory_gib", "network_gbps", "on_demand_usd"):
         values = [getattr(part, field) or 0 for part in sizes]
         assert values == sorted(values), field
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from neuronserve.server.device.catalog import INSTANCES, instance, instances, regions
 from neuronserve.server.device.groups import instance_group
-from neuronserve.server.device.parts import GIB
 from neuronserve.server.device.prices import PRICE_BASES
+from neuronserve.server.host.memory import GIB
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "device.md").read_text()
 

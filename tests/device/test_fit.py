@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.device.catalog import INSTANCES, instance
-from neuronserve.server.device.ledger import GIB, MIB
+from neuronserve.server.device.ledger import MIB
 from neuronserve.server.errors import DeviceError, DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params

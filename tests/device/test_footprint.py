@@ -16,21 +16,22 @@ from neuronserve.server.config import LoraConfig
 from neuronserve.server.config.formats import Dtype, KVCacheDtype, Quantization
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.device.core import HostUse, NeuronCore
-from neuronserve.server.device.ledger import GIB, MIB, MemoryLedger
+from neuronserve.server.device.ledger import MIB, MemoryLedger
 from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from neuronserve.server.engine.encode.beside import LayerPool
 from neuronserve.server.engine.load.adapter_slots import AdapterSlots
 from neuronserve.server.engine.load.checkpoint_weights import CheckpointWeights
 from neuronserve.server.engine.load.weights import WeightLoader
 from neuronserve.server.errors import DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import HeadSpec, ModelSpec
 from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.cache_layout import kv_layer_bytes
+from neuronserve.server.placement.core_share import lora_bytes
 from neuronserve.server.placement.fit import require_fit
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from neuronserve.server.placement.host_footprint import HostFootprint, packed_weight_bytes
-from neuronserve.server.placement.lora import lora_bytes
 from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.writer import write_checkpoint

@@ -6,8 +6,8 @@ import pytest
 
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance, instances
 from neuronserve.server.device.groups import GROUP_REASON, GroupLink, instance_group
-from neuronserve.server.device.parts import GIB
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 
 @pytest.mark.parametrize(

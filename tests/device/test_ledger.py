@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.ledger import GIB, MIB, USES, MemoryLedger, Use, account_table
+from neuronserve.server.device.ledger import MIB, USES, MemoryLedger, Use, account_table
 from neuronserve.server.errors import DeviceMemoryError
+from neuronserve.server.host.memory import GIB
 
 CAPACITY = 1000
 CORES = 3

@@ -6,9 +6,10 @@ import pytest
 
 from neuronserve.server.config import RuntimeCores
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
-from neuronserve.server.device.parts import GB, GIB
+from neuronserve.server.device.parts import GB
 from neuronserve.server.device.visible_cores import take_cores, visible_cores
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.host.memory import GIB
 
 all_instances = pytest.mark.parametrize("part", INSTANCES, ids=lambda i: i.name)
 

@@ -17,10 +17,10 @@ from neuronserve.server.device.support import (
     Fact,
     Release,
     Verdict,
+    chip_status,
     facts,
     failures_anywhere,
     last_release,
-    part_status,
     plain_name,
     releases,
     verdict,
@@ -250,7 +250,7 @@ def test_status_by_release() -> None:
     critical = "critical security and bug fixes only"
     assert critical not in "\n".join(map(str, verdict("llama-8b", inf2, 8, "2.30.0").status))
     assert critical in "\n".join(map(str, verdict("llama-8b", inf2, 8, "2.31.0").status))
-    newest, found = part_status("Inferentia2")
+    newest, found = chip_status("Inferentia2")
     assert newest == releases()[-1].sdk
     assert critical in "\n".join(map(str, found))
     assert {fact.kind for fact in found} == {"status", "fails"}

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from neuronserve import COMMAND
-from neuronserve.server.device.parts import GIB
 from neuronserve.server.doctor.findings import Finding, Host, KernelCache, findings, require_healthy
 from neuronserve.server.errors import StartError
 from neuronserve.server.host.cpu_quota import cpu_quota, host_threads
-from neuronserve.server.host.memory import limit_bytes
+from neuronserve.server.host.memory import GIB, limit_bytes
 from tests.api.serving import PATIENCE_S, environment
 
 GOOD = Host(

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.device.address_map import ADDRESSES
 from neuronserve.server.device.layout import round_up
+from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.kernels.attention.items import COUNTER_BYTES
 from neuronserve.server.kernels.isa.jit import Kernel
 from neuronserve.server.kernels.matmul.packing import pack_weights

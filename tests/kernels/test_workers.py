@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neuronserve.server.device.address_map import ADDRESSES
+from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.kernels import executor
 from neuronserve.server.kernels.isa.jit import kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_i64, store_i64

@@ -19,7 +19,7 @@ import transformers
 from neuronserve.server.checkpoint.hub import resolve_model
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.load.loading import load_engine
-from neuronserve.server.text.chat_template import ChatTemplate, Conversation, load_chat_template
+from neuronserve.server.text.chat_template import ChatTemplate, TemplateInput, load_chat_template
 from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
 from tests.parity.real_models import REAL_MODELS, RealModel
 from tests.parity.test_real_models import BLOCK_SIZE, FLOAT32_TOLERANCE, NUM_BLOCKS, answers
@@ -155,4 +155,4 @@ def test_the_chat_template_renders_the_same(pair: Pair) -> None:
     assert source == pair.theirs.chat_template
     if source is not None:
         expected = pair.theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
-        assert ChatTemplate(source, pair.ours.special).render(Conversation(MESSAGES)) == expected
+        assert ChatTemplate(source, pair.ours.special).render(TemplateInput(MESSAGES)) == expected

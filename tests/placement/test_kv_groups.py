@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.config import AttentionSpan
-from neuronserve.server.device.ledger import GIB
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.models.public import known_model

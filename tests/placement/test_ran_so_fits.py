@@ -17,7 +17,8 @@ from neuronserve.planner.plan.options import Buckets, PlanOptions, WeightDtype
 from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.server.device.catalog import INSTANCES
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.ledger import GIB, MIB
+from neuronserve.server.device.ledger import MIB
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import CoreShare, score_bytes

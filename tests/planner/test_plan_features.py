@@ -19,7 +19,7 @@ from neuronserve.server.cost.speculation import Speculation
 from neuronserve.server.cost.work import Runtime, StepWork
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.errors import DeviceError, SettingsError
-from neuronserve.server.placement.lora import core_lora_weights, lora_bytes
+from neuronserve.server.placement.core_share import core_lora_weights, lora_bytes
 
 TUTORIAL = PlanOptions(  # aws-neuron-sdk, trn2-llama3.3-70b-tutorial.rst: one slot, 10,000 tokens in, 1,500 out
     *("llama-3.3-70b", 10_000, 1_500, 0.005),

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from neuronserve.server.errors import CheckpointError, InvalidRequest, SettingsError
-from neuronserve.server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation, load_chat_template
+from neuronserve.server.text.chat_template import ChatTemplate, ChatTemplateError, TemplateInput, load_chat_template
 from neuronserve.server.text.template_process import TemplateProcess
 
 HELLO = [{"role": "user", "content": "hi"}]
 
 
 def render(source: str, messages: list[dict[str, Any]] | None = None, **options: Any) -> str:
-    return ChatTemplate(source, {"bos_token": "<s>"}).render(Conversation(messages or HELLO, **options))
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(TemplateInput(messages or HELLO, **options))
 
 
 def test_blocks_leave_no_white_space() -> None:
@@ -89,9 +89,9 @@ def test_the_process_renders_and_survives_a_refusal(process: list[TemplateProces
     template.start()
     pid = template.pid
     with pytest.raises(InvalidRequest, match="no!") as caught:
-        template.render(Conversation([{"role": "user", "content": "no"}]))
+        template.render(TemplateInput([{"role": "user", "content": "no"}]))
     assert caught.value.param == "messages"
-    assert template.render(Conversation(HELLO)) == "é"
+    assert template.render(TemplateInput(HELLO)) == "é"
     assert pid is not None
     assert template.pid == pid
 
@@ -119,8 +119,8 @@ def test_a_bomb_costs_its_request_a_400_and_nobody_else(
     template = TemplateProcess(source, {}, timeout_s=0.5 if "took more" in complaint else 60.0)
     process.append(template)
     with pytest.raises(InvalidRequest, match=complaint):
-        template.render(Conversation([{"role": "user", "content": "boom"}]))
-    assert template.render(Conversation(HELLO)) == "fine"
+        template.render(TemplateInput([{"role": "user", "content": "boom"}]))
+    assert template.render(TemplateInput(HELLO)) == "fine"
 
 
 @pytest.mark.parametrize(

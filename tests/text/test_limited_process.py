@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from neuronserve.server.host import fork_server
-from neuronserve.server.text.limited_process import Handler, LimitedPool, LimitedProcess, Refusal, Work
-from neuronserve.server.text.memory_limit import LIMITS, MemoryLimit
+from neuronserve.server.text.limited_pool import LimitedPool
+from neuronserve.server.text.limited_process import LIMITS, Handler, LimitedProcess, MemoryLimit, Refusal, Work
 
 MIB = 1 << 20
 LIMIT = 512 * MIB
@@ -61,7 +61,7 @@ def test_a_lower_limit_of_the_address_space_that_was_there_stays() -> None:
     """As `ulimit -v` sets it, or a batch system's queue."""
     lower = f"""
 import resource
-from neuronserve.server.text.memory_limit import limit_own_memory
+from neuronserve.server.text.limited_process import limit_own_memory
 resource.setrlimit(resource.RLIMIT_AS, ({8 << 30}, {8 << 30}))
 limit_own_memory("address_space", {16 << 30})
 assert resource.getrlimit(resource.RLIMIT_AS) == ({8 << 30}, {8 << 30})

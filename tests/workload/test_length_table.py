@@ -10,8 +10,7 @@ from neuronserve.planner.settings.plan import SimulateSettings
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.sources import load_settings
 from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.length_table import read_lengths
-from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.lengths import LengthRange, read_lengths
 from neuronserve.server.workload.synthetic import SyntheticWorkload
 
 HEADER = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n"

@@ -17,7 +17,7 @@ from neuronserve.server.api.wire.completions import Prompts
 from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
 from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.chat_template import RESERVED, Conversation
+from neuronserve.server.text.chat_template import RESERVED, TemplateInput
 
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
 # them than the context has tokens need not be encoded to be refused.
@@ -91,7 +91,7 @@ def template_source(model: ServedModel, chat: ChatInput) -> str | None:
     return chat.chat_template or (model.template.source if model.template else None)
 
 
-def _renderer(model: ServedModel, chat: ChatInput) -> Callable[[Conversation], str]:
+def _renderer(model: ServedModel, chat: ChatInput) -> Callable[[TemplateInput], str]:
     if chat.chat_template:
         if model.templates is None:
             raise InvalidRequest(
@@ -169,7 +169,7 @@ def truncated(prompt: Prompt, body: GenerationRequest, max_model_len: int, num_n
     return replace(prompt, token_ids=ids, text=None)
 
 
-def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool]) -> Conversation:
+def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool]) -> TemplateInput:
     kwargs = {**extra, **(chat.chat_template_kwargs or {})}
     for name in RESERVED & set(kwargs):
         raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
@@ -181,7 +181,7 @@ def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool])
             "continue_final_message and add_generation_prompt exclude each other.", "continue_final_message"
         )
     described = [tool.model_dump(exclude_unset=True) for tool in tools]
-    return Conversation(messages, generates, continues, kwargs, described or None, chat.documents or None)
+    return TemplateInput(messages, generates, continues, kwargs, described or None, chat.documents or None)
 
 
 def _message(message: Message, param: str) -> dict[str, Any]:

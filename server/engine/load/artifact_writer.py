@@ -31,13 +31,13 @@ from neuronserve.server.device.catalog import instance
 from neuronserve.server.device.core import HostUse
 from neuronserve.server.device.hbm import ALIGNMENT, Buffer
 from neuronserve.server.device.layout import round_up
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.engine.load.artifact_weights import CHUNK_BYTES
 from neuronserve.server.engine.load.compile_report import CompileReport, compile_report
 from neuronserve.server.engine.load.model_source import ModelSource, describe_checkpoint, open_model, require_generator
 from neuronserve.server.engine.load.reserve import reserve
 from neuronserve.server.engine.load.weights import OnProgress, WeightLoader
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.kernels.isa.cache import use_cache
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.fit import with_types_of

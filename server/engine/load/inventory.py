@@ -16,8 +16,9 @@ from neuronserve.server.config.formats import Pace, WeightFormat, WeightFormats
 from neuronserve.server.cost.pricer import Pricer
 from neuronserve.server.device.buckets import CompiledShapes
 from neuronserve.server.device.core import HOST_USES, NeuronCore
-from neuronserve.server.device.ledger import GIB, USES, MemoryLedger
+from neuronserve.server.device.ledger import USES, MemoryLedger
 from neuronserve.server.device.visible_cores import core_ranges
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.kernels.dispatch import linear_kernels
 from neuronserve.server.link.messages import CoreMemory, EngineFacts, WeightsIdentity
 from neuronserve.server.models.spec import ModelSpec

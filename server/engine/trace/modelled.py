@@ -17,12 +17,17 @@ from typing import Any
 from neuronserve.server.clock import NS
 from neuronserve.server.cost.model import StepCost
 from neuronserve.server.cost.pricer import GraphRun, StepCharge
-from neuronserve.server.cost.terms import Part
+from neuronserve.server.cost.terms import Component
 
 LANES = ("graphs", "tensor engine", "DMA", "vector and collectives", "launch and host")
 GRAPHS = 0
 GRAPH_EVENTS = len(LANES)  # of one graph: itself and its parts, a lane each
-ORDER: tuple[tuple[Part, int], ...] = (("overhead", 4), ("memory", 2), ("compute", 1), ("activation", 3))  # with lanes
+ORDER: tuple[tuple[Component, int], ...] = (
+    ("overhead", 4),
+    ("memory", 2),
+    ("compute", 1),
+    ("activation", 3),
+)  # with lanes
 
 
 @dataclass(frozen=True, slots=True)

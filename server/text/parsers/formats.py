@@ -13,8 +13,17 @@ from typing import Literal
 
 from neuronserve.server.text.parsers import harmony, json_calls, pythonic, qwen3_coder
 from neuronserve.server.text.parsers.shapes import CallShape, Thinking
-from neuronserve.server.text.parsers.source import Functions, Read, Reader, content
-from neuronserve.server.text.parsers.thinking import read_thinking
+from neuronserve.server.text.parsers.source import (
+    Event,
+    Functions,
+    Read,
+    Reader,
+    Source,
+    blanks,
+    content,
+    literal,
+    until,
+)
 
 ToolParserName = Literal[
     "openai",
@@ -181,3 +190,16 @@ def _calls_reader(row: CallFormat, functions: Functions) -> Read:
 
 def _has(template: str, signs: Signs) -> bool:
     return any(all(text in template for text in sign) for sign in signs)
+
+
+def read_thinking(source: Source, thinking: Thinking, is_open: bool | None, answer: Read) -> Reader[None]:
+    """Reasoning, if there is any, and the answer, which is read by `answer`."""
+    lead = yield from blanks(source)
+    if (yield from literal(source, thinking.opening)) or is_open:
+        yield from until(source, thinking.closing, "reasoning")
+        yield from blanks(source)
+        if thinking.end and (yield from literal(source, (thinking.answer,))):
+            yield from until(source, (thinking.end,), "content")
+    else:
+        yield Event("content", lead)
+    yield from answer(source)

@@ -104,7 +104,7 @@ def test_the_command_prints_it_and_writes_json(
     assert main([*argv, "--additional-config", config]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Graphs for 1 core(s) of inf2.xlarge" in shown
-    assert "beyond all that was measured" in shown
+    assert "outside of the measured range" in shown
     content = json.loads(file.read_text())
     assert {graph["positions"] for graph in content["graphs"] if graph["phase"] == "context encoding"} == {128, 256}
     assert {graph["batch"] for graph in content["graphs"] if graph["phase"] == "token generation"} == {2}

@@ -6,8 +6,8 @@ import gc
 
 import numpy as np
 
-from neuronserve.server.device.address_map import ADDRESSES, AddressMap
 from neuronserve.server.device.core import NeuronCore
+from neuronserve.server.host.address_map import ADDRESSES, AddressMap
 
 
 def name_at(addresses: AddressMap, address: int) -> str | None:

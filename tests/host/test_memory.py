@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.device.ledger import GIB
 from neuronserve.server.errors import DeviceError, HostMemoryError, StartError
 from neuronserve.server.host.memory import (
+    GIB,
     SPARE_BYTES,
     available_bytes,
     host_kv_blocks,
