@@ -13,8 +13,8 @@ from neuronserve.server.clock import NS
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.scheduler.router import Router
 from neuronserve.server.scheduler.decode_run import RunScheduler
+from neuronserve.server.scheduler.router import Router
 from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
 from neuronserve.server.workload.workload import Workload
 

@@ -92,7 +92,8 @@ class EngineDriver:
         if tracer is None:
             loop = EngineLoop(scheduler, runner, clock, queue, queue)
         else:
-            loop = EngineLoop(scheduler, tracer.runner(runner), clock, tracer.inbox(queue), tracer.outbox(queue))
+            loop = EngineLoop(scheduler, tracer.runner(runner), clock, queue, tracer.outbox(queue))
+            tracer.observe(requests)
         queue.commands = [Add(request) for request in requests]
         return list(self._steps(loop, queue, scheduler))
 

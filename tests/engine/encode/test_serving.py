@@ -97,7 +97,7 @@ def test_a_decoder_with_modules_is_served_by_its_last_token(checkpoint: Checkpoi
         raw, states = found.encoder.encode(given, is_raw=True), [found.encoder.states(text) for text in given]
 
     def rows(**params: Any) -> list[np.ndarray]:
-        result = served.runner.execute(plan_of(PoolingParams(**params)))
+        result = served.runner.submit(plan_of(PoolingParams(**params)))()
         return [np.frombuffer(result.rows[str(i)], np.float32) for i in range(4)]
 
     assert np.array_equal(rows(), want)
@@ -125,8 +125,8 @@ def test_states_that_are_not_finite_have_no_row(checkpoint: Checkpoint, tmp_path
         ScheduledSeq(name, ids, 0, (), False, SamplingParams(0), (), 0, pooling=PoolingParams())
         for name, ids in (("good", (2, 10, 3)), ("bad", (2, 77, 3)))
     )
-    result = served.runner.execute(StepPlan(1, (bad, good), (), is_pooled=True))
-    alone = served.runner.execute(StepPlan(2, (good,), (), is_pooled=True))
+    result = served.runner.submit(StepPlan(1, (bad, good), (), is_pooled=True))()
+    alone = served.runner.submit(StepPlan(2, (good,), (), is_pooled=True))()
     assert set(result.rows) == {"good"}
     assert result.rows["good"] == alone.rows["good"]
 
