@@ -23,7 +23,7 @@ from neuronserve.server.kernels.compilation import compile_kernels
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.models.ops import Linear, Vector
 from neuronserve.server.types import SamplingParams, ScheduledSeq
-from tests.engine.conftest import MakeConfig
+from tests.engine.config import engine_config
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 GREEDY = SamplingParams(1, temperature=0.0)
@@ -38,14 +38,25 @@ class Placed:
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory, engine_config: MakeConfig) -> Callable[..., Placed]:
+def load(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Callable[..., Placed]:
     """Load a random model by its name."""
 
     @cache
     def load_it(name: str, tensor_parallel_size: int = 1) -> Placed:
         directory: Path = tmp_path_factory.mktemp("lowering") / name
         write_checkpoint(name, directory, Options())
-        config = engine_config(directory, tensor_parallel_size=tensor_parallel_size, cpu_threads=1)
+        config = engine_config(
+            directory,
+            kernel_cache,
+            tensor_parallel_size=tensor_parallel_size,
+            dtype="float32",
+            max_model_len=64,
+            max_num_seqs=2,
+            max_num_batched_tokens=32,
+            enable_prefix_caching=False,
+            num_blocks_override=8,
+            cpu_threads=1,
+        )
         placed: list[Placement] = []
 
         def keep(placement: Placement, *args: Any, **kwargs: Any) -> Program:

@@ -17,27 +17,22 @@ from neuronserve.server.engine.serving import is_pooling, load_served
 from neuronserve.server.errors import DeviceMemoryError, SettingsError
 from neuronserve.server.types import PoolingParams, SamplingParams, ScheduledSeq, StepPlan
 from tests.encoders import FAMILIES, LONGEST, loaded, random_model, save, write_json
+from tests.engine.config import engine_config
 from tests.engine.encode.test_encoder import texts
 
 CAUSAL, CLASSIFIES = transformers.AutoModelForCausalLM, transformers.AutoModelForSequenceClassification
 
 
 def config_of(directory: Path, kernel_cache: str, **changes: Any) -> EngineConfig:
-    config = EngineConfig(
-        model_path=str(directory),
+    config = engine_config(
+        directory,
+        kernel_cache,
         device="inf2.48xlarge",
-        tensor_parallel_size=1,
         dtype="float32",
         max_model_len=None,
-        max_num_seqs=8,
         max_num_batched_tokens=256,
-        max_num_queued_reqs=64,
         block_size=32,
-        enable_prefix_caching=True,
-        device_memory_utilization=0.9,
         num_blocks_override=None,
-        cpu_threads=2,
-        kernel_cache_dir=kernel_cache,
     )
     return replace(config, **changes)
 

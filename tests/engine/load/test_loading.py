@@ -21,6 +21,7 @@ from neuronserve.server.placement.footprint import Footprint, ServingShape, Step
 from neuronserve.server.placement.host_footprint import HostFootprint
 from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
+from tests.engine.config import engine_config
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -34,23 +35,17 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config_of(checkpoints: Path, pytestconfig: pytest.Config) -> Any:
+def config_of(checkpoints: Path, kernel_cache: str) -> Any:
     def config(shape: str, **changes: Any) -> EngineConfig:
-        base = EngineConfig(
-            model_path=str(checkpoints / shape),
+        base = engine_config(
+            checkpoints / shape,
+            kernel_cache,
             device="inf2.48xlarge",
-            tensor_parallel_size=1,
-            dtype="bfloat16",
             max_model_len=256,
             max_num_seqs=4,
             max_num_batched_tokens=64,
-            max_num_queued_reqs=8,
             block_size=32,
-            enable_prefix_caching=True,
-            device_memory_utilization=0.9,
             num_blocks_override=40,
-            cpu_threads=2,
-            kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
         )
         return dataclasses.replace(base, **changes)
 
