@@ -86,7 +86,7 @@ def bench_latency(call: Call) -> None:
     from neuronserve.server.settings.bench import LatencySettings
 
     settings = call.settings(LatencySettings)
-    from neuronserve.server.bench.latency_report import run_latency
+    from neuronserve.server.bench.speed_report import run_latency
     from neuronserve.server.kernels.isa.target import use_target
 
     use_target(settings.isa)
@@ -98,7 +98,7 @@ def bench_throughput(call: Call) -> None:
     from neuronserve.server.settings.bench import ThroughputSettings
 
     settings = call.settings(ThroughputSettings)
-    from neuronserve.server.bench.throughput_report import run_throughput
+    from neuronserve.server.bench.speed_report import run_throughput
     from neuronserve.server.kernels.isa.target import use_target
 
     use_target(settings.isa)

@@ -13,8 +13,8 @@ from neuronserve.server.clock import NS
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.decode_run import RunScheduler
 from neuronserve.server.scheduler.router import Router
-from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
 from neuronserve.server.workload.workload import Workload
 
@@ -40,9 +40,9 @@ class ScheduledEngine:
         self._takes_arrivals = False  # an arrival could be admitted before the last of these steps
 
     @cached_property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> RunScheduler:
         """Made with the first request: thousands of engines may never have one."""
-        return Scheduler(self._config, KVCacheManager(self._cache))
+        return RunScheduler(self._config, KVCacheManager(self._cache))
 
     def num_tokens_unreported(self, now_ns: int) -> int:
         """Tokens that steps of the run under way have made by `now_ns`, which is before its end."""

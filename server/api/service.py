@@ -36,7 +36,7 @@ from neuronserve.server.config import CacheConfig
 from neuronserve.server.cost.charge_rate import ChargeRate
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
-from neuronserve.server.host.freed_memory import return_freed_memory
+from neuronserve.server.host.memory import return_freed_memory
 from neuronserve.server.link.hub.engines import AnyEngines
 from neuronserve.server.link.messages import EngineInfo
 from neuronserve.server.text.chat_template import load_chat_template

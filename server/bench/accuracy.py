@@ -41,7 +41,7 @@ class FormatAccuracy:
     kl_divergence: float  # mean over positions, in nats
     top1_agreement: float  # share of positions with the same likeliest token
     perplexity: float
-    perplexity_delta: float  # perplexity / that of float32, less 1
+    perplexity_delta: float  # perplexity divided by that of float32, minus 1
 
     def as_json(self) -> dict[str, float | str]:
         return asdict(self)
@@ -65,7 +65,7 @@ class _Sums:
             self._add_rows(logits[rows], reference[rows], window[first + 1 : first + _LOGIT_ROWS + 1])
 
     def _add_rows(self, logits: Logits, reference: Logits, following: Sequence[int]) -> None:
-        """Add neighbouring positions and the tokens that follow them; the last of a window has none."""
+        """Add neighbouring positions and the tokens that follow them; the last position of a window has none."""
         expected, actual = _centered(reference), _centered(logits)
         error = np.square(actual - expected).sum(axis=1)
         norm = np.square(expected).sum(axis=1)
@@ -111,7 +111,7 @@ def nats(logits: npt.NDArray[np.float64], following: Sequence[int]) -> float:
 
 
 class AccuracyBench:
-    """Measures one format after the other. The logits of float32 are kept in files: they may be larger than memory."""
+    """Measures one format after the other. The logits of float32 are kept in files: they may exceed memory."""
 
     def __init__(
         self, config: EngineConfig, texts: list[Window], on_progress: OnProgress, on_window: Callable[[], None]
@@ -148,7 +148,7 @@ class AccuracyBench:
         return sums.result(weights, perplexity)
 
     def _logits(self, weights: MeasuredFormat) -> Iterator[Logits]:
-        """Logits of every window, by an engine of this format."""
+        """Yield the logits of every window, computed by an engine of this format."""
         engine = load_engine(_with_weights(self._config, weights), self._on_progress)
         try:
             for window in self._texts:
@@ -159,7 +159,7 @@ class AccuracyBench:
 
 
 def _with_weights(config: EngineConfig, weights: MeasuredFormat) -> EngineConfig:
-    """Set the format and its dtype: all but float32 compute in bfloat16, with a bfloat16 KV cache."""
+    """Set the format and its dtype: all formats but float32 compute in bfloat16, with a bfloat16 KV cache."""
     dtype: Dtype = "float32" if weights == "float32" else "bfloat16"
     quantization: Quantization | Literal["none"] | None = None
     if weights != "auto":

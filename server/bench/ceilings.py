@@ -19,13 +19,13 @@ from neuronserve.server.kernels.matmul import probe as probes
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.workers import WorkerPool
 
-PROBE_BYTES = 512 << 20  # larger than any cache that one tenant of a shared host can keep
+PROBE_BYTES = 512 << 20  # larger than the cache that one tenant of a shared host gets
 K_TILES = 4  # 16 KiB of operands for the largest block: half of the smallest first-level cache
-RUN_S = 0.02  # of one measurement: long beside a launch, short beside other load of a shared host
+RUN_S = 0.02  # of one measurement: longer than a launch, shorter than bursts of other load on a shared host
 
 
 class BandwidthProbe:
-    """Measures memory-read bandwidth, the ceiling of every decode step. Make one, then `measure` beside the runs."""
+    """Measures memory-read bandwidth, the ceiling of every decode step. Make one, then call `measure` between runs."""
 
     def __init__(self, pool: WorkerPool, num_bytes: int = PROBE_BYTES) -> None:
         self._pool, self._num_bytes = pool, num_bytes
@@ -66,13 +66,13 @@ _FLOAT32: dict[Isa, ProductUnit] = {
     "neon-dot": ProductUnit("float32 neon", probes.products_f32_narrow, probes.NARROW, 2),
     "portable": ProductUnit("float32 portable", probes.products_f32_narrow, probes.NARROW, 2),
 }
-_BFLOAT16: dict[Isa, ProductUnit] = {  # as float32 where there is no unit of its own
+_BFLOAT16: dict[Isa, ProductUnit] = {  # float32's unit on hosts without one for bfloat16
     "amx": ProductUnit("bfloat16 amx", probes.products_bf16_amx, probes.TILES, 4),
     "avx512-bf16": ProductUnit("bfloat16 avx512-bf16", probes.products_bf16_avx512_bf16, probes.WIDE, 4),
     "neon-i8mm": ProductUnit("bfloat16 neon-i8mm", probes.products_bf16_neon_i8mm, probes.PAIRED, 4),
     **_FLOAT32,
 }
-_INT8: dict[Isa, ProductUnit] = {  # as int16 where int8 products need it to be exact
+_INT8: dict[Isa, ProductUnit] = {  # int16 products on hosts whose int8 products are not exact
     "amx": ProductUnit("int8 amx", probes.products_i8_amx, probes.TILES, 8),
     "avx512-vnni": ProductUnit("int8 avx512-vnni", probes.products_i8_avx512_vnni, probes.WIDE, 8),
     "avx512": ProductUnit("int16 avx512", probes.products_i16_avx512, probes.WIDE, 4),
@@ -88,7 +88,7 @@ _GROUPED = {**_INT8, "avx2": ProductUnit("int8 avx2", probes.products_u8_avx2, p
 def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
     """Return the unit that computes matrices of this format.
 
-    A format that only stores weights uses the unit of bfloat16 where its kernels widen to that, else that of float32.
+    A storage-only format uses the unit of bfloat16 if its kernels widen to bfloat16, else that of float32.
     Raises DeviceError when the host lacks `isa`.
     """
     chosen = linear_kernels(weights, isa).isa
@@ -100,7 +100,7 @@ def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
 
 
 class ProductProbe:
-    """Measures matrix products. Make one, then `measure` beside the runs."""
+    """Measures matrix products. Make one, then call `measure` between runs."""
 
     def __init__(self, pool: WorkerPool, unit: ProductUnit, k_tiles: int = K_TILES) -> None:
         self._pool, self.unit = pool, unit
@@ -112,7 +112,7 @@ class ProductProbe:
         self._rounds = max(1, int(RUN_S / min(self.seconds(64) / 64 for _ in range(5))))
 
     def seconds(self, rounds: int) -> float:
-        """Time of `rounds` rounds on every thread at once."""
+        """Seconds of `rounds` rounds on every thread at once."""
         program = Program("product probe", self.memory)
         program.add("products", self.unit.kernel, [self._operands._replace(rounds=rounds)])
         _ = program.address  # compiled before the clock starts

@@ -1,7 +1,7 @@
-"""Long contexts without their prefill: a run begins behind tokens whose keys and values are in the KV cache already.
+"""Long contexts without their prefill: a run begins with a context whose keys and values are in the KV cache already.
 
-The scheduler finds them as it finds any cached prefix, and kernels read them through the same block tables. One prompt
-is computed; its blocks, copied, are the rest of the contexts: keys and values of a model, at the positions of others.
+The scheduler finds it as it finds any cached prefix, and kernels read it through the same block tables. One prompt is
+computed; copies of its blocks fill the rest of the contexts, so keys and values are real but at wrong positions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from neuronserve.server.types import Request
 
 
 def require_whole_blocks(context_len: int, block_size: int) -> None:
-    """Raise SettingsError for a context that a prefix cache would not find to its end."""
+    """Raise SettingsError for a context that ends within a block, where a prefix cache finds nothing."""
     if context_len % block_size:
         raise SettingsError(f"context_len is {context_len}: it must be whole blocks of {block_size} tokens")
 
 
 def hold_contexts(cache: KVCacheManager, requests: Sequence[Request], context_len: int) -> int:
-    """Name the first `context_len` tokens of each prompt as computed; returns the highest block that one is in.
+    """Mark the first `context_len` tokens of each prompt as computed; return the highest block that holds one.
 
-    Raises SettingsError when the cache does not hold them all at once.
+    Raises SettingsError when the cache cannot hold all contexts at once.
     """
     held = [_hold(cache, request, context_len) for request in requests]
     highest = max(block for blocks in held for block in chain(*blocks.tables))
@@ -35,7 +35,7 @@ def hold_contexts(cache: KVCacheManager, requests: Sequence[Request], context_le
 
 
 def _hold(cache: KVCacheManager, request: Request, context_len: int) -> SequenceBlocks:
-    """As a prompt takes its blocks, chunk by chunk."""
+    """Allocate the blocks of one context, chunk by chunk, as a prompt does."""
     blocks, tokens = cache.open(request.cache_salt, request.lora), request.prompt_token_ids
     step = cache.config.max_chunk
     for start in range(0, context_len, step):
@@ -49,7 +49,7 @@ def _hold(cache: KVCacheManager, request: Request, context_len: int) -> Sequence
 
 
 def fill_blocks(engine: LoadedEngine, num_filled: int, highest: int) -> int:
-    """Fill blocks up to `highest` with copies of the first `num_filled`; returns how many are filled then."""
+    """Fill blocks up to `highest` with copies of the first `num_filled`; return how many are filled then."""
     first = NULL_BLOCK + 1
     while num_filled < highest:
         count = min(num_filled, highest - num_filled)

@@ -1,7 +1,7 @@
-"""Drives a loaded engine step by step with the real scheduler, cache and kernels, without HTTP.
+"""Driver of a loaded engine: real scheduler, cache and kernels, step by step, without HTTP.
 
-Requests have random distinct prompts, and all arrive at once; what is before a prompt is found in the cache (depth.py).
-Those of an engine with adapters take them in turn.
+Requests have random distinct prompts and all arrive at once; a context before the prompt is cached (depth.py). With
+adapters, requests use them in turn.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class StepTime:
 
     wall_s: float
     kernel_s: float
-    sampling_s: float  # kernel and host time of the sampler, part of both above
+    sampling_s: float  # kernel and host time of the sampler, included in both above
     num_prefill_tokens: int
     num_decode_tokens: int
 
 
 class _Queue:
-    """Inbox and outbox of a loop that the bench itself turns."""
+    """Inbox and outbox of a loop whose steps the driver makes."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -53,12 +53,12 @@ class _Queue:
 
 
 class EngineDriver:
-    """Runs shapes on one engine, each from an empty cache; `on_tokens` gets the number of tokens of each step."""
+    """Runs shapes on one engine, each from an empty cache; `on_tokens` receives the number of tokens of each step."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
         self._engine, self._on_tokens = engine, on_tokens
         self._random = random.Random(seed)
-        self._num_filled = 0  # blocks that hold keys and values, from the first on
+        self._num_filled = 0  # blocks that hold keys and values, counted from the first
 
     def require_room(self, shape: BatchShape) -> None:
         """Raise SettingsError when the shape cannot fit."""
@@ -73,7 +73,7 @@ class EngineDriver:
     def run(self, shape: BatchShape, num_sequences: int | None = None, tracer: Tracer | None = None) -> list[StepTime]:
         """Run `num_sequences` sequences (default: one batch), at most `batch_size` of them at once.
 
-        `tracer`, if given, records the run. Raises SettingsError when the cache does not hold the contexts.
+        `tracer`, if given, records the run. Raises SettingsError when the cache cannot hold the contexts.
         """
         count = num_sequences or shape.batch_size
         config = self._engine.scheduler
@@ -92,7 +92,8 @@ class EngineDriver:
         if tracer is None:
             loop = EngineLoop(scheduler, runner, clock, queue, queue)
         else:
-            loop = EngineLoop(scheduler, tracer.runner(runner), clock, tracer.inbox(queue), tracer.outbox(queue))
+            loop = EngineLoop(scheduler, tracer.runner(runner), clock, queue, tracer.outbox(queue))
+            tracer.observe(requests)
         queue.commands = [Add(request) for request in requests]
         return list(self._steps(loop, queue, scheduler))
 

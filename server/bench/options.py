@@ -8,7 +8,7 @@ from typing import Literal
 
 from neuronserve.server.config.formats import WeightFormat
 
-MeasuredFormat = WeightFormat | Literal["auto"]  # auto: as the files are
+MeasuredFormat = WeightFormat | Literal["auto"]  # auto: the format of the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Drawing:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    grammar: str = ""  # that the output follows, as a request's sampling has it
+    grammar: str = ""  # that the output must follow, in the form of SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,24 @@ class BatchShape:
 
     @property
     def total_len(self) -> int:
-        """Tokens of a sequence at its end."""
+        """Tokens of a finished sequence."""
         return self.context_len + self.input_len + self.output_len
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyOptions:
-    """Number of measurements, and the files of results."""
+    """Number of measurements, and the files for results."""
 
     num_iters: int
     seed: int
     json_file: Path | None
-    trace_file: Path | None = None  # of one more run of the first batch
+    trace_file: Path | None = None  # records one more run of the first shape
     trace_max_events: int = 500_000
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputOptions:
-    """Number of sequences (None: one batch) and of measurements, and the file of results."""
+    """Number of sequences (None: one batch) and of measurements, and the file for results."""
 
     num_prompts: int | None
     num_iters: int
@@ -61,7 +61,7 @@ class ThroughputOptions:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyOptions:
-    """Text, number of tokens of it, and the formats to compare with float32."""
+    """Text, number of its tokens to use, and the formats to compare with float32."""
 
     text_file: Path
     num_tokens: int

@@ -1,4 +1,4 @@
-"""Text windows to measure a model on: documents of a file, cut into sequences of tokens."""
+"""Text windows to measure a model on: the documents of a file, cut into sequences of tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _text(path: Path, number: int, line: str) -> str:
 
 
 def windows(tokenizer: Tokenizer, documents: list[str], num_tokens: int, window_len: int) -> list[Window]:
-    """The first `num_tokens` tokens, in sequences of at most `window_len` that never span two documents.
+    """Return the first `num_tokens` tokens, in sequences of at most `window_len` that never span two documents.
 
     Raises SettingsError when there are fewer.
     """

@@ -1,4 +1,4 @@
-"""Work of a step at least: the bytes of weights and cache it reads and the operations of its matrices."""
+"""Least work of a step: the bytes of weights and cache that it reads, and the operations of its matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neuronserve.server.placement.shard import ShardSpec
 
 
 def chosen_share(model: ModelSpec, num_tokens: int) -> float:
-    """Share of a layer's experts that `num_tokens` tokens go to: of one exactly, of several if all are as likely."""
+    """Share of a layer's experts that `num_tokens` tokens use, if all experts are equally likely."""
     experts = model.experts
     return 1.0 if experts is None else 1 - (1 - experts.per_token / experts.count) ** num_tokens
 
@@ -17,7 +17,7 @@ def chosen_share(model: ModelSpec, num_tokens: int) -> float:
 def weight_bytes_per_step(engine: LoadedEngine, batch: int) -> float:
     """Bytes of packed weights that a decode step of `batch` tokens reads, over all cores.
 
-    An untied embedding is left out, and so are experts that no token goes to.
+    An untied embedding and experts without a token are left out.
     """
     layers, head = _matrices(engine)
     read = sum(_share(engine.spec, m, batch) * m.num_bytes(engine.formats) for m in [*layers, head])
@@ -28,12 +28,12 @@ def cache_bytes_per_step(engine: LoadedEngine, batch: int, num_tokens: int) -> i
     """Bytes of keys and values that a decode step of `batch` sequences of `num_tokens` tokens reads, over all cores."""
     model, cache, kv = engine.spec, engine.cache, engine.kv
     seen = sum(num_tokens - layer.mixer.span.num_behind(num_tokens - 1) for layer in model.layers)
-    slots = cache.num_blocks * cache.block_size  # tokens of which a core has K and V of one layer
+    slots = cache.num_blocks * cache.block_size  # tokens whose K and V of one layer a core holds
     return batch * len(kv.shards) * seen * 2 * kv.tensor_bytes // slots
 
 
 def _share(model: ModelSpec, matrix: PackedShape, num_tokens: int) -> float:
-    """Share of what one of a layer's matrices is read, on average."""
+    """Share of a layer's matrices of this kind that is read, on average."""
     return chosen_share(model, num_tokens) if matrix.linear.is_of_expert else 1.0
 
 
@@ -48,7 +48,7 @@ def prefill_operations(engine: LoadedEngine, num_tokens: int, num_samples: int) 
 
 
 def _matrices(engine: LoadedEngine) -> tuple[list[PackedShape], PackedShape]:
-    """The layers', and the output layer."""
+    """Return the matrices of the layers, and the output layer."""
     shard = ShardSpec.of(engine.spec, engine.info.tensor_parallel_size)
     *layers, head = packed_shapes(engine.spec, shard)
     return layers, head

@@ -1,4 +1,4 @@
-"""`neuronserve doctor`: what a server would meet on this host, what makes it slow, and what to do about it."""
+"""`neuronserve doctor`: the facts of this host that matter to a server, what makes it slow, and what to do about it."""
 
 from __future__ import annotations
 

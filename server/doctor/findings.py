@@ -1,4 +1,4 @@
-"""What is found out about a host, and what to do about it. Pure: facts go in, findings come out."""
+"""Findings about a host, and advice. Pure: facts go in, findings come out."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Literal
 from neuronserve.server.errors import StartError
 from neuronserve.server.host.memory import GIB
 
-Level = Literal["ok", "slow", "fail"]  # slow: it serves, and could do so faster; fail: it would not serve
+Level = Literal["ok", "slow", "fail"]  # slow: a server runs and could be faster; fail: it would not start
 WITHOUT_DOT_PRODUCTS = frozenset({"avx512", "avx2", "portable"})  # of int8
 ARM = frozenset({"aarch64", "arm64"})  # as Linux and macOS call it
-LEAST_MEMORY = 3 * GIB // 2  # what the built-in model takes, with the processes around it
+LEAST_MEMORY = 3 * GIB // 2  # of the built-in model and the server's processes
 FEW_CONNECTIONS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One subject, what is the case, and what would be better; no advice where all is well."""
+    """A fact about one subject, and advice unless all is well."""
 
     subject: str
     level: Level
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class KernelCache:
-    """The directory of compiled kernels, for the kernels of this very version."""
+    """Directory of compiled kernels, and the kernels of this version in it."""
 
     path: str
     num_kernels: int
@@ -37,25 +37,25 @@ class KernelCache:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What was found out. Bytes, CPUs, open files."""
+    """Facts about a host."""
 
     machine: str  # such as x86_64
     cpu: str  # the processor's own name
     isa: str  # instruction set that kernels are compiled for
-    better: Mapping[str, tuple[str, ...]]  # instruction sets beyond it, and what the CPU lacks for each
-    paths: Mapping[str, str]  # format of weights to the instruction set of its products
+    better: Mapping[str, tuple[str, ...]]  # better instruction sets, and the features that the CPU lacks for each
+    paths: Mapping[str, str]  # by format of weights: the instruction set of its products
     num_cpus: int  # that this process may run on
-    cpu_quota: float | None  # CPUs' worth of time of the control group
+    cpu_quota: float | None  # CPU seconds a second that the control group allows
     threads: int  # that a server would run
     load: float  # processes that ran or waited in the last minute
     available_bytes: int
     memory_limit: int | None  # of the control group
-    huge_pages: str  # the kernel's setting: always, madvise, never; empty where there is none
+    huge_pages: str  # the kernel's setting: always, madvise or never; empty when there is none
     max_files: int
     connections: int | str  # that a server could hold, or why it cannot serve
     address: str  # that a server would listen on
     port_problem: str | None
-    versions: Mapping[str, str | None]  # of what the server needs; None: it is not installed
+    versions: Mapping[str, str | None]  # by package; None: it is not installed
     cache: KernelCache
 
     def as_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Host:
 
 
 def findings(host: Host) -> Sequence[Finding]:
-    """Everything that can be said of the host, in the order of a start."""
+    """Return the findings about a host, in the order of a start."""
     return (
         *_cpu(host),
         *_threads(host),
@@ -76,7 +76,7 @@ def findings(host: Host) -> Sequence[Finding]:
 
 
 def require_healthy(found: Sequence[Finding]) -> None:
-    """Raise StartError when one of them keeps a server from starting."""
+    """Raise StartError when a finding keeps a server from starting."""
     if failed := [each.subject for each in found if each.level == "fail"]:
         error = StartError(f"a server would not start here: {', '.join(failed)}")
         error.exit_code = 1
@@ -114,7 +114,7 @@ def _threads(host: Host) -> Iterator[Finding]:
     elif host.cpu_quota == host.threads:
         yield Finding("threads", "ok", f"{fact}, by a quota of {host.cpu_quota:g}")
     else:
-        stall = f"{fact}, by a quota of {host.cpu_quota:g}: they stand still for a part of each period"
+        stall = f"{fact}, by a quota of {host.cpu_quota:g}: they stand still at the end of each period"
         yield Finding("threads", "slow", stall, "give the control group (limits.cpu of a pod) whole CPUs")
     if host.load > host.num_cpus:
         fact = f"{host.load:.1f} processes run or wait for {host.num_cpus} CPU(s)"
@@ -132,8 +132,8 @@ def _memory(host: Host) -> Iterator[Finding]:
     else:
         yield Finding("memory", "ok", fact)
     if host.huge_pages == "never":
-        what = "weights lie on pages of 4 KiB: reading them misses the TLB"
-        yield Finding("huge pages", "slow", what, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
+        fact = "weights lie on pages of 4 KiB: reading them misses the TLB"
+        yield Finding("huge pages", "slow", fact, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
     elif host.huge_pages:
         yield Finding("huge pages", "ok", host.huge_pages)
 

@@ -1,4 +1,4 @@
-"""Facts of this host, as a server that starts now would meet them."""
+"""Facts about this host, as a server that starts now would find them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from neuronserve.server import __version__
 from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
 from neuronserve.server.doctor.findings import Host, KernelCache
 from neuronserve.server.errors import StartError
-from neuronserve.server.host import memory as host
-from neuronserve.server.host import open_files
 from neuronserve.server.host.affinity import allowed_cpus
 from neuronserve.server.host.cpu_quota import cpu_quota, host_threads
 from neuronserve.server.host.isa import TARGETS
+from neuronserve.server.host.memory import available_bytes, limit_bytes
+from neuronserve.server.host.open_files import max_connections, raise_open_files
 from neuronserve.server.kernels.dispatch import host_isas, linear_kernels
 from neuronserve.server.kernels.isa import target
 from neuronserve.server.kernels.isa.cache import PREBUILT, source_hash
@@ -29,13 +29,13 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def this_host(address: str, port: int, kernel_cache: str) -> Host:
-    """The host, for a server that would listen on `address` and `port` and keep kernels in `kernel_cache`."""
+    """Return the facts for a server that would listen on `address` and `port` and keep kernels in `kernel_cache`."""
     features, isa = target.host_features(), host_isas()[0]
     beyond = [each for each in TARGETS if each.lacks(features)]
     connections: int | str
-    open_files.raise_open_files()
+    raise_open_files()
     try:
-        connections = open_files.max_connections(1)
+        connections = max_connections(1)
     except StartError as error:
         connections = str(error)
     return Host(
@@ -48,8 +48,8 @@ def this_host(address: str, port: int, kernel_cache: str) -> Host:
         cpu_quota=cpu_quota(),
         threads=host_threads(),
         load=os.getloadavg()[0],
-        available_bytes=host.available_bytes(),
-        memory_limit=host.limit_bytes(),
+        available_bytes=available_bytes(),
+        memory_limit=limit_bytes(),
         huge_pages=_huge_pages(),
         max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         connections=connections,
@@ -69,7 +69,7 @@ def _cpu_name() -> str:
 
 
 def _huge_pages() -> str:
-    """The word in brackets; empty where the kernel has none."""
+    """Return the kernel's setting, the word in brackets; empty when there is none."""
     try:
         found = re.search(r"\[(\w+)\]", HUGE_PAGES.read_text())
     except OSError:
@@ -87,7 +87,7 @@ def _port_problem(address: str, port: int) -> str | None:
 
 
 def _versions() -> dict[str, str | None]:
-    """Of Python, of ourselves, and of every package that is required without an extra."""
+    """Versions of Python, of this package, and of every package that it requires without an extra."""
     try:
         required = importlib.metadata.requires("neuronserve") or []
     except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
@@ -104,7 +104,7 @@ def _version(name: str) -> str | None:
 
 
 def _cache(directory: Path) -> KernelCache:
-    """A new directory begins with what the package was installed with."""
+    """Count the kernels in a directory; a new one begins with the kernels that were installed with the package."""
     path = directory / source_hash()
     kernels = path if path.is_dir() else PREBUILT / path.name
     above = next(each for each in (path, *path.parents) if each.exists())

@@ -1,7 +1,7 @@
-"""The adapters that an engine has loaded, and the commands of the API that load and unload them.
+"""The LoRA adapters of an engine, and the commands that load and unload them while steps go on.
 
-An adapter is known by the digest of its files. One that was loaded twice leaves its slot when it was unloaded twice.
-Requests are no concern here: the API unloads an adapter when none of its requests is open (api/adapters.py).
+An adapter is named by the digest of its files. One that was loaded twice leaves its slot when it was unloaded twice.
+The API unloads an adapter only when none of its requests is open (api/adapters.py).
 """
 
 from __future__ import annotations
@@ -9,39 +9,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
 from neuronserve.server.checkpoint.lora_adapter import LoraAdapter
 from neuronserve.server.config import LoraConfig
+from neuronserve.server.engine.inbox import POLL_S, Handlers
 from neuronserve.server.engine.load.adapter_slots import AdapterSlots
 from neuronserve.server.errors import AdapterSlotsFull, NeuronserveError
-from neuronserve.server.link.messages import (
-    Abort,
-    AdapterCommand,
-    AdapterReply,
-    Add,
-    Instruction,
-    LoadAdapter,
-    LoadedAdapter,
-    Order,
-    UnloadAdapter,
-)
-
-POLL_S = 0.002  # between two looks at whether an adapter is loaded, when there is nothing else to do
+from neuronserve.server.link.messages import AdapterCommand, AdapterReply, LoadAdapter, LoadedAdapter, UnloadAdapter
+from neuronserve.server.types import Request
 
 
 class Adapters(Protocol):
-    """What carries out commands."""
+    """Adapters that commands load and unload."""
 
     def load(self, path: str) -> tuple[str, int]:
-        """Load the adapter in a directory; its digest and rank. Raises NeuronserveError."""
+        """Load the adapter in a directory; return its digest and rank. Raises NeuronserveError."""
 
     def unload(self, digest: str) -> None:
-        """Forget it, once for each time that it was loaded."""
+        """Undo one load; the adapter leaves with the last."""
 
     def has(self, digest: str) -> bool:
-        """Whether it is loaded."""
+        """Return whether the adapter is loaded."""
 
 
 class AdapterBank:
@@ -53,7 +44,7 @@ class AdapterBank:
         self._loads: dict[str, int] = {}  # how often each was loaded
 
     def load(self, path: str) -> tuple[str, int]:
-        """Raises CheckpointError, and AdapterSlotsFull when no slot is free."""
+        """Load an adapter. Raises CheckpointError, and AdapterSlotsFull when no slot is free."""
         adapter = LoraAdapter(Path(path), self.memory.linears, self._max_rank)
         digest = adapter.digest
         if digest not in self.slots:
@@ -66,7 +57,7 @@ class AdapterBank:
         return digest, adapter.rank
 
     def load_all(self, lora: LoraConfig, on_progress: Callable[[str], None]) -> tuple[LoadedAdapter, ...]:
-        """Load those that are there from the start. Raises CheckpointError or AdapterSlotsFull."""
+        """Load the adapters that the settings name. Raises CheckpointError or AdapterSlotsFull."""
         loaded = []
         for module in lora.modules:
             digest, rank = self.load(module.path)
@@ -84,50 +75,32 @@ class AdapterBank:
             self.memory.clear(self.slots.pop(digest))
 
 
-class Inputs(Protocol):
-    """Where all that the API sends comes from."""
+class AdapterCommands:
+    """Handler of adapter commands: one thread carries them out in their order, and each gets one reply."""
 
-    def drain(self, timeout_s: float) -> list[Order]:
-        """All that has come, oldest first; waits up to `timeout_s` seconds for the first."""
-
-
-class AdapterInputs:
-    """Inputs without the commands about adapters, which a thread carries out in their order while steps go on.
-
-    A request whose adapter is still being loaded waits for it.
-    """
-
-    def __init__(self, inputs: Inputs, adapters: Adapters | None, reply: Callable[[AdapterReply], None]) -> None:
-        """`adapters` None: commands are refused."""
-        self._inputs, self._adapters, self._reply = inputs, adapters, reply
+    def __init__(self, adapters: Adapters | None, reply: Callable[[AdapterReply], None]) -> None:
+        """Refuse every command when `adapters` is None."""
+        self._adapters, self._reply = adapters, reply
         self._pending: deque[Future[AdapterReply]] = deque()
         self._thread = ThreadPoolExecutor(1, "adapters")
-        self._held: list[Instruction] = []  # requests that wait, and their ends
 
-    def drain(self, timeout_s: float) -> list[Instruction]:
-        """As of `inputs`; may return nothing before `timeout_s` has passed."""
-        others: list[Instruction] = []
-        for command in self._inputs.drain(min(timeout_s, POLL_S) if self._pending else timeout_s):
-            if isinstance(command, AdapterCommand):
-                self._pending.append(self._thread.submit(self._carry_out, command))
-            else:
-                (self._held if self._waits(command) else others).append(command)
+    @property
+    def handlers(self) -> Handlers:
+        return {LoadAdapter: self._begin, UnloadAdapter: self._begin}
+
+    def poll(self) -> float:
+        """Send the replies that are ready."""
         while self._pending and self._pending[0].done():
             self._reply(self._pending.popleft().result())
-        if not self._pending:
-            others, self._held = self._held + others, []
-        return others
+        return POLL_S if self._pending else inf
 
-    def _waits(self, command: Instruction) -> bool:
-        """Whether it is a request whose adapter may be on its way, or the end of one that waits."""
-        match command:
-            case Add(request):
-                is_known = not request.lora or self._adapters is None or self._adapters.has(request.lora)
-                return bool(self._pending) and not is_known
-            case Abort(request_id):
-                return any(isinstance(held, Add) and held.request.request_id == request_id for held in self._held)
-            case _:
-                return False
+    def hold(self, request: Request) -> float:
+        """Hold a request whose adapter may be the one that is being loaded."""
+        is_known = not request.lora or self._adapters is None or self._adapters.has(request.lora)
+        return POLL_S if self._pending and not is_known else 0.0
+
+    def _begin(self, command: AdapterCommand) -> None:
+        self._pending.append(self._thread.submit(self._carry_out, command))
 
     def _carry_out(self, command: AdapterCommand) -> AdapterReply:
         if self._adapters is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neuronserve.server.engine.load.weights import PackedMatrix
-from neuronserve.server.engine.operands import Inputs, Operands, Placement, addresses_of
+from neuronserve.server.engine.operands import Operands, PanelAddresses, Placement, addresses_of
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.kernels.dispatch import ExpertKernels, LinearKernels, linear_kernels
 from neuronserve.server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
@@ -51,7 +51,7 @@ class ExpertLowering:
             raise DeviceError(f"{self._label} are in {' and '.join(formats)}: all of a layer must be in one format")
         return linear_kernels(formats[0], self._at.isa)
 
-    def route(self, inputs: Inputs) -> None:
+    def route(self, inputs: PanelAddresses) -> None:
         """Router, which reads `inputs`, choices, and their order."""
         op, buffers = self._op, self._buffers
         matrix, outputs = self._at.weights.matrix(op.router), [buffers.logits.address] * self._num_cores
@@ -126,7 +126,7 @@ class ExpertLowering:
         return addresses_of(self._buffers.activated_scales)
 
     def _grouped(
-        self, matrices: Sequence[PackedMatrix], inputs: Inputs, outputs: Sequence[int], ldc: int
+        self, matrices: Sequence[PackedMatrix], inputs: PanelAddresses, outputs: Sequence[int], ldc: int
     ) -> list[MatmulOperands]:
         """One record for each expert, for each core that has a part of all; each expert's on its own core otherwise."""
         records = [self._operands.matmul(matrix, inputs, outputs, ldc) for matrix in matrices]

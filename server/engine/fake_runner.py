@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronserve.server.config import AttentionSpan, CacheConfig
+from neuronserve.server.engine.loop import Pending
 from neuronserve.server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _MASK = (1 << 64) - 1
@@ -75,6 +76,10 @@ class FakeRunner:
         self._block_size, self._groups = cache.block_size, cache.groups
         self._vocab_size = vocab_size
         self._slots: list[int | None] = [None] * (cache.num_blocks * cache.block_size)
+
+    def submit(self, plan: StepPlan) -> Pending:
+        result = self.execute(plan)
+        return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
         for seq in plan.seqs:

@@ -1,57 +1,42 @@
-"""What an engine does between two steps for observers and for its host; the loop knows nothing of it."""
+"""Work that an engine does between two steps for observers and for its host."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
+import numpy as np
+
+from neuronserve.server.engine.inbox import Grammars
 from neuronserve.server.host.memory import GIB
+from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Housekeeping, Input, Order
+from neuronserve.server.link.messages import BlockMap
 
 log = logging.getLogger("neuronserve.engine")
 
 
-class Inputs(Protocol):
-    """Where all that the API sends comes from."""
-
-    def drain(self, timeout_s: float) -> list[Input]:
-        """All that has come, oldest first; waits up to `timeout_s` seconds for the first."""
-
-
-class Forgetful(Protocol):
-    """A cache of what can be made again."""
-
-    def forget(self) -> None:
-        """Drop what nobody waits for."""
-
-
-class HousekeepingInputs:
-    """Inputs without the commands of housekeeping, which are done before the others are carried out."""
-
-    def __init__(self, inputs: Inputs, work: Mapping[type[Housekeeping], Callable[[], None]]) -> None:
-        self._inputs, self._work = inputs, work
-
-    def drain(self, timeout_s: float) -> list[Order]:
-        """As of `inputs`; may return nothing before `timeout_s` has passed."""
-        orders: list[Order] = []
-        for command in self._inputs.drain(timeout_s):
-            if isinstance(command, Housekeeping):
-                self._work[type(command)]()
-            else:
-                orders.append(command)
-        return orders
+def block_map(pool: BlockPool, tables: Mapping[str, Sequence[int]]) -> BlockMap:
+    """Return the owner of each block of `pool`; `tables` are the blocks of each running request."""
+    owners = np.full(pool.num_blocks, BlockMap.FREE, np.int32)
+    owners[list(pool.cached.values())] = BlockMap.CACHED
+    for i, ids in enumerate(tables.values()):
+        owners[list(ids)] = BlockMap.FIRST_OWNER + i
+    owners[np.asarray(pool.ref_counts) > 1] = BlockMap.SHARED
+    owners = owners[NULL_BLOCK + 1 :]
+    begins = np.flatnonzero(np.diff(owners, prepend=-1))
+    lengths = np.diff(begins, append=len(owners))
+    return BlockMap(list(zip(lengths.tolist(), owners[begins].tolist(), strict=True)), list(tables))
 
 
 def release_memory(
-    cache: KVCacheManager | None, give_back: Callable[[Sequence[int]], int] | None, grammars: Forgetful | None
+    cache: KVCacheManager | None, give_back: Callable[[Sequence[int]], int] | None, grammars: Grammars | None
 ) -> None:
     """Forget cached prefixes and grammars, and return the pages of all free blocks to the host."""
     if cache is not None:
         cache.reset_prefix_cache()
         if give_back is not None:
             num_bytes = give_back(list(cache.pool.free_blocks()))
-            log.info("%.2f GiB of free blocks are the host's again", num_bytes / GIB)
+            log.info("returned %.2f GiB of free KV blocks to the host", num_bytes / GIB)
     if grammars is not None:
         grammars.forget()

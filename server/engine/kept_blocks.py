@@ -1,14 +1,15 @@
 """Copies of whole KV blocks in memory that outlives the engine, so that its successor need not compute them again.
 
-A block is copied when it is named, between two steps, and found by its name, which covers the tokens, salt and adapter
-that it was computed from. Each copy has a seal: whose it is, its name and a checksum of its bytes. What has no whole
-seal of the same model and configuration is nothing.
+A block is copied when it is named, between two steps. It is found by its name, which covers the tokens, salt and
+adapter that it was computed from. Each copy has a seal: model and configuration, its name and a checksum of its bytes.
+A copy without a whole seal of the same model and configuration is ignored.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
@@ -23,12 +24,12 @@ from neuronserve.server.engine.buffers import most_kept
 from neuronserve.server.host.shared_file import SharedFile
 from neuronserve.server.kv_cache.blocks import BlockPool
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Add, EngineInfo, Instruction
+from neuronserve.server.link.messages import EngineInfo
 from neuronserve.server.types import Request
 
 _SEAL: Final = struct.Struct("=16s40pQ")  # model and configuration; name; checksum
 log = logging.getLogger("neuronserve.engine")
-_LOOKS = 8  # at copies that might be given up for a new one
+_LOOKS = 8  # oldest copies that are considered for eviction
 
 
 class BlockBytes(Protocol):
@@ -37,16 +38,16 @@ class BlockBytes(Protocol):
     num_bytes: int  # of a block on all cores; a multiple of 8
 
     def read(self, block: int) -> npt.NDArray[np.uint8]:
-        """A block's bytes, in memory that the next call may use again."""
+        """Return a block's bytes, in memory that the next call may use again."""
         ...
 
     def write(self, block: int, content: npt.NDArray[np.uint8]) -> None:
-        """Let a block have these bytes."""
+        """Overwrite a block with these bytes."""
         ...
 
 
 def model_files(path: str) -> tuple[tuple[str, int, int, int], ...]:
-    """Name, size, time and number of each file of a model, which are others when it is another one."""
+    """Name, size, time and inode of each file of a model; they differ when the model does."""
     found = Path(path)
     files = sorted(found.rglob("*")) if found.is_dir() else [found] if found.exists() else []
     stats = ((str(file), file.stat()) for file in files if file.is_file())
@@ -60,17 +61,19 @@ def kept_blocks(
     info: EngineInfo,
     files: tuple[tuple[str, int, int, int], ...],
 ) -> KeptBlocks | None:
-    """What an engine keeps, None where it keeps nothing. `files` are the model's as they were before it was loaded."""
+    """Return the copies of an engine, None when it keeps none. `files` are the model's, as they were before loading."""
     if blocks is None or not info.cache.enable_prefix_caching:
         return None
     most = most_kept(config, info.facts.num_params, blocks.num_bytes)
-    same = replace(config, num_blocks_override=None, threads_alone=None)  # whatever else is equal in successors
+    same = replace(
+        config, num_blocks_override=None, threads_alone=None
+    )  # may differ between an engine and its successor
     identity = sha256(repr((same, files, info.facts.weights, blocks.num_bytes)).encode()).digest()[:16]
     return KeptBlocks(file, blocks, identity, most) if most >= blocks.num_bytes else None
 
 
 class KeptBlocks:
-    """The copies of one line of engines; of each other's they see nothing until the one before has ended.
+    """Copies that an engine and its successors share. An engine may use them only after the earlier one has ended.
 
     So nothing is read or written before the first request comes, which is when an engine takes over.
     """
@@ -78,13 +81,13 @@ class KeptBlocks:
     def __init__(self, file: SharedFile, blocks: BlockBytes, identity: bytes, most_bytes: int) -> None:
         self._file, self._blocks, self._identity = file, blocks, identity
         self._slot_bytes = _SEAL.size + blocks.num_bytes
-        self._most_slots, self._num_slots = most_bytes // self._slot_bytes, 0  # that the file may have, and has
-        self._slots: dict[bytes, int] = {}  # by name, the oldest first
-        self._free: list[int] = []  # of those that the file has
-        self.has_inherited = False  # from an engine before this one
+        self._most_slots, self._num_slots = most_bytes // self._slot_bytes, 0  # limit and size of the file
+        self._slots: dict[bytes, int] = {}  # by name, oldest first
+        self._free: list[int] = []  # slots of the file without a copy
+        self.has_inherited = False  # the earlier engine has left copies
 
     def take_over(self) -> None:
-        """Find the copies that the engine before this one has left."""
+        """Find the copies that the earlier engine has left."""
         while len(seal := self._file.read(_SEAL.size, self._num_slots * self._slot_bytes)) == _SEAL.size:
             identity, name, _ = _SEAL.unpack(seal)
             if identity == self._identity and name not in self._slots:
@@ -98,7 +101,7 @@ class KeptBlocks:
         return name in self._slots
 
     def keep(self, name: bytes, block: int, pool: BlockPool) -> None:
-        """Copy a whole block, unless all copies are of blocks that sequences hold: those are needed sooner."""
+        """Copy a whole block, unless the oldest copies are of blocks that sequences hold, which are needed sooner."""
         if name in self._slots:
             return
         slot = self._slot(pool)
@@ -113,7 +116,7 @@ class KeptBlocks:
                 self._slots[name] = slot
 
     def restore(self, name: bytes, block: int) -> bool:
-        """Let a block have the content that was kept by that name; False where its copy is not whole."""
+        """Copy the content of that name back into a block; return False when the copy is not whole."""
         whole = self._file.read(self._slot_bytes, self._slots[name] * self._slot_bytes)
         is_whole = len(whole) == self._slot_bytes and self._is_sealed(name, whole)
         if is_whole:
@@ -127,19 +130,19 @@ class KeptBlocks:
         return _SEAL.unpack_from(whole) == (self._identity, name, checksum)
 
     def forget(self, name: bytes) -> None:
-        """Give a copy up."""
+        """Drop a copy."""
         slot = self._slots.pop(name, None)
         if slot is not None:
             self._file.write([bytes(_SEAL.size)], slot * self._slot_bytes)
             self._free.append(slot)
 
     def clear(self) -> None:
-        """Give all copies up, and their memory back."""
+        """Drop all copies and release their memory."""
         self._slots, self._free, self._num_slots = {}, [], 0
         self._file.clear()
 
     def _slot(self, pool: BlockPool) -> int | None:
-        """One for a new copy."""
+        """Return a slot for a new copy, None when there is none."""
         if self._free:
             return self._free.pop()
         if self._num_slots < self._most_slots:
@@ -154,40 +157,28 @@ class KeptBlocks:
 
 
 def _checksum(name: bytes, content: npt.NDArray[np.uint8]) -> int:
-    """Of the name and the bytes as words; another one where any word is another one."""
+    """Checksum of the name and the bytes as words; it changes with any single word."""
     return (int(np.add.reduce(content.view(np.uint64))) + int.from_bytes(name[:8], "little")) % 2**64
 
 
-class Inputs(Protocol):
-    """Where the engine's commands come from."""
+class Restorer:
+    """Restores the blocks of resumed sequences before they are scheduled (an Observer of the inbox).
 
-    def drain(self, timeout_s: float) -> list[Instruction]:
-        """All that has come, oldest first; waits up to `timeout_s` seconds for the first."""
-        ...
-
-
-class RestoringInputs:
-    """Inputs that have the blocks of a sequence restored before it is added, where another engine had begun it.
-
-    Sequences without a token are left alone: what they find cached is what they report.
+    Sequences without a generated token are left alone: `num_cached_tokens` of their events counts this engine's hits.
     """
 
-    def __init__(self, inputs: Inputs, kept: KeptBlocks, cache: KVCacheManager) -> None:
-        self._inputs, self._kept, self._cache = inputs, kept, cache
-        self._serves = False  # since the first request, by which the engine before has ended
+    def __init__(self, kept: KeptBlocks, cache: KVCacheManager) -> None:
+        self._kept, self._cache = kept, cache
+        self._serves = False  # since the first request, which comes when the earlier engine has ended
 
-    def drain(self, timeout_s: float) -> list[Instruction]:
-        """As of `inputs`."""
-        commands = self._inputs.drain(timeout_s)
-        added = [command.request for command in commands if isinstance(command, Add)]
-        if added and not self._serves:
+    def observe(self, requests: Sequence[Request]) -> None:
+        if not self._serves:
             self._serves = True
             self._kept.take_over()
         if self._kept.has_inherited:
-            num_blocks = sum(map(self._restore, added))
+            num_blocks = sum(map(self._restore, requests))
             if num_blocks:
-                log.info("%d KV blocks of the engine before this one go on", num_blocks)
-        return commands
+                log.info("restored %d KV blocks of the earlier engine", num_blocks)
 
     def _restore(self, request: Request) -> int:
         if not request.generated_token_ids:

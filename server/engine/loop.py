@@ -5,18 +5,21 @@ Never catches a runner's exception: an engine that failed once is not trusted ag
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from neuronserve.server.clock import Clock
-from neuronserve.server.engine.grammar_queue import GrammarQueue
-from neuronserve.server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from neuronserve.server.link.messages import Abort, Add, Command, Shutdown, Tokens
 from neuronserve.server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
 
-IDLE_WAIT_S = 1.0  # longest wait for a command; short enough that a signal handler is heard
+IDLE_WAIT_S = 1.0  # longest wait for a command; short enough that a signal handler runs soon
+
+Pending = Callable[[], StepResult]  # a step in flight; the call, which is made once, waits for its result
 
 
 class Scheduler(Protocol):
-    """Decides what is computed: neuronserve.server.scheduler's of sequences, of texts, or of both."""
+    """Decides what is computed. server/scheduler has one for sequences, one for texts and one for both."""
 
     @property
     def has_work(self) -> bool:
@@ -29,11 +32,11 @@ class Scheduler(Protocol):
         ...
 
     def add(self, request: Request) -> None:
-        """Let `request` wait for its turn."""
+        """Queue `request`."""
         ...
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
-        """End a request; None when it is unknown or has ended."""
+        """End a request; return None when it is unknown or has ended."""
         ...
 
     def reset_prefix_cache(self) -> None:
@@ -41,36 +44,38 @@ class Scheduler(Protocol):
         ...
 
     def schedule(self, now: float) -> StepPlan:
-        """The next step. An empty plan must be applied too."""
+        """Return the next step. Earlier ones may be in flight. An empty plan must be applied too."""
         ...
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        """Record what the step computed; the events that come of it."""
+        """Record what the oldest step in flight computed, and return its events."""
         ...
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
-        """The state after `apply`."""
+        """Report of the state after `apply`."""
         ...
 
 
 class Runner(Protocol):
-    """Computes plans. May keep nothing about a request but what it wrote to the plan's KV blocks."""
+    """Computes plans in the order of their submission. Keeps nothing of a request but what is in its KV blocks."""
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Write the KV of every planned token; sample for each sequence with `needs_sample`. Or pool texts to rows."""
+    def submit(self, plan: StepPlan) -> Pending:
+        """Begin a step: write the KV of every planned token and sample for each sequence with `needs_sample`, or pool
+        texts to rows. Whatever it needs of the plan's views it reads before it returns.
+        """
         ...
 
 
 class Inbox(Protocol):
-    """Where commands come from."""
+    """Source of commands."""
 
     def drain(self, timeout_s: float) -> list[Command]:
-        """All commands that have come, oldest first; waits up to `timeout_s` seconds for the first."""
+        """Return all commands that have come, oldest first; wait up to `timeout_s` seconds for the first."""
         ...
 
 
 class Outbox(Protocol):
-    """Where events go."""
+    """Destination of events."""
 
     def put(self, tokens: Tokens) -> None:
         """Send; must not block on a slow reader."""
@@ -78,23 +83,15 @@ class Outbox(Protocol):
 
 
 class EngineLoop:
-    """Turns of: drain the inbox, schedule, execute, apply, tell the outbox."""
+    """Turns of: drain the inbox, schedule and submit, apply the oldest step, fill the outbox."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        runner: Runner,
-        clock: Clock,
-        inbox: Inbox,
-        outbox: Outbox,
-        gate: GrammarQueue | None = None,
+        self, scheduler: Scheduler, runner: Runner, clock: Clock, inbox: Inbox, outbox: Outbox, depth: int = 1
     ) -> None:
-        self._scheduler = scheduler
-        self._runner = runner
-        self._clock = clock
-        self._inbox = inbox
-        self._outbox = outbox
-        self._gate = gate or GrammarQueue(None)
+        """`depth` is the number of steps in flight that the runner gains from, such as its pipeline stages."""
+        self._scheduler, self._runner, self._clock = scheduler, runner, clock
+        self._inbox, self._outbox, self._depth = inbox, outbox, depth
+        self._in_flight: deque[tuple[StepPlan, Pending]] = deque()  # oldest first
         self._is_stopped = False
 
     def run(self) -> None:
@@ -103,44 +100,50 @@ class EngineLoop:
             pass
 
     def step(self) -> bool:
-        """One turn; False after Shutdown. Waits for commands only when there is nothing to do."""
-        timeout_s = 0.0 if self._scheduler.has_work else self._gate.wait_s(IDLE_WAIT_S)
+        """Make one turn; return False after Shutdown. Waits for commands only when there is nothing to do."""
+        timeout_s = 0.0 if self._has_work else IDLE_WAIT_S
         events = self._carry_out(self._inbox.drain(timeout_s))
-        for request in self._gate.release():
-            self._scheduler.add(request)
-        if events or self._scheduler.has_work:
+        if events or self._has_work:
             self._turn(events)
         return not self._is_stopped
 
+    @property
+    def _has_work(self) -> bool:
+        return self._scheduler.has_work or bool(self._in_flight)
+
     def _turn(self, events: list[TokenEvent]) -> None:
-        plan = self._scheduler.schedule(self._clock.now())
-        result = StepResult(plan.step_id, {}, 0.0) if plan.is_empty else self._runner.execute(plan)
+        """Submit steps until `depth` are in flight or nothing is left to compute; then apply the oldest."""
+        while len(self._in_flight) < self._depth:
+            plan = self._scheduler.schedule(self._clock.now())
+            self._in_flight.append((plan, _empty(plan) if plan.is_empty else self._runner.submit(plan)))
+            if plan.is_empty:
+                break
+        plan, pending = self._in_flight.popleft()
+        result = pending()
         now = self._clock.now()
         events += self._scheduler.apply(plan, result, now)
         self._outbox.put(Tokens(events, self._scheduler.report(plan, result, now)))
 
     def _carry_out(self, commands: list[Command]) -> list[TokenEvent]:
-        """Carry out commands in the order they came; returns the events of those that ended a request."""
+        """Carry out commands in the order they came; return the events of requests that they ended."""
         events: list[TokenEvent] = []
         for command in commands:
             match command:
                 case Add(request):
-                    if self._gate.take(request):
-                        self._scheduler.add(request)
+                    self._scheduler.add(request)
                 case Abort(request_id):
                     events += self._abort(request_id)
-                case ResetPrefixCache():
-                    self._scheduler.reset_prefix_cache()
                 case Shutdown():
                     self._is_stopped = True
         if self._is_stopped:
-            for request_id in (*self._scheduler.open_ids, *self._gate.held_ids):
+            for request_id in self._scheduler.open_ids:
                 events += self._abort(request_id)
         return events
 
     def _abort(self, request_id: str) -> list[TokenEvent]:
-        now = self._clock.now()
-        if self._gate.drop(request_id):
-            return [TokenEvent(request_id, token_id=None, index=0, time=now, finish_reason="abort")]
-        event = self._scheduler.abort(request_id, now)
+        event = self._scheduler.abort(request_id, self._clock.now())
         return [] if event is None else [event]
+
+
+def _empty(plan: StepPlan) -> Pending:
+    return lambda: StepResult(plan.step_id, {}, 0.0)

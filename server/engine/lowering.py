@@ -24,30 +24,31 @@ import ml_dtypes
 
 from neuronserve.server.device.hbm import Buffer
 from neuronserve.server.device.layout import FLOAT32_BYTES, group_shift
-from neuronserve.server.engine.adapter_operands import AdapterInstructions, Place, panel_form
+from neuronserve.server.engine.adapter_operands import AdapterInstructions, FloatRows, panel_form
 from neuronserve.server.engine.expert_lowering import ExpertLowering
+from neuronserve.server.engine.graph_slice import GraphSlice
 from neuronserve.server.engine.load.adapter_slots import AdapterSlots
 from neuronserve.server.engine.load.weights import PackedMatrix
 from neuronserve.server.engine.operands import (
     HeadOps,
-    Inputs,
     Operands,
+    PanelAddresses,
     Placement,
     address_of,
     addresses_of,
     float_bits,
 )
-from neuronserve.server.engine.stream import Stream
-from neuronserve.server.errors import DeviceError
+from neuronserve.server.engine.residual_stream import ResidualStream
 from neuronserve.server.kernels.attention.rope import head_squares
 from neuronserve.server.kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
+from neuronserve.server.kernels.isa.jit import Kernel
 from neuronserve.server.kernels.logits import finish_logits
 from neuronserve.server.kernels.lora import Form
 from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.records import STEP, EmbedOperands
 from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import Graph, flat_ops, last_op
+from neuronserve.server.models.graph import last_op
 from neuronserve.server.models.ops import (
     Activate,
     Add,
@@ -69,27 +70,15 @@ from neuronserve.server.models.ops import (
     StreamNorm,
 )
 
-ON_STREAM = (AddRows, Norm, LayerNorm, StreamNorm, Replace, Parallel, Add)
-COMPUTED = (*ON_STREAM, Linear, HeadNorm, PlainHeadNorm, Rope, Attention, Gated, Activate, Experts)
 
+def build_program(
+    placement: Placement, adapters: AdapterSlots | None = None, part: GraphSlice | None = None
+) -> Program:
+    """Build the program of a placed model, or of `part` of it, with `adapters` if these are given.
 
-def build_program(placement: Placement, adapters: AdapterSlots | None = None, leaves_states: bool = False) -> Program:
-    """The program of a placed model; it computes the rows of one step record, with `adapters` if these are given.
-
-    `leaves_states`: the output layer is left out, and every row's last state stays in the stream. Raises DeviceError
-    for an op that no kernel computes.
+    It computes the rows of one step record. Raises DeviceError for an op that no kernel computes.
     """
-    return _Lowering(placement, adapters, leaves_states).run()
-
-
-def _require_kernels(graph: Graph) -> None:
-    """Raises DeviceError, naming the op, for what has no instruction."""
-    places = [("embeddings", graph.prelude), *((f"layer {i}", layer) for i, layer in enumerate(graph.layers))]
-    for place, op in ((place, op) for place, ops in places for op in flat_ops(ops)):
-        if not isinstance(op, COMPUTED):
-            raise DeviceError(f"{place}: no kernel computes {type(op).__name__}")
-        if isinstance(op, Attention) and not op.is_causal and (op.cap or op.sinks or op.is_chunked):
-            raise DeviceError(f"{place}: no kernel computes Attention to both sides with a cap, sinks or chunks")
+    return _Lowering(placement, adapters, part).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +91,12 @@ class _Leaves:
 
 
 class _Lowering:
-    def __init__(self, placement: Placement, adapters: AdapterSlots | None, leaves_states: bool) -> None:
+    def __init__(self, placement: Placement, adapters: AdapterSlots | None, part: GraphSlice | None) -> None:
         self._at = placement
         self._buffers = placement.buffers
         self._graph = decoder_graph(placement.spec)
-        self._has_output = self._graph.has_head and not leaves_states
-        _require_kernels(self._graph)
+        self._slice = part or GraphSlice.whole(self._graph)
+        self._slice.require_kernels(self._graph)
         self._operands = Operands(placement)
         block_size = placement.cache.block_size
         kv_dtype, head_dim = placement.kv_dtype, placement.spec.head_dim
@@ -117,15 +106,19 @@ class _Lowering:
         self._width = self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
-        self._stream = Stream(placement, self._program, self._operands)
+        self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = _Leaves()
 
     def run(self) -> Program:
-        self._embed(self._graph.embed)
-        self._ops("embeddings", 0, self._graph.prelude)
-        for i, layer in enumerate(self._graph.layers):
-            self._ops(f"layer {i}", i, layer)
-        self._tail(self._graph.tail)
+        if self._slice.embeds:
+            self._embed(self._graph.embed)
+            self._ops("embeddings", 0, self._graph.prelude)
+        for i in self._slice.layers:
+            self._ops(f"layer {i}", i, self._graph.layers[i])
+        if self._slice.end == "stream":
+            self._stream.finish(self._plain_norm)
+        else:
+            self._tail(self._graph.tail)
         self._program.weight_bytes = sum(core.used["weights"] for core in self._at.cores)
         return self._program
 
@@ -186,7 +179,7 @@ class _Lowering:
         ]
         self._program.add("embed", kernel, operands)
 
-    def _read(self, label: str, reader: Linear) -> Inputs:
+    def _read(self, label: str, reader: Linear) -> PanelAddresses:
         """The stream as `reader` takes it, on every core."""
         kernel, changes = self._kernels(self._at.weights.matrix(reader)).reduce_norm, dict[str, int]()
         if reader.is_router and self._buffers.experts is not None:
@@ -220,7 +213,7 @@ class _Lowering:
         linear = last_op(waiting, Linear)
         assert linear is not None
         matrix, inputs = self._at.weights.matrix(linear), self._read(label, linear)
-        place: Place = addresses_of(into), matrix.n // 2 if isinstance(op, Gated) else matrix.n
+        place: FloatRows = addresses_of(into), matrix.n // 2 if isinstance(op, Gated) else matrix.n
         kernels, index = self._kernels(matrix), 0 if op is None else ACTIVATIONS.index(op.activation)
         kernel, product = kernels.gated if isinstance(op, Gated) else kernels.matmul, place
         if self._lora is not None:  # adds something before it is activated
@@ -273,10 +266,10 @@ class _Lowering:
         self._stream.leave_partials()
 
     def _tail(self, ops: Sequence[Op]) -> None:
-        """What comes after the layers, for the rows that are sampled, or all."""
+        """Add the ops after the layers, for the sampled rows, or for all rows without an output layer."""
         head = self._graph.head if self._graph.has_head else None
         self._ops("states", 0, [op for op in ops if op is not head and not isinstance(op, FinishLogits)])
-        if head is None or not self._has_output:
+        if head is None or self._slice.end == "states":
             self._states()
             return
         self._logits(head)
@@ -284,11 +277,15 @@ class _Lowering:
             self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
 
     def _states(self) -> None:
-        """The stream in its last form, for every row: what a program without an output layer leaves."""
-        kernel = linear_kernels(self._at.dtype, self._at.isa).reduce_norm
+        """Leave the normed stream of every row in its place."""
         if self._stream.norm is not None:
             self._stream.stay(self._stream.norm.name, self._stream.norm)
-        self._stream.settle(kernel)
+        self._stream.settle(self._plain_norm)
+
+    @property
+    def _plain_norm(self) -> Kernel:
+        """The kernel that norms a stream whose panels nothing reads."""
+        return linear_kernels(self._at.dtype, self._at.isa).reduce_norm
 
     def _logits(self, linear: Linear) -> None:
         """Add the output layer."""

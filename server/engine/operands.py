@@ -40,7 +40,7 @@ from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.cache_layout import kv_head_bytes
 from neuronserve.server.placement.shard import ShardSpec
 
-Inputs = Sequence[tuple[int, int]]  # panels and row scales, for each core
+PanelAddresses = Sequence[tuple[int, int]]  # of panels (or rows) and of row scales, for each core
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,9 @@ class Operands:
         """Address of a norm's weights, or of `core`'s part of them."""
         return self._at.weights.vector(vector, core).address
 
-    def matmul(self, matrix: PackedMatrix, inputs: Inputs, outputs: Sequence[int], ldc: int) -> list[MatmulOperands]:
+    def matmul(
+        self, matrix: PackedMatrix, inputs: PanelAddresses, outputs: Sequence[int], ldc: int
+    ) -> list[MatmulOperands]:
         """Operands of a product with one shard on each core; a bias that all share is added on the first."""
         buffers = self._buffers
         return [
@@ -180,11 +182,11 @@ class Operands:
             )
         ]
 
-    def normed(self) -> Inputs:
+    def normed(self) -> PanelAddresses:
         """The normed panels, which every core reads."""
         return [(self._buffers.normed.address, self._buffers.normed_scales.address)] * self._num_cores
 
-    def packed(self, panels: Sequence[Buffer]) -> Inputs:
+    def packed(self, panels: Sequence[Buffer]) -> PanelAddresses:
         """Panels of each core's own."""
         return [(p.address, scales.address) for p, scales in zip(panels, self._buffers.row_scales, strict=True)]
 

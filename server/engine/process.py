@@ -1,29 +1,27 @@
-"""What an engine's process runs: load, say Ready, serve until Shutdown. Owns the engine's ends of the two sockets."""
+"""Code that an engine's process runs: load, say Ready, serve until Shutdown."""
 
 from __future__ import annotations
 
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from neuronserve.server.clock import MonotonicClock
+from neuronserve.server.clock import Clock, MonotonicClock
 from neuronserve.server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
 from neuronserve.server.cost.meter import Meter
 from neuronserve.server.cost.pricer import Pricer
-from neuronserve.server.engine.adapters import AdapterInputs, Adapters
-from neuronserve.server.engine.block_map import block_map
-from neuronserve.server.engine.grammar_queue import GrammarQueue, Grammars
-from neuronserve.server.engine.housekeeping import HousekeepingInputs, release_memory
-from neuronserve.server.engine.kept_blocks import BlockBytes, KeptBlocks, RestoringInputs, kept_blocks, model_files
+from neuronserve.server.engine.adapters import AdapterCommands, Adapters
+from neuronserve.server.engine.housekeeping import block_map, release_memory
+from neuronserve.server.engine.inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
+from neuronserve.server.engine.kept_blocks import BlockBytes, KeptBlocks, Restorer, kept_blocks, model_files
 from neuronserve.server.engine.loop import EngineLoop, Runner
 from neuronserve.server.engine.loop import Scheduler as AnyScheduler
-from neuronserve.server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
-from neuronserve.server.engine.trace.files import require_directory, traced
-from neuronserve.server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
+from neuronserve.server.engine.metered_runner import MeteredOutbox, MeteredRunner
+from neuronserve.server.engine.trace.files import Traced, require_directory, traced
+from neuronserve.server.engine.watched import WatchedRunner, first_token_s
 from neuronserve.server.errors import StartError
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.link.frames import Frames
@@ -33,13 +31,13 @@ from neuronserve.server.link.messages import (
     BlockMap,
     EngineInfo,
     Failed,
-    Housekeeping,
     Input,
     Output,
     Progress,
     ReadBlocks,
     Ready,
     ReleaseMemory,
+    ResetPrefixCache,
     Shutdown,
     Tokens,
 )
@@ -48,11 +46,11 @@ from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.scheduler.shared import SharedScheduler
 
 log = logging.getLogger("neuronserve.engine")
-LINGER_S = 2.0  # for what the parent has not read at the end
+LINGER_S = 2.0  # for outputs that the parent has not read at the end
 
 
 class LoadedEngine(Protocol):
-    """What a loader gives back: the model on its device, and the limits that follow from it."""
+    """Result of a loader: the model on its device, and the limits that follow from it."""
 
     @property
     def runner(self) -> Runner: ...
@@ -71,93 +69,116 @@ class LoadedEngine(Protocol):
     @property
     def adapters(self) -> Adapters | None: ...
     @property
-    def give_back(self) -> Callable[[Sequence[int]], int] | None: ...  # pages of free blocks, to the host
+    def give_back(self) -> Callable[[Sequence[int]], int] | None: ...  # returns the pages of free blocks to the host
     @property
-    def blocks(self) -> BlockBytes | None: ...  # None: nothing is to outlive the engine
+    def blocks(self) -> BlockBytes | None: ...  # None: no block is to outlive the engine
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
 Loader = Callable[[EngineConfig, Callable[[str], None]], LoadedEngine]
 
 
-class _SocketInputs:
-    """All that the API sends, from the socket; while it waits it sees to it that outputs go out."""
+class _Link:
+    """The engine's ends of its socket and heartbeat. Implements inbox.Source and loop.Outbox."""
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
+    def __init__(self, end: EngineEnd, clock: Clock) -> None:
+        self._frames, self._clock, self.heartbeat = Frames(end.socket), clock, Heartbeat(end.heartbeat)
+        end.heartbeat.close()
         self._decoder = msgspec.msgpack.Decoder(Input)
+        self._encoder = msgspec.msgpack.Encoder()
 
     def drain(self, timeout_s: float) -> list[Input]:
+        """Return what the API has sent. While it waits, outputs go out."""
+        self._expect(timeout_s)
         if timeout_s > 0:
             self._frames.wait(timeout_s)
-        commands = [self._decoder.decode(message) for message in self._frames.read()]
-        return [*commands, Shutdown()] if self._frames.has_ended else commands
-
-
-class _SocketOutbox:
-    """Outputs to the socket; the reader merges what it cannot keep up with, so nothing piles up here."""
-
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
-        self._encoder = msgspec.msgpack.Encoder()
+        messages = [self._decoder.decode(message) for message in self._frames.read()]
+        self._expect(0.0)
+        return [*messages, Shutdown()] if self._frames.has_ended else messages
 
     def put(self, tokens: Tokens) -> None:
         self.send(tokens)
 
     def send(self, output: Output) -> None:
+        """Send an output; the reader merges what it cannot keep up with, so nothing piles up here."""
         self._frames.send(self._encoder.encode(output))
 
+    def close(self) -> None:
+        self._frames.close(LINGER_S)
 
-def _schedulers(
-    loaded: LoadedEngine, kept: KeptBlocks | None
-) -> tuple[AnyScheduler, KVCacheManager | None, Callable[[], BlockMap]]:
-    """Of sequences, of texts, or of both; the cache; and what reads whose its blocks are."""
-    pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
-    if loaded.cache is None:
-        assert pooling is not None
-        return pooling, None, BlockMap
-    cache = KVCacheManager(loaded.cache, kept)
-    generation = Scheduler(loaded.scheduler, cache)
-    scheduler = generation if pooling is None else SharedScheduler(generation, pooling)
-    return scheduler, cache, lambda: block_map(cache.pool, generation.tables)
+    def _expect(self, seconds: float) -> None:
+        """Write to the heartbeat that the next step begins within `seconds` and what a busy host may add."""
+        self.heartbeat.expect(self._clock.now() + seconds + StepLimit.FLOOR_S)
+
+
+class _Engine:
+    """A loaded engine and the parts of its loop."""
+
+    def __init__(self, loaded: LoadedEngine, kept: KeptBlocks | None) -> None:
+        """Make the scheduler of sequences, of texts, or of both, and the cache of sequences."""
+        self.loaded, self._kept = loaded, kept
+        self._cache: KVCacheManager | None = None
+        self.read_blocks: Callable[[], BlockMap] = BlockMap
+        pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
+        if loaded.cache is None:
+            assert pooling is not None
+            self.scheduler: AnyScheduler = pooling
+            return
+        cache = self._cache = KVCacheManager(loaded.cache, kept)
+        generation = Scheduler(loaded.scheduler, cache)
+        self.read_blocks = lambda: block_map(cache.pool, generation.tables)
+        self.scheduler = generation if pooling is None else SharedScheduler(generation, pooling)
+
+    def inbox(self, link: _Link, traced: Traced, request_s: float, clock: Clock) -> Inbox:
+        """The table of handlers, and what holds and observes requests; a paced engine holds them `request_s`."""
+        loaded, adapters = self.loaded, AdapterCommands(self.loaded.adapters, link.send)
+        handlers: Handlers = {
+            ResetPrefixCache: lambda _: self.scheduler.reset_prefix_cache(),
+            ReadBlocks: lambda _: link.send(self.read_blocks()),
+            ReleaseMemory: lambda _: release_memory(self._cache, loaded.give_back, loaded.grammars),
+            **adapters.handlers,
+            **traced.handlers,
+        }
+        holds: list[Hold] = [adapters.hold]
+        observers = list(traced.observers)
+        if request_s:
+            holds.append(arrival_hold(request_s, clock))
+        if loaded.grammars is not None:
+            holds.append(grammar_hold(loaded.grammars))
+        if self._kept is not None and self._cache is not None:
+            observers.append(Restorer(self._kept, self._cache).observe)
+        return Inbox(link, handlers, holds, observers, [adapters.poll])
+
+    def loop(self, link: _Link, traced: Traced, is_paced: bool, clock: MonotonicClock) -> EngineLoop:
+        loaded, meter = self.loaded, Meter()
+        inbox = self.inbox(link, traced, loaded.pricer.request_s if is_paced else 0.0, clock)
+        metered = MeteredRunner(traced.runner, loaded.pricer, meter, clock, is_paced)
+        limit = StepLimit(first_token_s(loaded.info.facts.num_params))
+        runner = WatchedRunner(metered, link.heartbeat, limit, clock)
+        return EngineLoop(self.scheduler, runner, clock, inbox, MeteredOutbox(traced.outbox, meter))
 
 
 def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
     """Load, say Ready, serve until Shutdown. Returns the exit code; every failure is also sent as `Failed`."""
-    frames = Frames(end.socket)
-    outputs, heartbeat = _SocketOutbox(frames), Heartbeat(end.heartbeat)
-    end.heartbeat.close()
+    clock = MonotonicClock()
+    link = _Link(end, clock)
     try:
         require_directory(config.trace)
         files = model_files(config.model_path)  # before they are read
-        loaded = loader(config, lambda text: outputs.send(Progress(text)))
-        gc.freeze()  # what is there stays: no collection needs to walk it
+        loaded = loader(config, lambda text: link.send(Progress(text)))
+        gc.freeze()  # loaded objects stay: no collection needs to walk them
         gc.enable()
-        kept = kept_blocks(end.kept, loaded.blocks, config, loaded.info, files)
-        scheduler, cache, read_blocks = _schedulers(loaded, kept)
-        work: dict[type[Housekeeping], Callable[[], None]] = {
-            ReadBlocks: lambda: outputs.send(read_blocks()),
-            ReleaseMemory: partial(release_memory, cache, loaded.give_back, loaded.grammars),
-        }
-        orders = AdapterInputs(HousekeepingInputs(_SocketInputs(frames), work), loaded.adapters, outputs.send)
-        inputs = orders if kept is None or cache is None else RestoringInputs(orders, kept, cache)
-        with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
-            outputs.send(Ready(loaded.info))
-            clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
-            meter = Meter()
-            is_paced = config.pace == "device"
-            runner = MeteredRunner(seams.runner, loaded.pricer, meter, clock, is_paced)
-            paced = PacedInbox(seams.inbox, loaded.pricer.request_s if is_paced else 0.0, clock)
-            limit = StepLimit(first_token_s(loaded.info.facts.num_params))
-            watched = WatchedRunner(runner, heartbeat, limit, clock), WatchedInbox(paced, heartbeat, limit, clock)
-            EngineLoop(scheduler, watched[0], clock, watched[1], MeteredOutbox(seams.outbox, meter), gate).run()
+        engine = _Engine(loaded, kept_blocks(end.kept, loaded.blocks, config, loaded.info, files))
+        with traced(config.trace, loaded, link, link.send) as traces:
+            link.send(Ready(loaded.info))
+            engine.loop(link, traces, config.pace == "device", clock).run()
     except StartError as error:
-        outputs.send(Failed(str(error), error.exit_code))
+        link.send(Failed(str(error), error.exit_code))
         return error.exit_code
     except Exception as error:
         log.exception("the engine failed")
-        outputs.send(Failed(f"the engine failed: {type(error).__name__}", 1))
+        link.send(Failed(f"the engine failed: {type(error).__name__}", 1))
         return 1
     finally:
-        frames.close(LINGER_S)
+        link.close()
     return 0

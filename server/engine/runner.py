@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from neuronserve.server.config import CacheConfig
 from neuronserve.server.engine.logits import prompt_logprobs, prompt_rows
+from neuronserve.server.engine.loop import Pending
 from neuronserve.server.engine.sampler import Sampler
 from neuronserve.server.engine.step_inputs import StepInputs
 from neuronserve.server.host.row_shares import NEAR_WEIGHT_BYTES, row_shares
@@ -63,6 +64,11 @@ class ModelRunner:
     def pool(self) -> WorkerPool:
         """The host threads that carry the cores."""
         return self._pool
+
+    def submit(self, plan: StepPlan) -> Pending:
+        """Compute the plan at once: there is one set of step inputs, so one step is in flight at most."""
+        result = self.execute(plan)
+        return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute every token of the plan, and sample for the sequences that need it."""

@@ -24,7 +24,7 @@ from neuronserve.server.engine.adapters import Adapters
 from neuronserve.server.engine.buffers import PoolBlocks
 from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
 from neuronserve.server.engine.encode.runner import PoolingRunner, SharedRunner
-from neuronserve.server.engine.grammar_queue import Grammars
+from neuronserve.server.engine.inbox import Grammars
 from neuronserve.server.engine.load.cores import group_cores
 from neuronserve.server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from neuronserve.server.engine.load.loading import load_engine

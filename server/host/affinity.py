@@ -1,7 +1,7 @@
 """CPU binding: the CPU of the host that each worker thread stays on.
 
-The default is none: the kernel can move a thread off a busy CPU, and servers that share a host would all choose the
-same CPUs. An owner of the host's CPUs can bind. macOS binds no threads, and says of no process which CPUs it may use.
+The default is no binding: the kernel can move a thread off a busy CPU, and servers that share a host would all choose
+the same CPUs. Binding helps on a host with one server. macOS cannot bind threads and reports no affinity.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ CAN_BIND = hasattr(os, "sched_setaffinity")
 
 
 def choose_cpus(binding: str, num_threads: int, root: Path = Path("/"), can_bind: bool = CAN_BIND) -> tuple[int, ...]:
-    """A CPU for each of `num_threads`, in order; () where threads are not bound.
+    """Return a CPU for each of `num_threads`, in order; () when threads are not bound.
 
     `binding` is none, auto (the first CPU of each physical core, then the others) or a list such as 0-3,8. `root` is
-    the root of the file system that holds /sys. Raises SettingsError for a malformed list, for too few CPUs, or where
-    the system binds no threads.
+    the root of the file system that holds /sys. Raises SettingsError for a malformed list, for too few CPUs, or on a
+    system that cannot bind threads.
     """
     if binding == NONE:
         return ()
     if not can_bind:
-        raise SettingsError(f"cpu_binding is {binding}: this system binds no threads to CPUs")
+        raise SettingsError(f"cpu_binding is {binding}: this system cannot bind threads to CPUs")
     allowed = allowed_cpus()
     cpus = _by_core(sorted(allowed), root) if binding == AUTO else _listed(binding)
     if strange := [cpu for cpu in cpus if cpu not in allowed]:
@@ -38,7 +38,7 @@ def choose_cpus(binding: str, num_threads: int, root: Path = Path("/"), can_bind
 
 
 def allowed_cpus() -> set[int]:
-    """CPUs that this process may use; all of them where the system has no affinity (macOS)."""
+    """Return the CPUs that this process may use; all CPUs on a system without affinity (macOS)."""
     if hasattr(os, "sched_getaffinity"):
         allowed: set[int] = os.sched_getaffinity(0)
         return allowed
@@ -46,7 +46,7 @@ def allowed_cpus() -> set[int]:
 
 
 def _listed(binding: str) -> list[int]:
-    """CPUs of a list in the kernel's form, each once."""
+    """Return the CPUs of a list in the kernel's form, each once."""
     cpus: list[int] = []
     for part in binding.split(","):
         first, dash, last = part.strip().partition("-")
@@ -59,13 +59,13 @@ def _listed(binding: str) -> list[int]:
 
 
 def _by_core(cpus: list[int], root: Path) -> list[int]:
-    """CPUs ordered so that the first of each physical core come before those that share one."""
+    """Order CPUs so that the first CPU of each physical core comes before the second CPU of any."""
     taken: dict[str, int] = {}
-    place: dict[int, int] = {}
+    index: dict[int, int] = {}  # of a CPU within its core
     for cpu in cpus:
         try:
             core = (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
         except OSError:
-            core = str(cpu)  # unknown: taken for a core of its own
-        place[cpu] = taken[core] = taken.get(core, -1) + 1
-    return sorted(cpus, key=lambda cpu: (place[cpu], cpu))
+            core = str(cpu)  # unknown: assume a core of its own
+        index[cpu] = taken[core] = taken.get(core, -1) + 1
+    return sorted(cpus, key=lambda cpu: (index[cpu], cpu))

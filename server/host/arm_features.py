@@ -1,6 +1,6 @@
-"""What an ARM host's CPU has, in LLVM's names, as the system says.
+"""CPU features of an ARM host, in LLVM's names, as the operating system reports them.
 
-LLVM itself reads /proc/cpuinfo, which under emulation is another machine's, and knows Macs by the name of their CPU.
+LLVM itself reads /proc/cpuinfo, which belongs to another machine under emulation, and knows Macs by their CPU's name.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SYSCTLS: Mapping[str, str] = {
 
 
 def arm_features() -> Mapping[str, bool]:
-    """Of this host; empty where it is no ARM."""
+    """Return the features of this host; empty on other architectures."""
     if platform.machine() not in {"aarch64", "arm64"}:
         return {}
     return of_sysctl(sysctl) if sys.platform == "darwin" else of_hwcaps(_auxiliary)
 
 
 def of_hwcaps(read: Callable[[int], int]) -> Mapping[str, bool]:
-    """From the words of the auxiliary vector that `read` gives by entry."""
+    """Return the features in the words of the auxiliary vector, which `read` gives by entry."""
     return {name: bool(read(entry) >> bit & 1) for name, (entry, bit) in HWCAPS.items()}
 
 
 def of_sysctl(read: Callable[[str], int | None]) -> Mapping[str, bool]:
-    """From the numbers that `read` gives by name: 1 for what the CPU has, else 0 or, on older systems, None."""
+    """Return the features in the numbers that `read` gives by name: 1 for a feature, 0 or None otherwise."""
     return {name: bool(read(key)) for name, key in SYSCTLS.items()}
 
 

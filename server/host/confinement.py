@@ -1,4 +1,4 @@
-"""What a process that computes gives up at its start: the network, and its place behind others when memory runs out.
+"""Restrictions that a computing process puts on itself at its start: no network, and first to be killed without memory.
 
 Neither needs a privilege.
 """
@@ -22,19 +22,22 @@ from pathlib import Path
 # include/uapi/linux: prctl.h, seccomp.h, bpf_common.h, audit.h
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _SECCOMP_SET_MODE_FILTER = 1
-_TSYNC, _SPEC_ALLOW = 1, 4  # flags: for all threads; without the slow loads that old kernels give filtered processes
+_TSYNC, _SPEC_ALLOW = (
+    1,
+    4,
+)  # flags: all threads; without the speculation barrier of old kernels
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD_WORD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data, little-endian
-_X32_CALLS = 0x40000000  # the numbers of x86-64's other calls begin here; ARM has none so high
+_X32_CALLS = 0x40000000  # first number of the x32 calls of x86-64; ARM has no call so high
 _INSTRUCTION = struct.Struct("=HBBI")  # code, jumps if true and if not, operand
 
-OOM_SCORE = 500  # of 1000: before the API's process, which has nobody to follow it, as long as that is not much larger
+OOM_SCORE = 500  # of 1000: killed before the API process, which cannot be restarted, unless that is much larger
 
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """Numbers of an architecture: its own, and those of the system calls that make sockets."""
+    """Numbers of an architecture and of its system calls that make sockets."""
 
     architecture: int
     seccomp: int
@@ -50,9 +53,9 @@ class _Program(ctypes.Structure):
 
 
 def give_up_network() -> bool:
-    """Let this process, all its threads and children open no sockets but Unix ones; False where that cannot be done.
+    """Forbid this process, its threads and children all sockets but Unix ones; return False when that is impossible.
 
-    By a seccomp filter: other families are answered with EAFNOSUPPORT, as by a kernel without network.
+    A seccomp filter answers other families with EAFNOSUPPORT, as a kernel without network would.
     """
     calls = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
     if calls is None:
@@ -67,20 +70,20 @@ def give_up_network() -> bool:
 
 
 def go_first_when_memory_runs_out() -> None:
-    """Have the kernel's OOM killer take this process before those that started it."""
+    """Make the kernel's OOM killer prefer this process to its parents."""
     file = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
         file.write_text(str(min(1000, int(file.read_text()) + OOM_SCORE)))
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the one that forked it ends, however that ends; Linux alone can."""
+    """Make the kernel kill this process when its parent ends in any way; does nothing outside Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def follow_parent() -> None:
-    """End this process when the one that asked multiprocessing for it ends, by a thread that waits for that."""
+    """Start a thread that ends this process when its multiprocessing parent ends."""
     threading.Thread(target=_end_after_parent, name="follow-parent", daemon=True).start()
 
 
@@ -92,10 +95,10 @@ def _end_after_parent() -> None:
 
 
 def _filter(calls: _Calls) -> bytes:
-    """The filter's program; jumps count the instructions that they leave out."""
+    """Return the filter's program; jumps count the instructions that they skip."""
     lines = (
         (_LOAD_WORD, 0, 0, _ARCHITECTURE),
-        (_JUMP_EQUAL, 0, 7, calls.architecture),  # other calls than this process's own are none
+        (_JUMP_EQUAL, 0, 7, calls.architecture),  # refuse calls of another architecture
         (_LOAD_WORD, 0, 0, _NUMBER),
         (_JUMP_AT_LEAST, 5, 0, _X32_CALLS),
         (_JUMP_EQUAL, 4, 0, calls.io_uring_setup),

@@ -1,8 +1,8 @@
-"""Where processes come from: one that has imported what engines run, and is forked for each of them.
+"""The fork server: a process that has imported the engine's code and is forked for each engine.
 
-`serve` starts it before all else, so that the first engine's imports take the time in which settings are read. Engines
-beside the first, and those that follow one that died, find everything imported; so do the processes that templates and
-grammars are confined to. macOS has libraries that do not survive a fork: there each is a new process.
+`serve` starts it first, so that its imports run while settings are read. Later engines, restarted engines and the
+processes that confine templates and grammars find everything imported. Some macOS libraries do not survive a fork, so
+there each process is spawned.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from multiprocessing.process import BaseProcess
 PRELOAD = "neuronserve.server.engine.preload"
 MAX_NAME_BYTES = 107  # of a socket in the file system (Linux's sun_path and its end)
 SOCKET_NAME_BYTES = len("/pymp-12345678/listener-12345678")  # of the fork server's below the temporary directory
-FORK_SERVER_END_S = 10.0  # in which a fork server that was killed has ended, on a busy host
+FORK_SERVER_END_S = 10.0  # most time for a killed fork server to end, on a busy host
 
 _started: list[ForkServerContext] = []  # of this process, at most one
 
 
 def engine_context() -> ForkServerContext | SpawnContext:
-    """What makes processes of engines. The first may wait until the fork server has imported everything."""
+    """Return the context of engine processes. The first process may wait for the fork server's imports."""
     if sys.platform == "darwin":
         return multiprocessing.get_context("spawn")
     if not _started:
@@ -41,12 +41,12 @@ def engine_context() -> ForkServerContext | SpawnContext:
 
 
 def light_context() -> ForkServerContext | SpawnContext:
-    """What makes processes that need little: the fork server if this process has it, as it is not worth its imports."""
+    """Return the context of small processes: the fork server if this process has one, else spawning."""
     return _started[0] if _started else multiprocessing.get_context("spawn")
 
 
 def start_fork_server() -> None:
-    """Begin with the imports; harmless where they are done, or where nothing is forked."""
+    """Begin with the imports. Does nothing when they are done, or when nothing is forked."""
     if sys.platform != "darwin":
         from multiprocessing import forkserver
 
@@ -56,10 +56,9 @@ def start_fork_server() -> None:
 
 
 def start_process(process: BaseProcess) -> None:
-    """Start a process that gets no interrupts from a terminal. Raises OSError or EOFError when that cannot be done.
+    """Start a process that gets no interrupts from a terminal. Raises OSError or EOFError on failure.
 
-    A fork server that was killed refuses connections for a moment before it can be seen that it has ended, and is
-    started again afterwards.
+    A killed fork server refuses connections for a moment before its end can be seen. It is started again then.
     """
     deadline = time.monotonic() + FORK_SERVER_END_S
     with no_interrupts_for_children():
@@ -75,11 +74,11 @@ def start_process(process: BaseProcess) -> None:
 
 @contextlib.contextmanager
 def no_interrupts_for_children() -> Iterator[None]:
-    """Keep the interrupt of a terminal from the processes that this thread starts inside, from their first moment.
+    """Block the terminal's interrupt in the processes that this thread starts inside, from their first moment on.
 
-    The terminal sends it to all processes. The one that has started the others ends them.
+    The terminal sends the interrupt to all processes. The process that started the others ends them.
     """
-    resource_tracker.ensure_running()  # which otherwise unblocks the signal
+    resource_tracker.ensure_running()  # otherwise it would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -88,14 +87,14 @@ def no_interrupts_for_children() -> Iterator[None]:
 
 
 def _kill_children() -> None:
-    """Kill what this process has started with multiprocessing, which would send a SIGTERM that is ignored, and wait."""
+    """Kill the children of this process: multiprocessing would send a SIGTERM, which they ignore, and wait."""
     for child in multiprocessing.active_children():
         child.kill()
     if _started:
         from multiprocessing import forkserver
 
         pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
-        if pid is not None:  # it would go on with its imports
+        if pid is not None:  # otherwise it would go on with its imports
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -104,6 +103,6 @@ atexit.register(_kill_children)  # runs before the exit function of multiprocess
 
 
 def _shorten_temporary_directory() -> None:
-    """Have temporary files in /tmp where no socket can be in TMPDIR, for the length of its name."""
+    """Move temporary files to /tmp when the name of TMPDIR is too long for a socket in it."""
     if len(os.fsencode(tempfile.gettempdir())) > MAX_NAME_BYTES - SOCKET_NAME_BYTES:
         tempfile.tempdir = "/tmp"

@@ -20,12 +20,12 @@ def put_own_packages_first() -> None:
 
 
 def _rank(entry: str) -> int:
-    """Place of an entry of sys.path: the standard library, this project, installed packages, the caller's entries.
+    """Rank of an entry of sys.path: the standard library, this project, installed packages, the caller's entries.
 
-    Python itself puts PYTHONPATH first, and with it an application's own `tokenizers`.
+    Python itself puts PYTHONPATH first, where an application may have its own `tokenizers`.
     """
     path = Path(entry)
-    with contextlib.suppress(OSError):  # a relative entry, where the working directory is gone
+    with contextlib.suppress(OSError):  # a relative entry whose working directory is gone
         if path.resolve() == ROOT:
             return 1
     if any(path.is_relative_to(each) for each in site.getsitepackages()):

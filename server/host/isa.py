@@ -1,9 +1,9 @@
-"""The instruction sets that kernels are written for, and the CPU features that each needs: one table, no look at a CPU.
+"""The instruction sets that kernels are written for, and the CPU features that each needs. Reads no CPU.
 
-A level of x86-64 or of ARM belongs to each: kernels are compiled for what many hosts share rather than for this very
-host. Numba keys its cache by the CPU's name and features, on which no two generations agree (nor does one under two
-hypervisors). With a level, a cache that an image or a volume brings is good on every host that reaches it. The kernels'
-vectors and tiles are explicit, so a level costs them no speed. Hosts below all levels are compiled for themselves.
+Each is a level of x86-64 or ARM that many hosts share, and kernels are compiled for a level rather than for this host.
+Numba keys its cache by the CPU's name and features, which differ between generations and even between hypervisors. With
+levels, the cache in an image or a volume fits every host that reaches its level. The kernels' vectors and tiles are
+explicit, so a level costs no speed. A host below all levels compiles for itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VNNI = ("avx512vnni",)
 _BF16 = (*_VNNI, "avx512bf16")
 _AMX = (*_BF16, "prfchw", "amx-tile", "amx-bf16", "amx-int8")
 _ARM = ("neon",)
-_DOT = ("lse", "dotprod")  # atomics in one instruction: every CPU with the dot products has them
+_DOT = ("lse", "dotprod")  # lse: atomics in one instruction; every CPU with dot products has them
 _I8MM = (*_DOT, "i8mm", "bf16")  # Armv8.6-A has both; a CPU with one of them alone takes the level below
 
 Machine = Literal["x86_64", "aarch64"]
@@ -35,22 +35,22 @@ class Target:
     isa: LevelIsa
     name: str
     cpu: str
-    implied: tuple[str, ...]  # features that `cpu` stands for (x86-64 psABI, microarchitecture levels; Armv8.0-A)
+    implied: tuple[str, ...]  # features that `cpu` includes (x86-64 psABI, microarchitecture levels; Armv8.0-A)
     extra: tuple[str, ...]  # features beyond those of `cpu`
 
     @property
     def features(self) -> str:
-        """`extra` as LLVM and Numba take it."""
+        """`extra` in the syntax of LLVM and Numba."""
         return ",".join(f"+{name}" for name in self.extra)
 
     @property
     def all_features(self) -> Mapping[str, bool]:
-        """Everything that code for the level may use."""
+        """All features that code for the level may use."""
         return dict.fromkeys(self.implied + self.extra, True)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables by which a process compiles for the level, whatever its host has beyond it."""
+        """Environment variables that make a process compile for the level."""
         return {"NUMBA_CPU_NAME": self.cpu, "NUMBA_CPU_FEATURES": self.features}
 
     @property
@@ -59,7 +59,7 @@ class Target:
         return "x86_64" if self.cpu.startswith("x86-64") else "aarch64"
 
     def lacks(self, host: Mapping[str, bool]) -> tuple[str, ...]:
-        """What a host with these features has not, of what code for the level may use."""
+        """Features of the level that a host with the features `host` lacks."""
         return tuple(name for name in self.all_features if not host.get(name, False))
 
 
@@ -77,15 +77,15 @@ BY_ISA: Mapping[str, Target] = {target.isa: target for target in TARGETS}
 
 
 def best_target(host: Mapping[str, bool]) -> Target | None:
-    """The highest level that a host with these features reaches; None below all of them."""
+    """Return the highest level that a host with these features reaches; None below all levels."""
     return next((target for target in TARGETS if not target.lacks(host)), None)
 
 
 def isas_of(features: Mapping[str, bool]) -> tuple[Isa, ...]:
-    """The instruction sets that code with these CPU features may use, best first."""
+    """Return the instruction sets that code with these CPU features may use, best first."""
     return (*(target.isa for target in TARGETS if not target.lacks(features)), "portable")
 
 
 def isas_within(isa: Isa) -> tuple[Isa, ...]:
-    """An instruction set and those that every CPU with it has, best first."""
+    """Return `isa` and the instruction sets that every CPU with it has, best first."""
     return isas_of(BY_ISA[isa].all_features) if isa in BY_ISA else (isa,)

@@ -1,7 +1,7 @@
-"""Methods of dataclasses, made when they are first called.
+"""Lazy methods of dataclasses: each is compiled when it is first called.
 
-A dataclass is text that Python compiles: six methods of a frozen one, a fifth of a millisecond each. A server has four
-hundred such classes in its processes, and calls a tenth of the methods: most of the rest was a fifth of a start.
+Python compiles the methods of a dataclass from text: six for a frozen one, a fifth of a millisecond each. A server has
+four hundred such classes and calls a tenth of the methods; compiling all of them took a fifth of its start.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 
 def make_methods_late() -> None:
-    """Have dataclasses that are declared from now on make their methods so, in Pythons that make them one by one."""
+    """Make the methods of dataclasses lazy from now on, in versions of Python that compile them one by one."""
     if sys.version_info < (3, 13):
         dataclasses._create_fn = _late(dataclasses._create_fn)  # type: ignore[attr-defined]
 
 
 def _late(create: Callable[..., Any]) -> Callable[..., Any]:
-    """`create`, which makes a method of its name and text, as a function that leaves that to the first call."""
+    """Wrap `create`, which makes a method from its name and text, so that the first call makes it."""
 
     def create_late(name: str, *text: Any, **scope: Any) -> Callable[..., Any]:
         made: list[Callable[..., Any]] = []

@@ -1,8 +1,9 @@
-"""Memory of the host that runs the emulation: how much is available, and what happens when it is too little."""
+"""Memory of the host: what is available, what processes have taken, and the refusal when it is too little."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,9 +41,9 @@ _V2 = _Controller("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_fi
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that this process can still take: the host's free memory, or less where a container's limit leaves less.
+    """Return the bytes that this process can still take: the host's free memory, or less in a container with a limit.
 
-    A checkpoint that was just read is in the file cache and counts as free: it goes when memory is needed.
+    A checkpoint that was just read is in the file cache and counts as free: the kernel drops it when memory is needed.
     `root` is the root of the file system that holds /proc and /sys.
     """
     least: int = psutil.virtual_memory().available
@@ -53,18 +54,18 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def limit_bytes(root: Path = Path("/")) -> int | None:
-    """The least limit of the memory groups of this process; None without one."""
+    """Return the least limit of the memory groups of this process; None without one."""
     texts = (_text(folder / controller.limit).strip() for controller, folder in _groups(root))
     limits = [int(text) for text in texts if text.isdecimal()]  # no limit is the word "max", or more than any host has
     return min((limit for limit in limits if limit < psutil.virtual_memory().total), default=None)
 
 
 def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
-    """Memory of its own that a process and its descendants have written, without files that they map.
+    """Return the bytes that a process and its descendants have written, without the files that they map.
 
-    Files of memory that it has open are its own too, mapped or not. Without /proc it is their unique set size, which
-    has the pages of files too where nobody else maps them. Pages that a process shares with the one it was forked from,
-    and never wrote, count for both.
+    Memory files (shared_file.py) that it has open count too, mapped or not. Without /proc the unique set size is taken,
+    which includes pages of files that no other process maps. Pages that a process shares with the process it was forked
+    from, and never wrote, count for both.
     """
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -75,7 +76,7 @@ def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
 
 
 def _unique_bytes(process: psutil.Process) -> int:
-    """The unique set size, or what is resident where the system tells the former to root alone (macOS)."""
+    """Return the unique set size, or the resident size on a system that reports the former to root alone (macOS)."""
     try:
         return int(process.memory_full_info().uss)
     except psutil.AccessDenied:
@@ -83,13 +84,13 @@ def _unique_bytes(process: psutil.Process) -> int:
 
 
 def written_bytes(pid: int) -> int:
-    """Memory of its own that a process has written, by /proc; 0 where it has ended."""
+    """Return the bytes that a process has written, from /proc; 0 when it has ended."""
     lines = (line.split() for line in _text(Path(f"/proc/{pid}/status")).splitlines())
     return sum(int(line[1]) * 1024 for line in lines if line and line[0] in {"RssAnon:", "RssShmem:"})
 
 
 def _file_bytes(pid: int) -> int:
-    """Memory of the files without a name that a process has open (server/host/shared_file.py), each once."""
+    """Bytes of the memory files that a process has open (server/host/shared_file.py), each once."""
     found: dict[int, int] = {}
     for link in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -99,17 +100,21 @@ def _file_bytes(pid: int) -> int:
     return sum(found.values())
 
 
+def return_freed_memory() -> None:
+    """Return the memory that this process has freed to the host. Does nothing without glibc."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def num_oom_kills(root: Path = Path("/")) -> int:
-    """Processes of the own memory group that the kernel has killed because memory ran out; 0 where no group says."""
+    """Return how many processes of this memory group the OOM killer has ended; 0 when no group reports it."""
     texts = (_text(folder / controller.events) for controller, folder in _groups(root))
-    lines = next(
-        filter(None, texts), ""
-    ).splitlines()  # the nearest group that can be seen; those above count others too
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    nearest = next(filter(None, texts), "")  # of the groups that are visible; those above count other processes too
+    return sum(int(line.split()[1]) for line in nearest.splitlines() if line.startswith("oom_kill "))
 
 
 def _groups(root: Path) -> Iterator[tuple[_Controller, Path]]:
-    """Memory groups of this process and all their parents; any of them may set a limit."""
+    """Yield the memory groups of this process and all their parents; any of them may set a limit."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         controller = _V1 if "memory" in names.split(",") else _V2
@@ -120,7 +125,7 @@ def _groups(root: Path) -> Iterator[tuple[_Controller, Path]]:
 
 
 def _left(controller: _Controller, folder: Path) -> int | None:
-    """Bytes that one group may still take; None when it has no limit or is not visible from inside a container."""
+    """Return the bytes that a group may still take; None when it has no limit or is invisible in a container."""
     limit, usage = _text(folder / controller.limit).strip(), _text(folder / controller.usage).strip()
     if not (limit.isdecimal() and usage.isdecimal()):  # no limit is the word "max"
         return None
@@ -130,22 +135,23 @@ def _left(controller: _Controller, folder: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """Text of a file of /proc or /sys; empty when there is none, as on a host without control groups."""
+    """Return the text of a file of /proc or /sys; empty when there is none, as without control groups."""
     try:
         return path.read_text()
     except OSError:
         return ""
 
 
-def require_host_memory(needed_bytes: int, what: str, available: int) -> None:
-    """Raises HostMemoryError when `what` needs more than the host has `available`; both in bytes."""
+def require_host_memory(needed_bytes: int, purpose: str, available: int) -> None:
+    """Raise HostMemoryError when `purpose` needs more than the host has `available`; both in bytes."""
     if needed_bytes + SPARE_BYTES > available:
         raise HostMemoryError(
-            f"the host, not the emulated part, is too small: {what} needs {needed_bytes / GIB:.2f} GiB of host memory "
-            f"and {SPARE_BYTES / GIB:.2f} GiB to spare; {available / GIB:.2f} GiB is available to this process"
+            f"the host, not the emulated accelerator, is too small: {purpose} needs {needed_bytes / GIB:.2f} GiB of "
+            f"host memory and {SPARE_BYTES / GIB:.2f} GiB to spare; "
+            f"{available / GIB:.2f} GiB is available to this process"
         )
 
 
 def host_kv_blocks(block_bytes: int, available: int) -> int:
-    """Number of KV blocks of `block_bytes` (over all cores) that fit in the host's available memory."""
+    """Return the number of KV blocks of `block_bytes` (over all cores) that fit in the available host memory."""
     return max(0, available - SPARE_BYTES) // block_bytes

@@ -1,4 +1,4 @@
-"""Open files of this process: as many as the system allows, and how many of them are left for clients' connections."""
+"""Limit of open files of this process, and the connections of clients that it leaves room for."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from neuronserve.server.errors import StartError
 from neuronserve.server.host.sysctl import sysctl
 
-OF_SERVER = 64  # files, pipes and sockets that a server has open beside connections (37 when it is ready), and to spare
-OF_ENGINE = 16  # that each engine adds to them (13: sockets, their wake-ups, the process)
+OF_SERVER = 64  # files, pipes and sockets of a server without connections: 37 when it is ready, and spare ones
+OF_ENGINE = 16  # for each engine: 13 (sockets, their wake-ups, the process), and spare ones
 LEAST_CONNECTIONS = 16
-REFUSED_CONNECTIONS = 32  # at once, on their way out
+REFUSED_CONNECTIONS = 32  # being closed at once
 
 
 def raise_open_files(read: Callable[[str], int | None] = sysctl) -> None:
     """Raise the soft limit (RLIMIT_NOFILE) to the hard one.
 
-    macOS has no hard one by default, and takes no soft one above kern.maxfilesperproc.
+    macOS has no hard limit by default, and accepts no soft limit above kern.maxfilesperproc.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = read("kern.maxfilesperproc")
@@ -26,7 +26,7 @@ def raise_open_files(read: Callable[[str], int | None] = sysctl) -> None:
 
 
 def max_connections(num_engines: int) -> int:
-    """Connections that a server with so many engines can hold. Raises StartError when they are too few to serve."""
+    """Return the connections that a server with `num_engines` can hold. Raises StartError when they are too few."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = OF_SERVER + OF_ENGINE * num_engines + REFUSED_CONNECTIONS
     if limit - used < LEAST_CONNECTIONS:

@@ -1,4 +1,4 @@
-"""Which user's process is at the other end of a TCP connection within this host."""
+"""User of the process at the other end of a TCP connection within this host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ROOT_USER = 0
 
 
 def is_same_user(client_port: int, server_port: int) -> bool:
-    """Whether the client of a connection over loopback is this process's user or root.
+    """Return whether the client of a loopback connection is this process's user or root.
 
-    Linux lists sockets with their users (proc_pid_net(5)). Where there is no list, or the connection is not in it, as
-    behind a proxy of another network namespace, nothing is known and the answer is True. Where several loopback
+    Linux lists sockets with their users (proc_pid_net(5)). When there is no list, or the connection is not in it (as
+    behind a proxy in another network namespace), nothing is known and the answer is True. When several loopback
     addresses have sockets of these ports, all of them count.
     """
     users = set(_users(client_port, server_port))
@@ -22,7 +22,7 @@ def is_same_user(client_port: int, server_port: int) -> bool:
 
 
 def _users(local_port: int, remote_port: int) -> Iterator[int]:
-    """User ids of the sockets with these ports."""
+    """Yield the user ids of the sockets with these ports."""
     for table in TABLES:
         try:
             lines = table.read_text("ascii").splitlines()[1:]

@@ -1,4 +1,4 @@
-"""Files and directories that other users of the host may neither read nor write, and whether they could have."""
+"""Files and directories that other users of the host can neither read nor write, and the check that they could not."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _FLAGS = {"wb": os.O_TRUNC, "ab": os.O_APPEND, "xb": os.O_EXCL}
 
 
 def is_trusted(status: os.stat_result) -> bool:
-    """Whether a file is this user's or root's, and others cannot write to it.
+    """Return whether a file belongs to this user or root, and others cannot write to it.
 
-    A group may: Kubernetes gives the files of a volume to the group of a pod (fsGroup), and lets it write.
+    Its group may: Kubernetes gives the files of a volume to the group of a pod (fsGroup), with write access.
     """
     return status.st_uid in (ROOT_USER, os.geteuid()) and not status.st_mode & stat.S_IWOTH
 
 
 def open_private(path: Path, mode: Literal["wb", "ab", "xb"]) -> BinaryIO:
-    """Open a file for writing; a new one is this user's alone, and so is an old one of this user from now on."""
+    """Open a file for writing, and take the access of other users from it if this user owns it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | _FLAGS[mode], _FILE)
     tighten(path)
     return os.fdopen(descriptor, mode)
 
 
 def tighten(path: Path) -> None:
-    """Take the rights of others from a file or directory of this user; of what has setgid the group keeps its own."""
+    """Take the access of others from a file or directory of this user; with setgid the group keeps its access."""
     status = path.stat()
     if status.st_uid == os.geteuid():
         kept = 0o7770 if status.st_mode & stat.S_ISGID else 0o7700
@@ -39,7 +39,7 @@ def tighten(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory that is this user's alone, unless it is there."""
+    """Make a directory that only this user can use, unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(_DIRECTORY)

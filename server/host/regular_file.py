@@ -1,4 +1,4 @@
-"""Opens files that others named or wrote: regular ones alone, since a FIFO or a device would block whoever reads it."""
+"""Opening of files that a user named or wrote: only regular ones, as a FIFO or a device would block the reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {
 
 
 def open_regular(path: Path) -> io.FileIO:
-    """Open `path` for reading, unbuffered. Raises OSError, whose `strerror` is fit for a message."""
+    """Open `path` for reading, unbuffered. Raises OSError with a `strerror` that suits a message."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -33,7 +33,7 @@ def open_regular(path: Path) -> io.FileIO:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Say in a message about a file why it could not be read."""
+    """Return why a file could not be read, as the end of a sentence about it."""
     if isinstance(error, FileNotFoundError):
         is_link = error.filename is not None and os.path.islink(error.filename)
         return "is a link to a file that does not exist" if is_link else "no such file"

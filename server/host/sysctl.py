@@ -1,4 +1,4 @@
-"""Numbers that macOS tells of its host by name; a system that has no such names has none of the numbers."""
+"""Numbers by which macOS describes its host. Other systems have none of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 
 def sysctl(name: str) -> int | None:
-    """The number of that name, such as hw.optional.arm.FEAT_I8MM; None where the system or the host has none."""
+    """Return the number of a name such as hw.optional.arm.FEAT_I8MM; None when the system has no such name."""
     read = getattr(ctypes.CDLL(None), "sysctlbyname", None)
     value = ctypes.c_int64(0)  # an int32 fills its lower half: every Mac is little-endian
     size = ctypes.c_size_t(ctypes.sizeof(value))

@@ -157,13 +157,10 @@ class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Abort what is still open, send the last events and end. The sender drains beforehand if it means to."""
 
 
-Command = Add | Abort | ResetPrefixCache | Shutdown  # what the engine loop carries out
-TraceCommand = StartTrace | StopTrace  # what stands before it carries out
-AdapterCommand = LoadAdapter | UnloadAdapter  # the same, beside its turns
-Instruction = Command | TraceCommand  # all but those about adapters
-Order = Instruction | AdapterCommand  # what changes an engine
-Housekeeping = ReadBlocks | ReleaseMemory  # between two steps, for observers and the host
-Input = Order | Housekeeping
+Command = Add | Abort | Shutdown  # carried out by the engine loop; the engine's inbox has a handler for each other
+TraceCommand = StartTrace | StopTrace
+AdapterCommand = LoadAdapter | UnloadAdapter
+Input = Command | ResetPrefixCache | TraceCommand | AdapterCommand | ReadBlocks | ReleaseMemory
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

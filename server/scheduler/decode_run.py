@@ -1,7 +1,7 @@
-"""Equal decode steps in one go, for who drives a scheduler in virtual time: how many there are, and what they leave.
+"""A scheduler for virtual time, which applies a run of equal decode steps at once.
 
-While all that run decode and nobody comes, steps differ in nothing but their tokens, until the first sequence is as
-long as it may be, or blocks run out. Changes what single steps would change, in their order.
+While all running sequences decode and no request comes, steps differ in nothing but their tokens, until the first
+sequence reaches its length or blocks run out. A run changes the books as single steps would, in their order.
 """
 
 from __future__ import annotations
@@ -10,16 +10,63 @@ from collections.abc import Iterable, Mapping
 
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.finish import LENGTH
+from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.scheduler.sequence import Sequence
-from neuronserve.server.types import SampledToken, TokenEvent
+from neuronserve.server.types import SampledToken, StepPlan, TokenEvent
 
 
-def count_repeats(
+class RunScheduler(Scheduler):
+    """A scheduler that can count and apply runs. No step may be in flight when a run is planned."""
+
+    @property
+    def takes_arrivals(self) -> bool:
+        """Whether the next `schedule` may admit a request that comes now, last in the order of service."""
+        return len(self._running) < self._config.max_num_seqs and self._gate.heeds_arrivals(len(self._waiting))
+
+    def count_repeats(self, plan: StepPlan) -> int:
+        """Return how many plans like `plan`, which was scheduled and not applied, are sure to follow it.
+
+        They follow while all running sequences decode, no request is added or aborted, and no token stops a sequence
+        before its length does. A waiting sequence has no blocks meanwhile.
+        """
+        do_all_decode = 0 < len(plan.decode) == len(self._running)
+        if not do_all_decode or plan.preempted or self._pending_events or self._waiting.takes_turns:
+            return 0
+        has_slot = len(self._running) < self._config.max_num_seqs
+        stuck = self._waiting.first if self._waiting and has_slot else None
+        count = _count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
+        if stuck is not None and not self._lets_prompts_in():
+            count = int(min(count, self._gate.steps_left))
+        return count
+
+    def apply_run(
+        self, plan: StepPlan, sampled: Mapping[str, SampledToken], num_steps: int, now: float
+    ) -> list[TokenEvent]:
+        """Apply `plan` and `num_steps` - 1 plans like it, at most `count_repeats(plan)`.
+
+        A sequence samples the same token in each step, and none is a stop token or an error. Returns the events of
+        plan.prefill, and of the sequences of plan.decode that end with the last step.
+        """
+        self._applied_id += 1
+        assert plan.step_id == self._step_id == self._applied_id, "no other step is in flight"
+        events = self._apply(plan.prefill, sampled, now)
+        seqs = [self._open[placed.request_id] for placed in plan.decode]
+        _compute(seqs, sampled, num_steps, self._cache)
+        self._gate.passed(False, True, num_steps - 1)
+        ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, self._config.max_model_len)]
+        for seq in seqs:
+            self._cache.drop(seq.blocks, seq.num_computed_tokens)
+            if seq in ended:
+                self._close(seq)
+        return events + [_last_event(seq, now) for seq in ended]
+
+
+def _count_repeats(
     running: Iterable[Sequence], stuck: Sequence | None, max_model_len: int, cache: KVCacheManager
 ) -> int:
-    """How many steps equal to the one that was planned follow it: `running` decode in it, their blocks allocated.
+    """Return how many steps equal to the planned one follow it; `running` decode in it, their blocks allocated.
 
-    `stuck` is the first that waits for blocks, None where nobody does.
+    `stuck` is the first sequence that waits for blocks, None when there is none.
     """
     seqs = list(running)
     limits = [min(seq.most_tokens, max_model_len) - len(seq.token_ids) for seq in seqs]
@@ -29,11 +76,11 @@ def count_repeats(
     return _count_allocatable(seqs, min(limits) - 1, cache)
 
 
-def compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps: int, cache: KVCacheManager) -> None:
+def _compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps: int, cache: KVCacheManager) -> None:
     """Let each of `seqs`, in order of service, compute `num_steps` tokens and sample its own of `sampled` each time.
 
-    As between single steps, the blocks of the token after the last are the next plan's business; what the last token
-    leaves behind is the caller's.
+    The next plan allocates the blocks of the token after the last, as between single steps; the caller drops the
+    blocks that the last token leaves behind.
     """
     filling: dict[int, list[Sequence]] = {}  # by the step that fills a block
     size = cache.config.block_size
@@ -42,6 +89,7 @@ def compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps
             filling.setdefault(step, []).append(seq)
         seq.token_ids += [sampled[seq.request.request_id].token_id] * num_steps
         seq.num_computed_tokens += num_steps
+        seq.num_scheduled_tokens = seq.num_computed_tokens
     for step in sorted(filling):
         later = num_steps - step
         for seq in filling[step]:
@@ -52,26 +100,26 @@ def compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps
                 assert is_allocated, "more steps than are sure to follow"
 
 
-def last_event(seq: Sequence, now: float) -> TokenEvent:
-    """Of the last token of `seq`, which is as long as it may be."""
+def _last_event(seq: Sequence, now: float) -> TokenEvent:
+    """Event of the last token of `seq`, which has reached its length."""
     request_id, index, num_cached = seq.request.request_id, seq.num_generated - 1, seq.num_cached_tokens
     return TokenEvent(request_id, seq.token_ids[-1], index, now, *LENGTH, num_cached)
 
 
 def _steps_to_full_block(seq: Sequence, cache: KVCacheManager) -> int:
-    """Decode steps until what `seq` has computed fills its blocks, at least 1."""
+    """Decode steps until the computed tokens of `seq` fill its blocks, at least 1."""
     size = cache.config.block_size
     return size - seq.num_computed_tokens % size
 
 
 def _steps_to_drop(seq: Sequence, group: int, cache: KVCacheManager) -> int:
-    """Decode steps until a block of `seq` in `group` is given back, which changes what others get, at least 1."""
+    """Decode steps until `seq` gives back a block in `group`, which others may then get; at least 1."""
     end = (seq.blocks.num_dropped[group] + 1) * cache.config.block_size
     return cache.config.groups[group].end_of(end) - seq.num_computed_tokens
 
 
 def _may_serve(seq: Sequence, stuck: Sequence) -> bool:
-    """Whether the next block that `seq` fills may be one that `stuck` can share, which then needs one less."""
+    """Return whether `stuck` may share the next block that `seq` fills, and so need one less."""
     known = seq.token_ids
     return (
         len(known) < len(stuck.token_ids)
@@ -81,7 +129,7 @@ def _may_serve(seq: Sequence, stuck: Sequence) -> bool:
 
 
 def _count_allocatable(seqs: list[Sequence], count: int, cache: KVCacheManager) -> int:
-    """The most steps, up to `count`, whose blocks are free."""
+    """Return the most steps, up to `count`, whose blocks are free."""
     size, free = cache.config.block_size, cache.num_free_blocks // cache.num_groups  # each group needs as many
 
     def is_free(steps: int) -> bool:

@@ -1,9 +1,9 @@
-"""Which texts are encoded in the next step. Pure decisions, as scheduler.py's: no clock, no chance, no IO.
+"""Choice of the texts that the next step encodes. Pure decisions: no clock, no randomness, no IO.
 
 A text is computed whole, in one step, and keeps nothing: there are no blocks, no chunks and no preemption. Texts are
-served by priority, then by fair queuing over HTTP requests: a text's tag is the virtual time at which its request would
-have had it all, if those that wait shared the engine evenly token by token, so that one text does not wait for the two
-thousand of a request before it. (Start-time fair queuing, Goyal, Vin and Cheng 1996, with finish tags.)
+served by priority, then by fair queuing over HTTP requests, so that one text does not wait for the two thousand of an
+earlier request: a text's tag is the virtual time at which it would be done if all waiting requests shared the engine
+evenly, token by token. (Start-time fair queuing, Goyal, Vin and Cheng 1996, with finish tags.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_FINITE = "the states of this text are not finite"
 
 
 class _Text:
-    """A text that waits; `order` is total and never changes."""
+    """A waiting text; `order` is total and never changes."""
 
     __slots__ = ("group", "order", "request")
 
@@ -36,7 +36,7 @@ _order = attrgetter("order")
 
 
 class PoolingScheduler:
-    """Fills steps of whole texts. `add` and `abort` belong between `apply` and `schedule`."""
+    """Fills steps of whole texts."""
 
     def __init__(self, limits: PoolingLimits) -> None:
         if not 1 <= limits.max_length <= limits.max_num_tokens:
@@ -44,10 +44,10 @@ class PoolingScheduler:
         self._limits = limits
         self._waiting: list[_Text] = []
         self._open: dict[str, _Text] = {}
-        self._tags: dict[str, int] = {}  # of the last text of each group with texts that wait
-        self._sizes: Counter[str] = Counter()  # texts of each group that wait
+        self._tags: dict[str, int] = {}  # of the last text of each group that has waiting texts
+        self._sizes: Counter[str] = Counter()  # waiting texts of each group
         self._virtual_time = 0  # tag of the text that was placed last
-        self._num_added = self._step_id = 0
+        self._num_added = self._step_id = self._applied_id = 0
         self._is_behind = False  # something waited when the last step ended
 
     @property
@@ -64,10 +64,7 @@ class PoolingScheduler:
         return tuple(self._open)
 
     def add(self, request: Request) -> None:
-        """Let `request` wait for its turn.
-
-        Raises ValueError for the id of an open request, and for a text that no step has room for.
-        """
+        """Queue `request`. Raises ValueError for the id of an open request, and for a text that fits no step."""
         assert request.pooling is not None
         num_tokens, request_id = len(request.prompt_token_ids), request.request_id
         if not 1 <= num_tokens <= self._limits.max_length:
@@ -83,19 +80,21 @@ class PoolingScheduler:
         insort(self._waiting, text, key=_order)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
-        """End a request wherever it is; None when it is unknown or has ended."""
+        """End a request; return None when it is unknown or has ended."""
         text = self._open.pop(request_id, None)
         if text is None:
             return None
-        del self._waiting[bisect_left(self._waiting, text.order, key=_order)]
-        self._leave(text)
+        at = bisect_left(self._waiting, text.order, key=_order)
+        if at < len(self._waiting) and self._waiting[at] is text:  # else it is in a step in flight
+            del self._waiting[at]
+            self._leave(text)
         return TokenEvent(request_id, None, 0, now, "abort")
 
     def reset_prefix_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: texts are not cached."""
 
     def schedule(self, now: float) -> StepPlan:
-        """The next step: those first in order, as many as it has room for. Nobody overtakes."""
+        """Return the next step: as many of the first texts as it has room for. None overtakes another."""
         limits, num_tokens, placed = self._limits, 0, list[_Text]()
         for text in self._waiting[: limits.max_num_texts]:
             num_tokens += text.num_tokens
@@ -120,13 +119,15 @@ class PoolingScheduler:
         )
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        """End every text of the step, with its row."""
-        assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
+        """End every open text of the oldest step in flight, with its row."""
+        self._applied_id += 1
+        assert plan.step_id == result.step_id == self._applied_id, "plans are applied one by one, in order"
         self._is_behind = bool(self._waiting)
-        return [self._end(seq.request_id, result.rows.get(seq.request_id), now) for seq in plan.prefill]
+        ids = [seq.request_id for seq in plan.prefill if seq.request_id in self._open]
+        return [self._end(request_id, result.rows.get(request_id), now) for request_id in ids]
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
-        """The state after a step. No text runs between steps."""
+        """Report of the state after a step. No text counts as running."""
         return StepReport(
             step_id=plan.step_id,
             start_time=plan.time,
@@ -146,7 +147,7 @@ class PoolingScheduler:
         )
 
     def _leave(self, text: _Text) -> None:
-        """It waits no longer; a group without texts is forgotten."""
+        """Note that `text` does not wait any more; a group without texts is forgotten."""
         self._sizes[text.group] -= 1
         if not self._sizes[text.group]:
             del self._sizes[text.group], self._tags[text.group]
@@ -159,7 +160,7 @@ class PoolingScheduler:
 
 
 def _scheduled(request: Request) -> ScheduledSeq:
-    """All of a text; where its keys lie during the step is the runner's to say."""
+    """Return all of a text as one prefill. The runner chooses where its keys lie during the step."""
     ids = request.prompt_token_ids
     return ScheduledSeq(
         request.request_id, ids, 0, (), False, request.sampling, ids, len(ids), request.lora, request.pooling

@@ -1,10 +1,13 @@
-"""Who computes what in the next step. Pure decisions over sequences and the KV books: no clock, no chance, no IO.
+"""Choice of what the next step computes. Pure decisions over sequences and KV blocks: no clock, no randomness, no IO.
 
-One order of service rules: priority, then arrival, then id. Running sequences are placed in it, waiting ones admitted
-in it (fair_queue.py: tenants in turns) with no overtaking, and whoever must give up blocks is its last. A sequence is
-admitted only with blocks for all its known tokens, so half-prefilled prompts cannot block each other, and only decode
-can run out of blocks. Hence a victim is never placed yet. What a step may hold together is the batching policy's: under
-"continuous" the first that runs advances in every step, under the others in every one without a prompt.
+One order of service rules: priority, then arrival, then id. Running sequences are placed in this order. Waiting ones
+are admitted in it (tenants take turns, fair_queue.py), none overtakes another, and the last running sequence gives up
+its blocks first. A sequence is admitted only with blocks for all its known tokens, so half-prefilled prompts cannot
+block each other and only decode can run out of blocks. Hence a preempted sequence was never placed in the same step.
+
+Steps may be in flight: `schedule` may be called again before the plan before it is applied. A step in flight has
+advanced `num_scheduled_tokens` of its sequences; `apply` advances `num_computed_tokens`. A sequence whose next token is
+being sampled has nothing to compute, so it is left out until that step is applied.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from itertools import chain
 
 from neuronserve.server.config import SchedulerConfig
 from neuronserve.server.kv_cache.manager import NO_PREFIX, KVCacheManager
-from neuronserve.server.scheduler import decode_run
 from neuronserve.server.scheduler.audit import audit
 from neuronserve.server.scheduler.batching import POLICIES, PromptGate
 from neuronserve.server.scheduler.fair_queue import FairQueue
@@ -35,13 +37,13 @@ from neuronserve.server.types import (
 
 
 class Scheduler:
-    """Fills steps under one token budget. `add` and `abort` belong between `apply` and `schedule`."""
+    """Fills steps under one token budget."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
         if not 1 <= config.max_num_seqs <= config.max_num_batched_tokens:
             raise ValueError(
                 f"max_num_batched_tokens ({config.max_num_batched_tokens}) must be at least "
-                f"max_num_seqs ({config.max_num_seqs}), and that at least 1: each running sequence needs its token"
+                f"max_num_seqs ({config.max_num_seqs}), which must be at least 1: each running sequence needs a token"
             )
         assert config.max_chunk <= cache.config.max_chunk or not cache.windowed, "tables are too narrow for a chunk"
         self._config = config
@@ -51,8 +53,8 @@ class Scheduler:
         self._open: dict[str, Sequence] = {}
         self._running = OrderedQueue()
         self._waiting = FairQueue()
-        self._step_id = 0
-        self._pending_events: list[TokenEvent] = []  # of ends that schedule decided, until apply returns them
+        self._step_id = self._applied_id = 0  # of the last plan, and of the last one that was applied
+        self._pending_events: list[TokenEvent] = []  # ends that `schedule` decided, until `apply` returns them
         self._stuck: tuple[Sequence, int] | None = None  # the last refused admission; see _fits
 
     @property
@@ -79,11 +81,11 @@ class Scheduler:
 
     @property
     def tables(self) -> dict[str, list[int]]:
-        """The blocks that each running request holds; the null block stands for those that it has given back."""
+        """Blocks that each running request holds; the null block stands for those that it has given back."""
         return {seq.request.request_id: list(chain(*seq.blocks.tables)) for seq in self._running}
 
     def add(self, request: Request) -> None:
-        """Let `request` wait for its turn. Raises ValueError on an empty prompt or the id of an open request."""
+        """Queue `request`. Raises ValueError on an empty prompt or the id of an open request."""
         if not request.prompt_token_ids:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
@@ -92,7 +94,7 @@ class Scheduler:
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
-        """End a request wherever it is; None when it is unknown or has ended."""
+        """End a request; return None when it is unknown or has ended. Steps in flight still compute its tokens."""
         seq = self._open.get(request_id)
         return None if seq is None else self._end(seq, now, "abort")
 
@@ -100,7 +102,7 @@ class Scheduler:
         self._cache.reset_prefix_cache()
 
     def schedule(self, now: float) -> StepPlan:
-        """The next step. An empty plan must be applied too: it may have ended requests."""
+        """Return the next step. An empty plan must be applied too: it may have ended requests."""
         step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
         self._waiting.at(now)
         if self._gate.mixes_phases(self._is_catching_up):
@@ -116,60 +118,21 @@ class Scheduler:
         return step.plan(self._step_id)
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        """Record what the step computed. Returns one event for each token, and each end, of this step."""
-        assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
+        """Record what the oldest step in flight computed. Returns one event for each token and each end."""
+        self._applied_id += 1
+        assert plan.step_id == result.step_id == self._applied_id, "plans are applied one by one, in order"
         for request_id, logprobs in result.prompt_logprobs.items():
-            self._open[request_id].prompt_logprobs += logprobs
+            if request_id in self._open:
+                self._open[request_id].prompt_logprobs += logprobs
         return self._apply(plan.seqs, result.sampled, now)
 
-    @property
-    def takes_arrivals(self) -> bool:
-        """Whether a request that comes now, last in the order of service, may be admitted by the next `schedule`."""
-        return len(self._running) < self._config.max_num_seqs and self._gate.heeds_arrivals(len(self._waiting))
-
-    def count_repeats(self, plan: StepPlan) -> int:
-        """How many plans like `plan`, which was scheduled and not applied, are sure to follow it.
-
-        They are while all that run decode, nobody is added or aborted, and no token stops a sequence before its
-        length does. What waits is stuck meanwhile.
-        """
-        do_all_decode = 0 < len(plan.decode) == len(self._running)
-        if not do_all_decode or plan.preempted or self._pending_events or self._waiting.takes_turns:
-            return 0
-        has_slot = len(self._running) < self._config.max_num_seqs
-        stuck = self._waiting.first if self._waiting and has_slot else None
-        count = decode_run.count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
-        if stuck is not None and not self._lets_prompts_in():
-            count = int(min(count, self._gate.steps_left))
-        return count
-
-    def apply_run(
-        self, plan: StepPlan, sampled: Mapping[str, SampledToken], num_steps: int, now: float
-    ) -> list[TokenEvent]:
-        """As `apply` of `plan` and of `num_steps` - 1, at most `count_repeats(plan)`, plans like it that follow.
-
-        A sequence samples the same token in each step, and none is a stop token or an error. Returns the events of
-        plan.prefill, and of the sequences of plan.decode that end with the last step.
-        """
-        assert plan.step_id == self._step_id, "plans are applied one by one, in order"
-        events = self._apply(plan.prefill, sampled, now)
-        seqs = [self._open[placed.request_id] for placed in plan.decode]
-        decode_run.compute(seqs, sampled, num_steps, self._cache)
-        self._gate.passed(False, True, num_steps - 1)
-        ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, self._config.max_model_len)]
-        for seq in seqs:
-            self._cache.drop(seq.blocks, seq.num_computed_tokens)
-            if seq in ended:
-                self._close(seq)
-        return events + [decode_run.last_event(seq, now) for seq in ended]
-
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
-        """The state after `apply`."""
+        """Report of the state after `apply`."""
         num_open = self.num_running, self.num_waiting
         return report_of(plan, result, now, self._cache, num_open, self._waiting.take_served())
 
     def audit(self) -> list[str]:
-        """What is wrong with the books, one line each; O(blocks + open requests). For tests and debugging."""
+        """Return the faults of the books, one line each; O(blocks + open requests). For tests and debugging."""
         return audit(self._cache, self._open.values(), (*self._running, *self._waiting))
 
     def _apply(
@@ -178,7 +141,9 @@ class Scheduler:
         events, self._pending_events = self._pending_events, []
         size = self._cache.config.block_size
         for each in placed:
-            seq = self._open[each.request_id]
+            seq = self._open.get(each.request_id)
+            if seq is None:  # it was aborted while the step was in flight
+                continue
             seq.num_computed_tokens += len(each.token_ids)
             if seq.num_computed_tokens // size != seq.blocks.num_named:
                 self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
@@ -190,44 +155,49 @@ class Scheduler:
     def _place_decodes(self, step: StepDraft) -> None:
         size = self._cache.config.block_size
         for seq in [seq for seq in self._running if seq.is_decode]:
-            has_block = len(seq.token_ids) <= seq.blocks.num_blocks * size  # while it runs
+            has_block = len(seq.token_ids) <= seq.blocks.num_blocks * size
             if step.budget and seq.is_running and (has_block or self._grow(seq, step)):
                 step.place_decode(seq)
 
     def _place_prompts(self, step: StepDraft, now: float) -> None:
-        """Those under way, then those that wait; but a step that took blocks away has none to give."""
+        """Place running prompts, then admit waiting ones. A step that preempted has no blocks for an admission."""
         if len(step.decode) < len(self._running):
             for seq in self._running:
-                if not seq.is_decode and self._takes_prompts(step):
+                if seq.is_prefill and self._takes_prompts(step):
                     step.place(seq)
         if not step.preempted:
             self._admit(step, now)
 
     @property
     def _is_catching_up(self) -> bool:
-        """Whether what an engine before this one had computed still has to be computed again."""
+        """True while sequences of an earlier engine are computed again."""
         waits = bool(self._waiting) and self._waiting.first.is_catching_up
         return waits or any(seq.num_resumed and seq.is_catching_up for seq in self._running)
 
     def _lets_prompts_in(self) -> bool:
         is_open = self._gate.is_open(len(self._running), len(self._waiting))
-        return is_open or any(not seq.is_decode for seq in self._running)  # one that was begun goes on
+        return is_open or any(seq.is_prefill for seq in self._running)  # a prompt that was begun goes on
 
     def _takes_prompts(self, step: StepDraft) -> bool:
         most = self._policy.max_prompts
         return step.budget > 0 and (most is None or len(step.prefill) < most)
 
     def _grow(self, seq: Sequence, step: StepDraft) -> bool:
-        """Give a decoding sequence the blocks of its next token, the tail's if need be; False when it is the tail."""
+        """Allocate the block of a decoding sequence's next token, preempting from the tail for it.
+
+        Returns False when the sequence was itself preempted, or when the tail's blocks are in use by a step in flight.
+        """
         while not self._cache.allocate(seq.blocks, len(seq.token_ids)):
             victim = self._running.last
+            if victim.is_in_flight:
+                return False
             self._preempt(victim, step)
             if victim is seq:
                 return False
         return True
 
     def _preempt(self, seq: Sequence, step: StepDraft) -> None:
-        """Back to waiting, its tokens kept, its blocks freed: what the prefix cache keeps need not be recomputed."""
+        """Move a sequence back to waiting and free its blocks. Its tokens stay; cached blocks save computing them."""
         self._running.remove(seq)
         self._cache.free(seq.blocks)
         seq.rewind()
@@ -244,19 +214,19 @@ class Scheduler:
                 seq.is_running = True
                 if is_new:
                     step.admit(seq.request)
-                # Back from a preemption with all but a token cached, it decodes: with the others, where those go apart.
+                # A preempted sequence whose tokens are all cached but one decodes: not in a step of prompts alone.
                 if self._policy.mixes_phases or not seq.is_decode:
                     step.place(seq)
             elif self._running:
-                return  # nobody overtakes; those who run will free blocks
-            else:  # alone in an empty cache and still too long: it has all it can ever get
+                return  # nobody overtakes; running sequences will free blocks
+            else:  # alone in an empty cache and still too long: it has all the blocks that it can ever get
                 self._pending_events.append(self._end(seq, now, "length"))
 
     def _fits(self, seq: Sequence) -> bool:
-        """Allocate for all known tokens of `seq`, cached prefix included, leaving blocks for each that runs to grow.
+        """Allocate for all known tokens of `seq`, cached prefix included, leaving a block for each running sequence.
 
         The spare blocks keep admission and preemption from undoing each other's work. A refusal is remembered until
-        a block is let go of (so also when fewer run) or named, so that a queue costs a decode step nothing.
+        a block is released (so also when fewer sequences run) or named, so that a queue costs a decode step nothing.
         """
         cache = self._cache
         attempt = (seq, cache.pool.num_gains)
@@ -267,7 +237,7 @@ class Scheduler:
         if waits or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
             self._stuck = attempt
             return False
-        seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
+        seq.num_scheduled_tokens = seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
         if not seq.was_admitted:
             seq.was_admitted = True
             seq.num_cached_tokens = seq.num_computed_tokens
@@ -276,7 +246,7 @@ class Scheduler:
         return True
 
     def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> TokenEvent:
-        """Append a sampled token, and end the sequence where that was its last."""
+        """Append a sampled token, and end the sequence if that was its last."""
         if sampled.error is not None:
             self._cache.discard(seq.blocks)
             return self._end(seq, now, "error", sampled.error)
@@ -293,7 +263,7 @@ class Scheduler:
         return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
-        """End with no token."""
+        """End a sequence without a token."""
         self._close(seq)
         request_id, num_cached = seq.request.request_id, seq.num_cached_tokens
         return TokenEvent(request_id, None, seq.num_generated, now, reason, num_cached_tokens=num_cached, error=error)

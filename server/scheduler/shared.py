@@ -1,9 +1,11 @@
-"""One engine that generates and encodes: steps of each kind, in turns. Pure, as the two schedulers that it asks.
+"""Scheduler of an engine that generates and encodes: steps of each kind take turns. Pure, as the two it asks.
 
-A text waits for one step of those that generate, and they for one step of texts, however many of either there are.
+A text waits for one step of sequences, and sequences wait for one step of texts, however many of either there are.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from neuronserve.server.scheduler.pooling import PoolingScheduler
 from neuronserve.server.scheduler.scheduler import Scheduler
@@ -11,13 +13,13 @@ from neuronserve.server.types import Request, StepPlan, StepReport, StepResult, 
 
 
 class SharedScheduler:
-    """The interface of either. Step ids are those of one sequence of steps."""
+    """Implements neuronserve.server.engine.loop.Scheduler. Step ids count the steps of both schedulers together."""
 
     def __init__(self, generation: Scheduler, pooling: PoolingScheduler) -> None:
         self._generation, self._pooling = generation, pooling
         self._step_id = 0
-        self._own_id = 0  # of the step under way, by the scheduler that planned it
-        self._was_pooled = False  # the last step
+        self._own_ids: deque[int] = deque()  # of each step in flight, as the scheduler that planned it counts
+        self._was_pooled = False  # the last step was one of texts
         self._is_behind = False  # something was left to do when it ended
 
     @property
@@ -38,16 +40,19 @@ class SharedScheduler:
         self._generation.reset_prefix_cache()
 
     def schedule(self, now: float) -> StepPlan:
-        """A step of the kind whose turn it is, of the other one where that has nothing to do."""
+        """Return a step of the kind whose turn it is, or of the other kind when that one has nothing to do."""
         generates, pools = self._generation.has_work, self._pooling.has_work
         self._was_pooled = pools and not (generates and self._was_pooled)
         plan = (self._pooling if self._was_pooled else self._generation).schedule(now)
-        self._own_id, self._step_id = plan.step_id, self._step_id + 1
+        self._own_ids.append(plan.step_id)
+        self._step_id += 1
         return plan._replace(step_id=self._step_id, follows=self._is_behind)
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
-        plan, result = plan._replace(step_id=self._own_id), result._replace(step_id=self._own_id)
+        in_order = plan.step_id == result.step_id == self._step_id - len(self._own_ids) + 1
+        assert in_order, "plans are applied one by one, in order"
+        own_id = self._own_ids.popleft()
+        plan, result = plan._replace(step_id=own_id), result._replace(step_id=own_id)
         events = (self._pooling if plan.is_pooled else self._generation).apply(plan, result, now)
         self._is_behind = self.has_work
         return events

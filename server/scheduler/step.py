@@ -8,7 +8,7 @@ from neuronserve.server.types import Request, ScheduledSeq, ServedTokens, StepPl
 
 
 class StepDraft:
-    """Grows only; a placed sequence is never taken out again. `budget` is in tokens."""
+    """Sequences placed so far; none is taken out again. `budget` is in tokens."""
 
     __slots__ = (
         "admitted",
@@ -22,7 +22,7 @@ class StepDraft:
     )
 
     def __init__(self, budget: int, time: float, max_chunk: int | None = None) -> None:
-        """`max_chunk` is the most that one sequence may compute; None = the budget."""
+        """Begin an empty step. `max_chunk` limits the tokens of one sequence; None = the budget."""
         self.budget = budget
         self.max_chunk = budget if max_chunk is None else max_chunk
         self.time = time
@@ -40,7 +40,7 @@ class StepDraft:
 
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
-        token_ids, start = seq.token_ids, seq.num_computed_tokens
+        token_ids, start = seq.token_ids, seq.num_scheduled_tokens
         end = min(len(token_ids), start + self.budget, start + self.max_chunk)
         request = seq.request
         placed = ScheduledSeq(
@@ -55,16 +55,17 @@ class StepDraft:
             request.lora,
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
+        seq.num_scheduled_tokens = end
         self.budget -= end - start
 
     def place_decode(self, seq: Sequence) -> None:
-        """As `place`, of a sequence that decodes."""
+        """Compute the last token of a sequence that decodes; a faster `place`."""
         token_ids, request = seq.token_ids, seq.request
         self.decode.append(
             ScheduledSeq(
                 request.request_id,
                 (token_ids[-1],),
-                seq.num_computed_tokens,
+                seq.num_scheduled_tokens,
                 seq.blocks.tables,
                 True,
                 request.sampling,
@@ -73,6 +74,7 @@ class StepDraft:
                 request.lora,
             )
         )
+        seq.num_scheduled_tokens += 1
         self.budget -= 1
 
     @property
@@ -99,7 +101,7 @@ def report_of(
     num_open: tuple[int, int],
     served: ServedTokens | None,
 ) -> StepReport:
-    """The state after a step; `num_open` sequences run and wait."""
+    """Report of the state after a step; `num_open` counts the running and the waiting sequences."""
     num_running, num_waiting = num_open
     return StepReport(
         step_id=plan.step_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokenizers import pre_tokenizers
 
+from neuronserve.server.engine.loop import Pending
 from neuronserve.server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())  # of the fake checkpoint: one id each, and then
@@ -17,9 +18,9 @@ class EchoRunner:
     What reads like a special token is written as text.
     """
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> Pending:
         sampled = {seq.request_id: self._next(seq) for seq in plan.seqs if seq.needs_sample}
-        return StepResult(plan.step_id, sampled, seconds=0.0)
+        return lambda: StepResult(plan.step_id, sampled, seconds=0.0)
 
     def _next(self, seq: ScheduledSeq) -> SampledToken:
         prompt = list(seq.history[: seq.num_prompt_tokens])

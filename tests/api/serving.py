@@ -23,11 +23,11 @@ from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
 from neuronserve.server.device.instances import INSTANCES
 from neuronserve.server.engine.fake_runner import FakeRunner
-from neuronserve.server.engine.loop import Runner
+from neuronserve.server.engine.loop import Pending, Runner
 from neuronserve.server.errors import StartError
 from neuronserve.server.link.handle import EngineEnd
 from neuronserve.server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
-from neuronserve.server.types import StepPlan, StepResult
+from neuronserve.server.types import StepPlan
 from tests.api.echo import EchoRunner
 from tests.cost.pricing import small_pricer
 
@@ -73,9 +73,9 @@ class SlowRunner:
         self._runner = runner
         self._step_s = step_s
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> Pending:
         time.sleep(self._step_s)
-        return self._runner.execute(plan)
+        return self._runner.submit(plan)
 
 
 class HeldRunner:
@@ -85,11 +85,11 @@ class HeldRunner:
         self._runner, self._file = runner, file
         self._num_free = 3  # steps: the first tokens come
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> Pending:
         self._num_free -= 1
         while self._num_free < 0 and self._file.exists():
             time.sleep(0.005)
-        return self._runner.execute(plan)
+        return self._runner.submit(plan)
 
 
 class PoisonedRunner:
@@ -98,10 +98,10 @@ class PoisonedRunner:
     def __init__(self, runner: Runner, token_id: int, number: int) -> None:
         self._runner, self._token_id, self._number = runner, token_id, number
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> Pending:
         if any(self._token_id in seq.history[: seq.num_prompt_tokens] for seq in plan.seqs):
             os.kill(os.getpid(), self._number)
-        return self._runner.execute(plan)
+        return self._runner.submit(plan)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from neuronserve.cli import main
 from neuronserve.server.bench.ceilings import product_unit
 from neuronserve.server.bench.drive import EngineDriver, StepTime
 from neuronserve.server.bench.options import BatchShape
-from neuronserve.server.bench.throughput import result_of, tokens_of
+from neuronserve.server.bench.speed import throughput_of, tokens_of
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.settings.engine import EngineSettings
 from tools.random_checkpoint.writer import Options, write_checkpoint
@@ -172,13 +172,13 @@ def test_sequences_longer_than_the_context_are_refused(
 
 def test_rates_are_of_the_steps_that_they_are_about() -> None:
     steps = [StepTime(2.0, 1.9, 0.0, 100, 0), StepTime(1.0, 0.9, 0.0, 20, 3), *[StepTime(0.5, 0.4, 0.0, 0, 4)] * 2]
-    result = result_of(BatchShape(4, 30, 3), 4, [steps])
+    result = throughput_of(BatchShape(4, 30, 3), 4, [steps])
     assert result.elapsed_s == 4.0
     assert result.prefill_tokens_per_s == 40.0
     assert result.decode_tokens_per_s == 8.0
     assert result.output_tokens_per_s == 3.0
     assert result.total_tokens_per_s == 33.0
-    assert result_of(BatchShape(4, 30, 3), 4, [steps[:2]]).decode_tokens_per_s is None
+    assert throughput_of(BatchShape(4, 30, 3), 4, [steps[:2]]).decode_tokens_per_s is None
 
 
 def test_the_last_token_of_a_sequence_is_not_computed() -> None:

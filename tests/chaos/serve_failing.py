@@ -9,9 +9,9 @@ from typing import Any
 
 from neuronserve.cli import run_process
 from neuronserve.server.config import EngineConfig
-from neuronserve.server.engine.loop import Runner
+from neuronserve.server.engine.loop import Pending, Runner
 from neuronserve.server.link.handle import EngineEnd
-from neuronserve.server.types import StepPlan, StepResult
+from neuronserve.server.types import StepPlan
 
 
 class FailingRunner:
@@ -21,11 +21,11 @@ class FailingRunner:
         self._runner, self._fails = runner, False
         signal.signal(signal.SIGUSR1, self._fail)
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        result = self._runner.execute(plan)
+    def submit(self, plan: StepPlan) -> Pending:
+        pending = self._runner.submit(plan)
         if self._fails:
             raise RuntimeError("a kernel's wrapper has failed")
-        return result
+        return pending
 
     def _fail(self, *_: Any) -> None:
         self._fails = True

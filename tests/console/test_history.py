@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from neuronserve.console.history import NUM_BINS, StepHistory, Totals, TotalsHistory
 from neuronserve.server.cost.charge_rate import ChargeRate
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.engine.block_map import block_map
+from neuronserve.server.engine.housekeeping import block_map
 from neuronserve.server.kv_cache.blocks import BlockPool
 from neuronserve.server.link.messages import BlockMap
 from neuronserve.server.types import DeviceStep, StepReport

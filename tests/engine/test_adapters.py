@@ -7,24 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
-from neuronserve.server.engine.adapters import AdapterInputs
+from neuronserve.server.engine.adapters import AdapterCommands
+from neuronserve.server.engine.inbox import Inbox
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.link.messages import (
     Abort,
     AdapterReply,
     Add,
+    Command,
     Input,
-    Instruction,
     LoadAdapter,
-    ResetPrefixCache,
     StartTrace,
     UnloadAdapter,
 )
 from neuronserve.server.types import Request, SamplingParams
 
 
-class Inputs:
-    """What has come."""
+class Wire:
+    """Messages that have come."""
 
     def __init__(self) -> None:
         self.commands: list[Input] = []
@@ -59,16 +59,22 @@ class Bank:
         self.done.append(f"unload {digest}")
 
 
-def until(inputs: AdapterInputs, condition: Callable[[], bool]) -> None:
+def inbox_of(source: Wire, bank: Bank | None, replies: list[AdapterReply]) -> Inbox:
+    commands = AdapterCommands(bank, replies.append)
+    handlers = {**commands.handlers, StartTrace: lambda _: None}
+    return Inbox(source, handlers, [commands.hold], polls=[commands.poll])
+
+
+def until(inputs: Inbox, condition: Callable[[], bool]) -> None:
     while not condition():
         inputs.drain(0.0)
 
 
 def test_commands_are_carried_out_in_order_while_others_go_on() -> None:
-    source, bank, replies = Inputs(), Bank(), list[AdapterReply]()
-    inputs = AdapterInputs(source, bank, replies.append)
-    others = [Abort("a"), StartTrace(), ResetPrefixCache()]
-    source.commands = [others[0], LoadAdapter("x"), others[1], LoadAdapter("bad"), UnloadAdapter("d"), others[2]]
+    source, bank, replies = Wire(), Bank(), list[AdapterReply]()
+    inputs = inbox_of(source, bank, replies)
+    others = [Abort("a"), Abort("b")]
+    source.commands = [others[0], LoadAdapter("x"), StartTrace(), LoadAdapter("bad"), UnloadAdapter("d"), others[1]]
     assert inputs.drain(1.0) == others
     assert inputs.drain(1.0) == []
     assert not replies
@@ -89,23 +95,23 @@ def request(name: str, lora: str = "") -> Add:
 
 
 def test_a_request_waits_for_its_adapter_and_no_other_does() -> None:
-    source, bank, replies = Inputs(), Bank(), list[AdapterReply]()
-    inputs = AdapterInputs(source, bank, replies.append)
+    source, bank, replies = Wire(), Bank(), list[AdapterReply]()
+    inputs = inbox_of(source, bank, replies)
     early, other, gone = request("early", "digest of x"), request("other"), request("gone", "digest of x")
     source.commands = [LoadAdapter("x"), early, gone, other, Abort("gone")]
-    assert inputs.drain(0.0) == [other]
+    assert inputs.drain(0.0) == [other, gone, Abort("gone")]
     bank.may_load.set()
-    passed: list[Instruction] = []
+    passed: list[Command] = []
     while not passed:
         passed += inputs.drain(0.0)
-    assert passed == [early, gone, Abort("gone")]
+    assert passed == [early]
     source.commands = [late := request("late", "digest of x"), Abort("late")]
     assert inputs.drain(0.0) == [late, Abort("late")]
 
 
 def test_an_engine_without_room_says_so() -> None:
-    source, replies = Inputs(), list[AdapterReply]()
-    inputs = AdapterInputs(source, None, replies.append)
+    source, replies = Wire(), list[AdapterReply]()
+    inputs = inbox_of(source, None, replies)
     source.commands = [LoadAdapter("x")]
     until(inputs, lambda: bool(replies))
     assert replies[0].error is not None
@@ -113,8 +119,8 @@ def test_an_engine_without_room_says_so() -> None:
 
 
 def test_a_mistake_of_ours_ends_the_engine() -> None:
-    source, bank = Inputs(), Bank()
-    inputs = AdapterInputs(source, bank, lambda _: None)
+    source, bank = Wire(), Bank()
+    inputs = inbox_of(source, bank, [])
     source.commands = [LoadAdapter("bug")]
     bank.may_load.set()
     with pytest.raises(RuntimeError, match="a mistake of ours"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from neuronserve.server.clock import ManualClock
-from neuronserve.server.config import EngineConfig, SchedulerConfig
+from neuronserve.server.config import SchedulerConfig
 from neuronserve.server.config.formats import Batching
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.engine.loop import EngineLoop
@@ -19,6 +19,7 @@ from neuronserve.server.link.messages import Add, Command, Tokens
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams, TokenEvent
 from tests.depth import thorough
+from tests.engine.config import engine_config
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 VOCAB = 256
@@ -65,25 +66,16 @@ OFTEN = (
     params=[each if each in OFTEN else thorough(each) for each in ENGINES],
     ids=lambda p: "-".join(map(str, p)),
 )
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config):  # type: ignore[no-untyped-def]
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: str):  # type: ignore[no-untyped-def]
     shape, block_size, kv_cache_dtype = request.param
     directory: Path = tmp_path_factory.mktemp("invariance") / shape
     write_checkpoint(shape, directory, Options())
-    config = EngineConfig(
-        model_path=str(directory),
-        device="inf2.xlarge",
+    config = engine_config(
+        directory,
+        kernel_cache,
         tensor_parallel_size=2,
-        dtype="bfloat16",
-        max_model_len=192,
-        max_num_seqs=8,
-        max_num_batched_tokens=96,
-        max_num_queued_reqs=64,
         block_size=block_size,
-        enable_prefix_caching=True,
-        device_memory_utilization=0.9,
-        num_blocks_override=4 * 1024 // block_size,  # for up to four groups of layers
-        cpu_threads=2,
-        kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
+        num_blocks_override=4 * 1024 // block_size,
         kv_cache_dtype=kv_cache_dtype,
     )
     loaded = load_engine(config, lambda _: None)

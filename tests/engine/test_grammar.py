@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from neuronserve.server.engine.grammar_masks import GrammarMasks
-from neuronserve.server.engine.grammar_queue import POLL_S, GrammarQueue
 from neuronserve.server.engine.grammar_store import GrammarStore
 from neuronserve.server.settings.model import DEFAULT_MODEL as MODEL
 from neuronserve.server.text.grammar import GrammarError, compile_grammar, grammar_text, load_grammar_tokenizer
 from neuronserve.server.text.tokenizer import load_tokenizer
-from neuronserve.server.types import Request, SamplingParams, ScheduledSeq
+from neuronserve.server.types import SamplingParams, ScheduledSeq
 
 TOKENIZER = load_tokenizer(MODEL)
 END, OTHER_END = 2, 0
@@ -135,37 +134,6 @@ def test_json_has_spaces_but_is_not_padded(store: GrammarStore) -> None:
     blanks = {TOKENIZER.encode(text)[0] for text in (" ", "\n", "\t")}
     (tokens,) = allowed(store, sampled(grammar, "{ "))
     assert not tokens & blanks
-
-
-class Ready:
-    """Grammars that are ready when the test says so."""
-
-    def __init__(self) -> None:
-        self.done: set[str] = set()
-
-    def is_ready(self, text: str) -> bool:
-        return text in self.done
-
-
-def request(request_id: str, grammar: str) -> Request:
-    return Request(request_id, (1, 2), SamplingParams(4, grammar=grammar), arrival_time=0.0)
-
-
-def test_the_gate_holds_what_waits_for_its_grammar_and_nothing_else() -> None:
-    grammars = Ready()
-    queue = GrammarQueue(grammars)
-    assert queue.take(request("free", ""))
-    assert queue.wait_s(1.0) == 1.0
-    assert not any(queue.take(request(f"r{i}", f"g{i % 2}")) for i in range(4))
-    assert (queue.release(), queue.wait_s(1.0)) == ([], POLL_S)
-    assert queue.drop("r1")
-    assert not queue.drop("r1")
-    grammars.done = {"g1"}
-    assert [held.request_id for held in queue.release()] == ["r3"]
-    assert queue.held_ids == ("r0", "r2")
-    grammars.done = {"g0", "g1"}
-    assert queue.take(request("late", "g0"))
-    assert [held.request_id for held in queue.release()] == ["r0", "r2"]
 
 
 def test_the_store_keeps_what_was_used_last_and_all_that_is_awaited() -> None:

@@ -15,10 +15,9 @@ from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfi
 from neuronserve.server.device.core import NeuronCore
 from neuronserve.server.engine.buffers import KEPT_BYTES, KVPool, PoolBlocks, most_kept
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_tokens
-from neuronserve.server.engine.kept_blocks import KeptBlocks, RestoringInputs, kept_blocks, model_files
+from neuronserve.server.engine.kept_blocks import KeptBlocks, Restorer, kept_blocks, model_files
 from neuronserve.server.host.shared_file import SharedFile
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Add, Instruction
 from neuronserve.server.placement.kv_groups import KVPlace
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams, TokenEvent
@@ -33,37 +32,24 @@ IDENTITY = b"0123456789abcdef"
 PROMPT = tuple(random.Random(1).choices(range(VOCAB_SIZE), k=100))
 
 
-class Commands:
-    """Inputs that a test hands over."""
-
-    def __init__(self) -> None:
-        self.next: list[Instruction] = []
-
-    def drain(self, timeout_s: float) -> list[Instruction]:
-        del timeout_s
-        taken, self.next = self.next, []
-        return taken
-
-
 class Engine:
     """An engine without a process: a scheduler, the fake model, and what it keeps."""
 
     def __init__(
         self, file: SharedFile, cache: CacheConfig = CACHE, num_kept: int = 64, identity: bytes = IDENTITY
     ) -> None:
-        self.runner, self._commands = FakeRunner(cache, VOCAB_SIZE), Commands()
+        self.runner = FakeRunner(cache, VOCAB_SIZE)
         kept = KeptBlocks(file, self.runner, identity, num_kept * (SEAL_BYTES + self.runner.num_bytes))
         self.cache = KVCacheManager(cache, kept)
         self.scheduler = Scheduler(LIMITS, self.cache)
-        self._inputs = RestoringInputs(self._commands, kept, self.cache)
+        self._restorer = Restorer(kept, self.cache)
         self.num_computed = 0
         self.events: list[TokenEvent] = []
 
     def add(self, *requests: Request) -> None:
-        self._commands.next += [Add(request) for request in requests]
-        for command in self._inputs.drain(0):
-            assert isinstance(command, Add)
-            self.scheduler.add(command.request)
+        self._restorer.observe(requests)
+        for request in requests:
+            self.scheduler.add(request)
 
     def run(self, num_steps: int = 10_000) -> list[int]:
         """Steps while there is work, at most so many; the tokens that came."""

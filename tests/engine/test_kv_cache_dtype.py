@@ -13,6 +13,7 @@ from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from neuronserve.server.text.tokenizer import load_tokenizer
+from tests.engine.config import engine_config
 
 TEXTS = (
     "What is 48 + 27? Work it out step by step, please.",
@@ -25,22 +26,17 @@ TEXTS = (
 def config(
     kernels: str, kv_cache_dtype: KVCacheDtype | str, dtype: str = "bfloat16", block_size: int = 32
 ) -> EngineConfig:
-    return EngineConfig(
-        model_path=str(DEFAULT_MODEL),
-        device="inf2.xlarge",
-        tensor_parallel_size=1,
-        dtype=dtype,  # type: ignore[arg-type]
+    return engine_config(
+        DEFAULT_MODEL,
+        kernels,
+        dtype=dtype,
         max_model_len=512,
         max_num_seqs=4,
         max_num_batched_tokens=128,
-        max_num_queued_reqs=4,
         block_size=block_size,
         enable_prefix_caching=False,
-        device_memory_utilization=0.9,
         num_blocks_override=512 // block_size + 1,
-        cpu_threads=2,
-        kernel_cache_dir=kernels,
-        kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]
+        kv_cache_dtype=kv_cache_dtype,
     )
 
 

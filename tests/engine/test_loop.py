@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from neuronserve.server.clock import ManualClock
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_tokens
-from neuronserve.server.engine.grammar_queue import POLL_S, GrammarQueue
-from neuronserve.server.engine.loop import IDLE_WAIT_S, EngineLoop, Runner
+from neuronserve.server.engine.inbox import POLL_S, Inbox, grammar_hold
+from neuronserve.server.engine.loop import IDLE_WAIT_S, EngineLoop, Pending, Runner
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from neuronserve.server.link.messages import Abort, Add, Input, ResetPrefixCache, Shutdown, StartTrace, Tokens
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams, StepPlan, StepResult, TokenEvent
 
@@ -20,14 +21,14 @@ CACHE = CacheConfig(num_blocks=20, block_size=4)
 VOCAB = 50
 
 
-class ListInbox:
-    """Commands put in by the test; remembers how long each drain was ready to wait."""
+class ListSource:
+    """Messages put in by the test; remembers how long each drain was ready to wait."""
 
     def __init__(self) -> None:
-        self.commands: list[Command] = []
+        self.commands: list[Input] = []
         self.waits: list[float] = []
 
-    def drain(self, timeout_s: float) -> list[Command]:
+    def drain(self, timeout_s: float) -> list[Input]:
         self.waits.append(timeout_s)
         commands, self.commands = self.commands, []
         return commands
@@ -52,19 +53,22 @@ class Grammars:
     def is_ready(self, text: str) -> bool:
         return self.is_done
 
+    def forget(self) -> None:
+        raise NotImplementedError
+
 
 class Engine:
-    def __init__(self, runner: Runner | None = None, grammars: Grammars | None = None) -> None:
+    def __init__(self, runner: Runner | None = None, grammars: Grammars | None = None, depth: int = 1) -> None:
         self.clock = ManualClock(100.0)
-        self.inbox = ListInbox()
+        self.inbox = ListSource()
         self.outbox = ListOutbox()
         self.scheduler = Scheduler(SchedulerConfig(64, 4, 16), KVCacheManager(CACHE))
         fake = FakeRunner(CACHE, VOCAB)
-        self.loop = EngineLoop(
-            self.scheduler, runner or fake, self.clock, self.inbox, self.outbox, GrammarQueue(grammars)
-        )
+        handlers = {ResetPrefixCache: lambda _: self.scheduler.reset_prefix_cache()}
+        inbox = Inbox(self.inbox, handlers, [] if grammars is None else [grammar_hold(grammars)])
+        self.loop = EngineLoop(self.scheduler, runner or fake, self.clock, inbox, self.outbox, depth)
 
-    def step(self, *commands: Command) -> bool:
+    def step(self, *commands: Input) -> bool:
         self.inbox.commands += commands
         return self.loop.step()
 
@@ -95,7 +99,7 @@ def test_it_waits_for_commands_only_when_there_is_nothing_to_do() -> None:
     assert len(engine.outbox.sent) == 2
 
 
-def test_an_abort_is_told_in_the_same_turn_and_an_unknown_one_is_ignored() -> None:
+def test_an_abort_is_answered_in_the_same_turn_and_an_unknown_one_is_ignored() -> None:
     engine = Engine()
     engine.step(Add(request()))
     engine.step(Abort("r"), Abort("unknown"))
@@ -168,9 +172,71 @@ def test_shutdown_of_an_idle_engine_says_nothing() -> None:
 
 def test_a_runner_that_fails_ends_the_engine() -> None:
     class BrokenRunner:
-        def execute(self, plan: StepPlan) -> StepResult:
+        def submit(self, plan: StepPlan) -> Pending:
             raise MemoryError("the device is gone")
 
     engine = Engine(BrokenRunner())
     with pytest.raises(MemoryError, match="the device is gone"):
         engine.step(Add(request()))
+
+
+def test_a_message_without_a_handler_is_a_mistake_of_ours() -> None:
+    with pytest.raises(TypeError, match="StartTrace has no handler"):
+        Engine().step(StartTrace())
+
+
+class StagedRunner:
+    """A runner with two stages: a step is computed after the next one was submitted, or when its result is awaited."""
+
+    def __init__(self) -> None:
+        self._runner = FakeRunner(CACHE, VOCAB)
+        self._entered: StepPlan | None = None  # in the first stage
+        self._results: dict[int, StepResult] = {}
+        self.most_in_flight = 0
+
+    def submit(self, plan: StepPlan) -> Pending:
+        self._compute()
+        seqs = [seq._replace(block_tables=[[*table] for table in seq.block_tables]) for seq in plan.seqs]
+        self._entered = plan._replace(prefill=tuple(seqs), decode=())
+        self.most_in_flight = max(self.most_in_flight, len(self._results) + 1)
+
+        def collect() -> StepResult:
+            if plan.step_id not in self._results:
+                self._compute()
+            return self._results.pop(plan.step_id)
+
+        return collect
+
+    def _compute(self) -> None:
+        if self._entered is not None:
+            self._results[self._entered.step_id] = self._runner.execute(self._entered)
+            self._entered = None
+
+
+def test_two_steps_in_flight_give_the_same_tokens() -> None:
+    """Chunked prompts, a cache that is too small for all, and requests that end while a step computes them."""
+    runner = StagedRunner()
+    engine = Engine(runner, depth=2)
+    random = Random(5)
+    prompts = {f"r{i}": tuple(random.choices(range(VOCAB), k=random.randint(1, 30))) for i in range(40)}
+    is_preempted, aborted = False, set[str]()
+    for name, prompt in prompts.items():
+        engine.step(Add(Request(name, prompt, SamplingParams(12), arrival_time=100.0)))
+        if name.endswith("7"):
+            aborted.add(first := engine.scheduler.running_ids[0])
+            engine.step(Abort(first))
+        assert engine.scheduler.audit() == []
+    for _ in range(2000):
+        if engine.scheduler.has_work:
+            engine.step()
+            assert engine.scheduler.audit() == []
+            is_preempted |= engine.outbox.sent[-1].report.num_preempted > 0
+    assert runner.most_in_flight == 2
+    assert is_preempted
+    for name, prompt in prompts.items():
+        events = engine.outbox.events(name)
+        tokens = [event.token_id for event in events if event.token_id is not None]
+        assert tokens == expected_tokens(prompt, 12, VOCAB)[: len(tokens)]
+        assert events[-1].finish_reason == ("abort" if name in aborted else "length")
+        assert len(tokens) == 12 or name in aborted
+    assert not engine.step(Shutdown())

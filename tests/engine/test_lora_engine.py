@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neuronserve.server.config import EngineConfig, LoraConfig, LoraModule
+from neuronserve.server.config import LoraConfig, LoraModule
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.errors import AdapterSlotsFull, CheckpointError
 from neuronserve.server.types import Request
 from tests.depth import representative
+from tests.engine.config import engine_config
 from tests.engine.test_engine_invariance import alone, generate, requests
 from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
 from tools.random_checkpoint.writer import Options, write_checkpoint
@@ -32,21 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=representative(["none", "int8", "fp8"], "none", "int8"))
 def engine(request: pytest.FixtureRequest, folder: Path, kernel_cache: str) -> Iterator[LoadedEngine]:
-    config = EngineConfig(
-        model_path=str(folder / "model"),
-        device="inf2.xlarge",
+    config = engine_config(
+        folder / "model",
+        kernel_cache,
         tensor_parallel_size=2,
-        dtype="bfloat16",
-        max_model_len=192,
-        max_num_seqs=8,
-        max_num_batched_tokens=96,
-        max_num_queued_reqs=64,
-        block_size=16,
-        enable_prefix_caching=True,
-        device_memory_utilization=0.9,
-        num_blocks_override=64,
-        cpu_threads=2,
-        kernel_cache_dir=kernel_cache,
         quantization=request.param,
         lora=LoraConfig(4, 20, tuple(LoraModule(name, str(folder / name)) for name in RANKS)),
     )

@@ -3,57 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from neuronserve.server.config import EngineConfig
 from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.engine.load import loading as load
+from neuronserve.server.engine.graph_slice import GraphSlice
+from neuronserve.server.engine.load import loading
+from neuronserve.server.engine.load.loading import LoadedEngine
 from neuronserve.server.engine.load.weights import ModelWeights, PackedMatrix
 from neuronserve.server.engine.lowering import build_program
 from neuronserve.server.engine.operands import Placement
 from neuronserve.server.errors import DeviceError
+from neuronserve.server.kernels.compilation import compile_kernels
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.models.ops import Linear, Vector
 from neuronserve.server.models.spec import ModelSpec, NormSpec
+from neuronserve.server.types import SamplingParams, ScheduledSeq
+from tests.engine.config import engine_config
 from tests.model_specs import network_of, with_attention, with_depth, with_input, with_layer_options, with_stack
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 Change = Callable[[ModelSpec], ModelSpec]
+GREEDY = SamplingParams(1, temperature=0.0)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A loaded engine, and where its model lies."""
+
+    engine: LoadedEngine
+    placement: Placement
 
 
 @pytest.fixture(scope="module")
-def placement(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Placement:
-    directory: Path = tmp_path_factory.mktemp("lowering") / "model"
-    write_checkpoint("tiny-llama", directory, Options())
-    config = EngineConfig(
-        model_path=str(directory),
-        device="inf2.xlarge",
-        tensor_parallel_size=1,
-        dtype="float32",
-        max_model_len=64,
-        max_num_seqs=2,
-        max_num_batched_tokens=32,
-        max_num_queued_reqs=4,
-        block_size=16,
-        enable_prefix_caching=False,
-        device_memory_utilization=0.9,
-        num_blocks_override=8,
-        cpu_threads=1,
-        kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
-    )
-    placed: list[Placement] = []
+def load(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Callable[..., Placed]:
+    """Load a random model by its name."""
 
-    def keep(placement: Placement) -> Program:
-        placed.append(placement)
-        return build_program(placement)
+    @cache
+    def load_it(name: str, tensor_parallel_size: int = 1) -> Placed:
+        directory: Path = tmp_path_factory.mktemp("lowering") / name
+        write_checkpoint(name, directory, Options())
+        config = engine_config(
+            directory,
+            kernel_cache,
+            tensor_parallel_size=tensor_parallel_size,
+            dtype="float32",
+            max_model_len=64,
+            max_num_seqs=2,
+            max_num_batched_tokens=32,
+            enable_prefix_caching=False,
+            num_blocks_override=8,
+            cpu_threads=1,
+        )
+        placed: list[Placement] = []
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "build_program", keep)
-        load.load_engine(config, lambda _: None)
-    return placed[0]
+        def keep(placement: Placement, *args: Any, **kwargs: Any) -> Program:
+            placed.append(placement)
+            return build_program(placement, *args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loading, "build_program", keep)
+            return Placed(loading.load_engine(config, lambda _: None), placed[0])
+
+    return load_it
+
+
+@pytest.fixture
+def placement(load: Callable[..., Placed]) -> Placement:
+    return load("tiny-llama").placement
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor_parallel_size"),
+    [("tiny-llama", 1), ("tiny-olmo2", 2), ("tiny-opt-after", 1), ("tiny-neox", 2), ("tiny-gemma2", 1)],
+)
+def test_two_halves_in_order_compute_what_the_whole_does(
+    load: Callable[..., Placed], name: str, tensor_parallel_size: int
+) -> None:
+    """Norms before, after and on the stream; branches side by side; learned positions."""
+    placed = load(name, tensor_parallel_size)
+    runner, num_layers = placed.engine.runner, placed.placement.spec.num_layers
+    first = build_program(placed.placement, part=GraphSlice(range(1), embeds=True, end="stream"))
+    second = build_program(placed.placement, part=GraphSlice(range(1, num_layers), embeds=False, end="logits"))
+    assert len(first) > 5
+    assert second.labels[0].startswith("layer 1")
+    tokens = tuple(range(5, 17))
+    whole = runner.logits(tokens)
+    seq = ScheduledSeq("a", tokens, 0, [[1, 2]] * len(placed.placement.cache.groups), True, GREEDY, tokens, len(tokens))
+    runner._inputs.fill([seq])
+    runner._inputs.sample(range(len(tokens)))
+    for program in (first, second):
+        compile_kernels(program.kernels, lambda _: None, 1)
+        runner.pool.run(program, runner._inputs.address)
+    np.testing.assert_array_equal(runner._sampler.logits[: len(tokens), : whole.shape[1]], whole)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from neuronserve.server.clock import NS, ManualClock
 from neuronserve.server.config import CacheConfig, PoolingLimits, SchedulerConfig
 from neuronserve.server.cost.meter import Meter
-from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.loop import EngineLoop, Pending
 from neuronserve.server.engine.metered_runner import MAX_HOST_NS, MeteredOutbox, MeteredRunner
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.link.messages import Abort, Add, Command, Tokens
@@ -78,11 +78,11 @@ class SlowHost:
     def __init__(self, clock: ManualClock, step_s: float) -> None:
         self._clock, self.step_s = clock, step_s
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> Pending:
         self._clock.advance(self.step_s)
         rows = {seq.request_id: b"1234" for seq in plan.seqs if seq.pooling is not None}
         sampled = {seq.request_id: SampledToken(1) for seq in plan.seqs if seq.needs_sample}
-        return StepResult(plan.step_id, sampled, 0.0, rows=rows)
+        return lambda: StepResult(plan.step_id, sampled, 0.0, rows=rows)
 
 
 class Engine:

@@ -15,10 +15,11 @@ from neuronserve.server.cost.stacks import HostWork
 from neuronserve.server.device.buckets import powers_of_two
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.engine.fake_runner import FakeRunner
+from neuronserve.server.engine.inbox import Inbox, arrival_hold
 from neuronserve.server.engine.loop import EngineLoop
-from neuronserve.server.engine.metered_runner import MeteredRunner, PacedInbox
+from neuronserve.server.engine.metered_runner import MeteredRunner
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from neuronserve.server.link.messages import Abort, Add, Input, ResetPrefixCache, Shutdown, Tokens
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams
 from tests.cost.pricing import SMALL
@@ -37,13 +38,13 @@ PREFILL_S, DECODE_S = PRICER.prefill_ns(0, 100) / NS, PRICER.decode_ns(101, 1) /
 
 @dataclass
 class Wire:
-    """Commands by the second at which they come; waiting for one moves the clock. Keeps what is answered."""
+    """Inputs by the second at which they come; waiting for one moves the clock. Keeps what is answered."""
 
     clock: ManualClock
-    commands: list[tuple[float, Command]] = field(default_factory=list)
+    commands: list[tuple[float, Input]] = field(default_factory=list)
     answers: list[Tokens] = field(default_factory=list)
 
-    def drain(self, timeout_s: float) -> list[Command]:
+    def drain(self, timeout_s: float) -> list[Input]:
         first = self.commands[0][0] if self.commands else float("inf")
         self.clock.wait_until(min(first, self.clock.now() + timeout_s))
         due = [command for time, command in self.commands if time <= self.clock.now()]
@@ -62,13 +63,15 @@ def asked(name: str, received: float | None) -> Add:
     return Add(Request(name, (7,) * 100, SamplingParams(3), 0.0, cache_salt=name, received_time=received))
 
 
-def served(*commands: tuple[float, Command]) -> Wire:
+def served(*commands: tuple[float, Input]) -> Wire:
     """A paced engine from second 0 to 10."""
     clock = ManualClock()
     wire = Wire(clock, [*commands, (10.0, Shutdown())])
     runner = MeteredRunner(FakeRunner(CACHE, 50), PRICER, Meter(), clock, is_paced=True)
     scheduler = Scheduler(SchedulerConfig(512, 4, 128, batching="tgi"), KVCacheManager(CACHE))
-    EngineLoop(scheduler, runner, clock, PacedInbox(wire, PRICER.request_s, clock), wire).run()
+    handlers = {ResetPrefixCache: lambda _: scheduler.reset_prefix_cache()}
+    inbox = Inbox(wire, handlers, [arrival_hold(PRICER.request_s, clock)])
+    EngineLoop(scheduler, runner, clock, inbox, wire).run()
     return wire
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neuronserve.server.clock import ManualClock
-from neuronserve.server.config import CacheConfig, EngineConfig, SchedulerConfig
+from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.engine.load import loading as load
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.engine.loop import EngineLoop
@@ -24,6 +24,7 @@ from neuronserve.server.link.messages import Add, Command, Tokens
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams
 from tests.depth import representative
+from tests.engine.config import engine_config
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 NAN_TOKEN, INF_TOKEN = 77, 78  # their embeddings hold one such number each
@@ -38,25 +39,11 @@ def poisoned_program(placement: Placement) -> Program:
 
 
 @pytest.fixture(scope="module", params=representative(["auto", "int8", "fp8"], "auto"))
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config):  # type: ignore[no-untyped-def]
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: str):  # type: ignore[no-untyped-def]
     directory: Path = tmp_path_factory.mktemp("poisoned") / "model"
     write_checkpoint("tiny-qwen3", directory, Options())
-    config = EngineConfig(
-        model_path=str(directory),
-        device="inf2.xlarge",
-        tensor_parallel_size=1,
-        dtype="bfloat16",
-        max_model_len=192,
-        max_num_seqs=8,
-        max_num_batched_tokens=96,
-        max_num_queued_reqs=64,
-        block_size=BLOCK,
-        enable_prefix_caching=True,
-        device_memory_utilization=0.9,
-        num_blocks_override=BLOCKS,
-        cpu_threads=2,
-        kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
-        kv_cache_dtype=request.param,
+    config = engine_config(
+        directory, kernel_cache, block_size=BLOCK, num_blocks_override=BLOCKS, kv_cache_dtype=request.param
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "build_program", poisoned_program)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.text.grammar import grammar_text
 from neuronserve.server.types import Request, SamplingParams
+from tests.engine.config import engine_config
 from tests.engine.test_engine_invariance import generate
 from tests.engine.test_grammar import END, MODEL, OTHER_END, TOKENIZER
 
@@ -22,23 +22,8 @@ WORDS = grammar_text("regex", "[a-z]{3,9}( [a-z]{3,9}){5}")
 
 
 @pytest.fixture(scope="module")
-def engine(pytestconfig: pytest.Config) -> Iterator[LoadedEngine]:
-    config = EngineConfig(
-        model_path=str(MODEL),
-        device="inf2.xlarge",
-        tensor_parallel_size=2,
-        dtype="bfloat16",
-        max_model_len=192,
-        max_num_seqs=8,
-        max_num_batched_tokens=96,
-        max_num_queued_reqs=64,
-        block_size=16,
-        enable_prefix_caching=True,
-        device_memory_utilization=0.9,
-        num_blocks_override=64,
-        cpu_threads=2,
-        kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
-    )
+def engine(kernel_cache: str) -> Iterator[LoadedEngine]:
+    config = engine_config(MODEL, kernel_cache, tensor_parallel_size=2)
     loaded = load_engine(config, lambda _: None)
     yield loaded
     loaded.runner.close()

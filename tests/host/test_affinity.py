@@ -70,7 +70,7 @@ def test_a_binding_that_cannot_be_is_refused(eight: Path, binding: str, words: s
 
 @pytest.mark.parametrize("binding", ["auto", "0-1"])
 def test_a_system_that_binds_no_threads_says_so(binding: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^cpu_binding is {binding}: this system binds no threads to CPUs$"):
+    with pytest.raises(SettingsError, match=rf"^cpu_binding is {binding}: this system cannot bind threads to CPUs$"):
         choose_cpus(binding, 2, can_bind=False)
     assert choose_cpus("none", 2, can_bind=False) == ()
 

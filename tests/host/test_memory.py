@@ -29,7 +29,7 @@ def test_the_refusal_blames_the_host_and_names_what_is_needed_and_what_there_is(
     with pytest.raises(HostMemoryError) as refusal:
         require_host_memory(30 * GIB, "llama-8b over 2 cores", 7 * GIB)
     assert str(refusal.value) == (
-        "the host, not the emulated part, is too small: llama-8b over 2 cores needs 30.00 GiB of host memory "
+        "the host, not the emulated accelerator, is too small: llama-8b over 2 cores needs 30.00 GiB of host memory "
         "and 0.50 GiB to spare; 7.00 GiB is available to this process"
     )
     assert isinstance(refusal.value, StartError)

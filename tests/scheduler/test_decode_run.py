@@ -14,7 +14,7 @@ from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.admission import resolve_max_tokens
 from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.scheduler.decode_run import RunScheduler
 from neuronserve.server.types import Request, SampledToken, StepPlan, StepResult
 
 MAX_MODEL_LEN = 40
@@ -27,7 +27,7 @@ prompts = st.one_of(
 
 
 @st.composite
-def schedulers(draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = (FULL,)) -> Scheduler:
+def schedulers(draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = (FULL,)) -> RunScheduler:
     """With requests that wait, each of which fits."""
     max_num_seqs = draw(st.integers(1, 4))
     num_blocks, block_size = draw(st.integers(8, 40)), draw(st.integers(1, 4))
@@ -39,7 +39,7 @@ def schedulers(draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = 
         batching=draw(st.sampled_from(list(POLICIES))),
     )
     cache = CacheConfig(num_blocks * len(spans), block_size, is_caching, spans, config.max_chunk)
-    scheduler = Scheduler(config, KVCacheManager(cache))
+    scheduler = RunScheduler(config, KVCacheManager(cache))
     for index in range(draw(st.integers(1, 8))):
         if (one := draw(requests(index, cache))) is not None:
             scheduler.add(one)
@@ -57,7 +57,7 @@ def requests(draw: st.DrawFn, index: int, cache: CacheConfig) -> Request | None:
     return request(f"r{index}", prompt, most, priority=draw(st.integers(0, 1)), cache_salt=salt)
 
 
-def state(scheduler: Scheduler) -> Any:
+def state(scheduler: RunScheduler) -> Any:
     """All that later decisions depend on."""
     pool = scheduler._cache.pool
     queues = [
@@ -81,7 +81,7 @@ def is_like(plan: StepPlan, other: StepPlan) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(scheduler=schedulers(GROUPS), data=st.data())
-def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: Scheduler, data: st.DataObject) -> None:
+def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: RunScheduler, data: st.DataObject) -> None:
     total = 0
     while scheduler.has_work:
         plan = scheduler.schedule(0.0)
@@ -103,7 +103,7 @@ def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: Scheduler, dat
 
 @settings(max_examples=200, deadline=None)
 @given(schedulers())
-def test_the_next_plan_is_another_where_nobody_waits(scheduler: Scheduler) -> None:
+def test_the_next_plan_is_another_where_nobody_waits(scheduler: RunScheduler) -> None:
     while scheduler.has_work:
         plan = scheduler.schedule(0.0)
         count, is_alone = scheduler.count_repeats(plan), scheduler.num_waiting == 0
@@ -114,12 +114,12 @@ def test_the_next_plan_is_another_where_nobody_waits(scheduler: Scheduler) -> No
             return
 
 
-def bench(num_blocks: int, max_num_seqs: int, **fields: Any) -> Scheduler:
+def bench(num_blocks: int, max_num_seqs: int, **fields: Any) -> RunScheduler:
     cache = KVCacheManager(CacheConfig(num_blocks, 4, **fields))
-    return Scheduler(SchedulerConfig(MAX_MODEL_LEN, max_num_seqs, 64), cache)
+    return RunScheduler(SchedulerConfig(MAX_MODEL_LEN, max_num_seqs, 64), cache)
 
 
-def begun(scheduler: Scheduler, *asked: Request) -> StepPlan:
+def begun(scheduler: RunScheduler, *asked: Request) -> StepPlan:
     """The first decode step, after a step of prompts."""
     for one in asked:
         scheduler.add(one)

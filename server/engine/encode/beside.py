@@ -17,6 +17,7 @@ from neuronserve.server.engine.buffers import KVPool
 from neuronserve.server.engine.encode.encoder import StateRunner
 from neuronserve.server.engine.encode.head import HeadLayers, normalized
 from neuronserve.server.engine.encode.runner import PoolingRunner
+from neuronserve.server.engine.graph_slice import GraphSlice
 from neuronserve.server.engine.load.weights import OnProgress
 from neuronserve.server.engine.lowering import build_program
 from neuronserve.server.engine.operands import Placement
@@ -24,6 +25,7 @@ from neuronserve.server.engine.step_inputs import StepInputs
 from neuronserve.server.kernels.compilation import compile_kernels
 from neuronserve.server.kernels.workers import WorkerPool
 from neuronserve.server.link.messages import PoolingFacts
+from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.heads import Head, Normalize
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.cache_layout import kv_layer_bytes
@@ -66,7 +68,7 @@ def encode_beside(
     """The second program of a placed model, on the threads of the first. Compiles what the first does not need."""
     spec, buffers, block_size = placement.spec, placement.buffers, config.block_size
     at = replace(placement, kv=layer.pool, cache=layer.cache)
-    program = build_program(at, leaves_states=True)
+    program = build_program(at, part=GraphSlice.whole(decoder_graph(spec), leaves_states=True))
     compile_kernels(program.kernels, on_progress, pool.num_threads)
     max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.max_position)
     limits = PoolingLimits(config.max_num_seqs, config.max_num_batched_tokens, max_length)

@@ -33,7 +33,7 @@ from neuronserve.server.engine.lowering import build_program
 from neuronserve.server.engine.operands import DistanceBias, Placement
 from neuronserve.server.engine.step_inputs import StepInputs
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.host import memory as host
+from neuronserve.server.host.memory import available_bytes, require_host_memory
 from neuronserve.server.kernels import executor
 from neuronserve.server.kernels.checks import use_checks
 from neuronserve.server.kernels.compilation import compile_kernels
@@ -165,8 +165,8 @@ class _Loading:
         whole = HostFootprint.of(self._spec, self._shard, self._shape)
         needed = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
-        available, share = host.available_bytes(), self._config.host_memory_bytes
-        host.require_host_memory(needed, model, available if share is None else min(available, share))
+        available, share = available_bytes(), self._config.host_memory_bytes
+        require_host_memory(needed, model, available if share is None else min(available, share))
 
     def _place(self, cores: list[NeuronCore]) -> Placement:
         model, spec, shard = self._model, self._spec, self._shard

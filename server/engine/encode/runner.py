@@ -1,4 +1,4 @@
-"""Executes plans of texts: every text of a step at once, a row of float32 for each."""
+"""Runner for plans of texts: computes every text of a step at once, a row of float32 for each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from neuronserve.server.engine.encode.encoder import StateRunner
 from neuronserve.server.engine.encode.head import Float32, HeadLayers
+from neuronserve.server.engine.loop import Pending
 from neuronserve.server.engine.runner import ModelRunner
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.types import PoolingParams, StepPlan, StepResult, TokenizedText
@@ -22,19 +23,20 @@ class PoolingRunner:
     def __init__(self, states: StateRunner, layers: HeadLayers) -> None:
         self._states, self._layers = states, layers
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """The rows of all texts whose states are finite."""
+    def submit(self, plan: StepPlan) -> Pending:
+        """Compute the rows of all texts whose states are finite, at once."""
         begin = time.perf_counter()
-        asked = [seq.pooling or PoolingParams() for seq in plan.prefill]
+        wanted = [seq.pooling or PoolingParams() for seq in plan.prefill]
         texts = [
-            TokenizedText(seq.token_ids, params.token_types) for seq, params in zip(plan.prefill, asked, strict=True)
+            TokenizedText(seq.token_ids, params.token_types) for seq, params in zip(plan.prefill, wanted, strict=True)
         ]
         rows: dict[str, bytes] = {}
-        for seq, params, states in zip(plan.prefill, asked, self._states.run(texts), strict=True):
+        for seq, params, states in zip(plan.prefill, wanted, self._states.run(texts), strict=True):
             row = self._row(states, params)
             if np.isfinite(row).all():
                 rows[seq.request_id] = row.astype("<f4", copy=False).tobytes()
-        return StepResult(plan.step_id, {}, time.perf_counter() - begin, rows=rows)
+        result = StepResult(plan.step_id, {}, time.perf_counter() - begin, rows=rows)
+        return lambda: result
 
     def _row(self, states: Float32, params: PoolingParams) -> Float32:
         if params.is_token_wise:
@@ -43,12 +45,12 @@ class PoolingRunner:
         return row if params.dimensions is None else self._layers.shortened(row, params.dimensions, params.is_raw)
 
     def time_instructions(self, is_on: bool) -> None:
-        """As ModelRunner's."""
+        """Time every instruction from the next step on, or stop it."""
         self._states.time_instructions(is_on)
 
     @property
     def timed(self) -> Timed | None:
-        """As ModelRunner's."""
+        """Program that ran last and its times, as in ModelRunner."""
         return self._states.timed
 
     def warm_up(self) -> None:
@@ -57,23 +59,23 @@ class PoolingRunner:
 
 
 class SharedRunner:
-    """A runner of sequences and one of texts, over the same weights and threads."""
+    """Runner of sequences and of texts, over the same weights and threads."""
 
     def __init__(self, generation: ModelRunner, pooling: PoolingRunner) -> None:
         self._generation, self._pooling = generation, pooling
         self._last: ModelRunner | PoolingRunner = generation
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """A step of the kind that the plan is."""
+    def submit(self, plan: StepPlan) -> Pending:
+        """Submit the plan to the runner of its kind."""
         self._last = self._pooling if plan.is_pooled else self._generation
-        return self._last.execute(plan)
+        return self._last.submit(plan)
 
     def time_instructions(self, is_on: bool) -> None:
-        """Of both."""
+        """Time the instructions of both runners from the next step on, or stop it."""
         for each in (self._generation, self._pooling):
             each.time_instructions(is_on)
 
     @property
     def timed(self) -> Timed | None:
-        """Of the step before."""
+        """Program that ran last and its times, as in ModelRunner."""
         return self._last.timed

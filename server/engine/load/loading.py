@@ -35,7 +35,7 @@ from neuronserve.server.engine.runner import ModelRunner, Programs
 from neuronserve.server.engine.sampler import Sampler
 from neuronserve.server.engine.step_inputs import StepInputs
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.host import memory as host
+from neuronserve.server.host.memory import available_bytes, host_kv_blocks, require_host_memory
 from neuronserve.server.kernels import executor
 from neuronserve.server.kernels.checks import use_checks
 from neuronserve.server.kernels.compilation import Compiled, compile_kernels
@@ -177,14 +177,14 @@ class _Loading:
         model = f"{self._config.model_path} with tensor_parallel_size {self._shard.tp} and {blocks} KV blocks"
         if (engines := self._config.data_parallel.size) > 1:
             model += f", on each of {engines} engines,"
-        host.require_host_memory(self._host.total(blocks), model, self._host_bytes(0))
+        require_host_memory(self._host.total(blocks), model, self._host_bytes(0))
 
     def _host_bytes(self, taken: int) -> int:
         """Memory this engine can still take of the host, having written `taken` bytes of the cores' memory.
 
         Engines that start together are each held to a share: what is free now is what the others are about to take.
         """
-        available, share = host.available_bytes(), self._config.data_parallel.host_memory_bytes
+        available, share = available_bytes(), self._config.data_parallel.host_memory_bytes
         return available if share is None else min(available, share - taken)
 
     def _ledger(self, num_blocks: int) -> MemoryLedger:
@@ -204,12 +204,12 @@ class _Loading:
         to_write = sum(sum(core.used.values()) for core in cores) - written
         kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
-        host_blocks = host.host_kv_blocks(self._host.kv_block, host_bytes - kept)
+        host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept)
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
         chosen = min(device, host_blocks, usable)
         if chosen < self._footprint.min_blocks:  # what was free when this start began is taken by now
             least = self._footprint.min_blocks * self._host.kv_block
-            host.require_host_memory(least, "the KV cache of one full sequence", host_bytes)
+            require_host_memory(least, "the KV cache of one full sequence", host_bytes)
             chosen = self._footprint.min_blocks
         reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
         limit = reasons.get(chosen, "max_model_len")

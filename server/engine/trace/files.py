@@ -13,20 +13,13 @@ from typing import Protocol
 from neuronserve.server.clock import MonotonicClock
 from neuronserve.server.config import TraceConfig
 from neuronserve.server.cost.pricer import Pricer
-from neuronserve.server.engine.loop import Inbox, Outbox, Runner
+from neuronserve.server.engine.inbox import Handlers, Observer
+from neuronserve.server.engine.loop import Outbox, Runner
 from neuronserve.server.engine.trace.events import Lanes
 from neuronserve.server.engine.trace.tracer import DeviceRunner, Tracer
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.host.private_file import make_private_directory
-from neuronserve.server.link.messages import Command, EngineInfo, Instruction, StartTrace, TraceCommand, TraceReply
-
-
-class Inputs(Protocol):
-    """Where all that the API sends comes from."""
-
-    def drain(self, timeout_s: float) -> list[Instruction]:
-        """As neuronserve.server.engine.loop.Inbox, with commands about traces among the others."""
-        ...
+from neuronserve.server.link.messages import EngineInfo, StartTrace, StopTrace, TraceReply
 
 
 class Traceable(Protocol):
@@ -41,47 +34,32 @@ class Traceable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seams:
-    """Inbox, runner and outbox of an engine loop, where a tracer can be put between."""
+class Traced:
+    """Runner and outbox of an engine loop, and what traces register with its inbox."""
 
-    inbox: Inbox
     runner: Runner
     outbox: Outbox
-
-
-class CommandInbox:
-    """Commands for the loop (implements engine.loop.Inbox); a command about traces goes to `apply` in its turn."""
-
-    def __init__(self, inputs: Inputs, apply: Callable[[TraceCommand], None]) -> None:
-        self._inputs, self._apply = inputs, apply
-
-    def drain(self, timeout_s: float) -> list[Command]:
-        commands: list[Command] = []
-        for command in self._inputs.drain(timeout_s):
-            if isinstance(command, TraceCommand):
-                self._apply(command)
-            else:
-                commands.append(command)
-        return commands
+    handlers: Handlers
+    observers: tuple[Observer, ...] = ()
 
 
 class TraceFiles:
-    """Handles trace commands, and names and places the files."""
+    """Handler of trace commands, which names and writes the files."""
 
     def __init__(self, tracer: Tracer, directory: Path, reply: Callable[[TraceReply], None]) -> None:
         self._tracer, self._directory, self._reply = tracer, directory, reply
 
-    def apply(self, command: TraceCommand) -> None:
-        """Start or stop recording, and reply with the result."""
-        is_start = isinstance(command, StartTrace)
-        if is_start == self._tracer.is_recording:
-            state = "a trace is being recorded already" if is_start else "no trace is being recorded"
-            self._reply(TraceReply(error=state))
-        elif is_start:
-            self._tracer.start()
-            self._reply(TraceReply())
-        else:
-            self._reply(self._write())
+    def start(self, _: StartTrace) -> None:
+        """Start recording, and reply."""
+        if self._tracer.is_recording:
+            self._reply(TraceReply(error="a trace is being recorded already"))
+            return
+        self._tracer.start()
+        self._reply(TraceReply())
+
+    def stop(self, _: StopTrace) -> None:
+        """Stop recording, write the file, and reply."""
+        self._reply(self._write() if self._tracer.is_recording else TraceReply(error="no trace is being recorded"))
 
     def close(self) -> None:
         """Write a trace that is still being recorded."""
@@ -116,23 +94,18 @@ def lanes_of(info: EngineInfo) -> Lanes:
 
 @contextmanager
 def traced(
-    config: TraceConfig,
-    engine: Traceable,
-    inputs: Inputs,
-    outbox: Outbox,
-    reply: Callable[[TraceReply], None],
-) -> Iterator[Seams]:
-    """What the loop works with: its part of `inputs`, the engine's runner, `outbox`, traced where a directory is."""
-    runner = engine.runner
+    config: TraceConfig, engine: Traceable, outbox: Outbox, reply: Callable[[TraceReply], None]
+) -> Iterator[Traced]:
+    """Yield the engine's runner and `outbox`, traced when a directory is configured and untouched otherwise."""
     if config.directory is None:
         refusal = TraceReply(error="this engine has no trace directory")
-        yield Seams(CommandInbox(inputs, lambda _: reply(refusal)), runner, outbox)
+        yield Traced(engine.runner, outbox, dict.fromkeys((StartTrace, StopTrace), lambda _: reply(refusal)))
         return
-    device = runner if isinstance(runner, DeviceRunner) else None
+    device = engine.runner if isinstance(engine.runner, DeviceRunner) else None
     tracer = Tracer(lanes_of(engine.info), MonotonicClock(), config.max_events, device, engine.pricer)
     files = TraceFiles(tracer, Path(config.directory), reply)
-    inbox = CommandInbox(inputs, files.apply)
+    handlers: Handlers = {StartTrace: files.start, StopTrace: files.stop}
     try:
-        yield Seams(tracer.inbox(inbox), tracer.runner(runner), tracer.outbox(outbox))
+        yield Traced(tracer.runner(engine.runner), tracer.outbox(outbox), handlers, (tracer.observe,))
     finally:
         files.close()

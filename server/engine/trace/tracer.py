@@ -1,13 +1,12 @@
-"""Records an engine's steps and writes them to a file. Wraps the inbox, runner and outbox of the engine loop.
+"""Recorder of an engine's steps, which writes them to a file. Observes the inbox, wraps runner and outbox of the loop.
 
-The inbox shows when requests arrive, the runner what is computed, the outbox the results. While nothing is recorded
-wrappers pass everything on; a server without a trace directory has no tracer. Recording keeps numbers only; events
-are made when the file is written, which holds up the engine for that long.
+While nothing is recorded it passes everything on; a server without a trace directory has no tracer. Recording keeps
+numbers only; events are made when the file is written, which holds up the engine for that long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from neuronserve.server import __version__
 from neuronserve.server.clock import Clock
 from neuronserve.server.cost.pricer import Pricer, StepCharge
-from neuronserve.server.engine.loop import Inbox, Outbox, Runner
+from neuronserve.server.engine.loop import Outbox, Pending, Runner
 from neuronserve.server.engine.trace.events import (
     REQUEST_EVENTS,
     STEP_EVENTS,
@@ -33,8 +32,8 @@ from neuronserve.server.engine.trace.events import (
 from neuronserve.server.engine.trace.modelled import GRAPH_EVENTS
 from neuronserve.server.host.private_file import open_private
 from neuronserve.server.kernels.program import Program
-from neuronserve.server.link.messages import Add, Command, Tokens, TraceReply
-from neuronserve.server.types import StepPlan, StepResult, TokenEvent
+from neuronserve.server.link.messages import Tokens, TraceReply
+from neuronserve.server.types import Request, StepPlan, StepResult, TokenEvent
 
 
 @runtime_checkable
@@ -47,13 +46,13 @@ class DeviceRunner(Protocol):
 
     @property
     def timed(self) -> tuple[Program, npt.NDArray[np.float64]] | None:
-        """The program that ran last, and [len(program) + 1] seconds: its start and the end of each instruction."""
+        """Program that ran last, and [len(program) + 1] seconds: its start and the end of each instruction."""
         ...
 
 
 @dataclass(slots=True)
 class _Open:
-    """The step under way."""
+    """Times of a step that was computed and whose output is not sent yet."""
 
     plan: StepPlan
     execute_begin: float
@@ -63,7 +62,7 @@ class _Open:
 
 
 class Recording:
-    """The records of one trace, at most `max_events` events of it. The first part is kept."""
+    """The records of one trace, up to `max_events` events; later ones are dropped."""
 
     def __init__(self, begin: float, num_cores: int, max_events: int) -> None:
         self.begin, self.is_truncated = begin, False
@@ -100,7 +99,7 @@ class Recording:
             request.end, request.finish_reason = event.time, event.finish_reason
 
     def _take(self, count: int) -> bool:
-        """Take room for `count` events. False when there is none, and from then on."""
+        """Take room for `count` events; return False when there is none, and from then on."""
         if self.is_truncated or count > self._room:
             self.is_truncated = True
             return False
@@ -109,7 +108,7 @@ class Recording:
 
 
 class Tracer:
-    """Tracer of one engine, whose loop gets the wrapped `inbox`, `runner` and `outbox`."""
+    """Tracer of one engine."""
 
     def __init__(
         self, lanes: Lanes, clock: Clock, max_events: int, device: DeviceRunner | None, pricer: Pricer | None = None
@@ -138,33 +137,34 @@ class Tracer:
         num_events = _write(file, self._events(recording), self._lanes)
         return TraceReply(str(file), len(recording.steps), num_events, recording.is_truncated)
 
-    def inbox(self, inbox: Inbox) -> Inbox:
-        """Wrap `inbox`."""
-        return _TracedInbox(self, inbox)
-
     def runner(self, runner: Runner) -> Runner:
         return _TracedRunner(self, runner)
 
     def outbox(self, outbox: Outbox) -> Outbox:
         return _TracedOutbox(self, outbox)
 
-    def add_request(self, command: Add) -> None:
-        """Record the arrival of a request."""
+    def observe(self, requests: Sequence[Request]) -> None:
+        """Record the arrival of requests (an Observer of the inbox)."""
         if (recording := self._recording) is not None:
-            request = command.request
-            track = RequestTrace(request.arrival_time, num_prompt_tokens=len(request.prompt_token_ids))
-            recording.add_request(request.request_id, track)
+            for request in requests:
+                track = RequestTrace(request.arrival_time, num_prompt_tokens=len(request.prompt_token_ids))
+                recording.add_request(request.request_id, track)
 
-    def execute(self, runner: Runner, plan: StepPlan) -> StepResult:
-        """Run the plan and keep its times."""
+    def submit(self, runner: Runner, plan: StepPlan) -> Pending:
+        """Submit the plan and keep its times."""
         if self._recording is None:
-            return runner.execute(plan)
+            return runner.submit(plan)
         begin = self._clock.now()
-        result = runner.execute(plan)
-        end = self._clock.now()
-        charge = None if self._pricer is None else self._pricer.charge(plan)
-        self._step = _Open(plan, begin, end, self._instructions(), charge)
-        return result
+        pending = runner.submit(plan)
+
+        def collect() -> StepResult:
+            result = pending()
+            end = self._clock.now()
+            charge = None if self._pricer is None else self._pricer.charge(plan)
+            self._step = _Open(plan, begin, end, self._instructions(), charge)
+            return result
+
+        return collect
 
     def put(self, outbox: Outbox, tokens: Tokens) -> None:
         """Send the output of a turn, and record the turn."""
@@ -207,24 +207,12 @@ class Tracer:
             yield from made.request(request_id, request, now)
 
 
-class _TracedInbox:
-    def __init__(self, tracer: Tracer, inbox: Inbox) -> None:
-        self._tracer, self._inbox = tracer, inbox
-
-    def drain(self, timeout_s: float) -> list[Command]:
-        commands = self._inbox.drain(timeout_s)
-        for command in commands:
-            if isinstance(command, Add):
-                self._tracer.add_request(command)
-        return commands
-
-
 class _TracedRunner:
     def __init__(self, tracer: Tracer, runner: Runner) -> None:
         self._tracer, self._runner = tracer, runner
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        return self._tracer.execute(self._runner, plan)
+    def submit(self, plan: StepPlan) -> Pending:
+        return self._tracer.submit(self._runner, plan)
 
 
 class _TracedOutbox:

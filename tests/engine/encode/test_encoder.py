@@ -14,7 +14,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from neuronserve.server.config import EngineConfig
 from neuronserve.server.config.formats import Quantization
 from neuronserve.server.engine.encode.encoder import Encoder
 from neuronserve.server.engine.load.loading import load_engine
@@ -23,6 +22,7 @@ from neuronserve.server.kernels.dispatch import host_isas
 from neuronserve.server.types import TokenizedText
 from tests.depth import representative
 from tests.encoders import FAMILIES, LONGEST, VOCAB, loaded, random_model, save, write_json
+from tests.engine.config import engine_config
 
 LENGTHS = (7, 1, 64, 30, LONGEST, 3, 65, 90, 12, 2, 2, 40)
 
@@ -210,21 +210,16 @@ def test_older_files_name_norms_otherwise_and_carry_more(checkpoint_of: Any, tmp
 
 
 def test_an_encoder_is_not_served_to_generate(checkpoint_of: Any, kernel_cache: str) -> None:
-    config = EngineConfig(
-        model_path=str(checkpoint_of("bert")),
-        device="inf2.xlarge",
-        tensor_parallel_size=1,
+    config = engine_config(
+        checkpoint_of("bert"),
+        kernel_cache,
         dtype="float32",
         max_model_len=64,
         max_num_seqs=1,
         max_num_batched_tokens=64,
-        max_num_queued_reqs=1,
-        block_size=16,
         enable_prefix_caching=False,
-        device_memory_utilization=0.9,
         num_blocks_override=8,
         cpu_threads=1,
-        kernel_cache_dir=kernel_cache,
     )
     with pytest.raises(SettingsError, match="BertModel generates no text: `neuronserve embed` runs it"):
         load_engine(config, lambda _: None)

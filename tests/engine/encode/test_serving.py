@@ -17,27 +17,22 @@ from neuronserve.server.engine.serving import is_pooling, load_served
 from neuronserve.server.errors import DeviceMemoryError, SettingsError
 from neuronserve.server.types import PoolingParams, SamplingParams, ScheduledSeq, StepPlan
 from tests.encoders import FAMILIES, LONGEST, loaded, random_model, save, write_json
+from tests.engine.config import engine_config
 from tests.engine.encode.test_encoder import texts
 
 CAUSAL, CLASSIFIES = transformers.AutoModelForCausalLM, transformers.AutoModelForSequenceClassification
 
 
 def config_of(directory: Path, kernel_cache: str, **changes: Any) -> EngineConfig:
-    config = EngineConfig(
-        model_path=str(directory),
+    config = engine_config(
+        directory,
+        kernel_cache,
         device="inf2.48xlarge",
-        tensor_parallel_size=1,
         dtype="float32",
         max_model_len=None,
-        max_num_seqs=8,
         max_num_batched_tokens=256,
-        max_num_queued_reqs=64,
         block_size=32,
-        enable_prefix_caching=True,
-        device_memory_utilization=0.9,
         num_blocks_override=None,
-        cpu_threads=2,
-        kernel_cache_dir=kernel_cache,
     )
     return replace(config, **changes)
 
@@ -97,7 +92,7 @@ def test_a_decoder_with_modules_is_served_by_its_last_token(checkpoint: Checkpoi
         raw, states = found.encoder.encode(given, is_raw=True), [found.encoder.states(text) for text in given]
 
     def rows(**params: Any) -> list[np.ndarray]:
-        result = served.runner.execute(plan_of(PoolingParams(**params)))
+        result = served.runner.submit(plan_of(PoolingParams(**params)))()
         return [np.frombuffer(result.rows[str(i)], np.float32) for i in range(4)]
 
     assert np.array_equal(rows(), want)
@@ -125,8 +120,8 @@ def test_states_that_are_not_finite_have_no_row(checkpoint: Checkpoint, tmp_path
         ScheduledSeq(name, ids, 0, (), False, SamplingParams(0), (), 0, pooling=PoolingParams())
         for name, ids in (("good", (2, 10, 3)), ("bad", (2, 77, 3)))
     )
-    result = served.runner.execute(StepPlan(1, (bad, good), (), is_pooled=True))
-    alone = served.runner.execute(StepPlan(2, (good,), (), is_pooled=True))
+    result = served.runner.submit(StepPlan(1, (bad, good), (), is_pooled=True))()
+    alone = served.runner.submit(StepPlan(2, (good,), (), is_pooled=True))()
     assert set(result.rows) == {"good"}
     assert result.rows["good"] == alone.rows["good"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from tests.engine.config import engine_config
 from tools.random_checkpoint.shapes import SHAPES, Shape
 
 Load = Callable[..., LoadedEngine]
@@ -18,21 +18,18 @@ Load = Callable[..., LoadedEngine]
 @pytest.fixture
 def load(kernel_cache: str) -> Load:
     def load_it(directory: Path, tp: int = 1, **fields: Any) -> LoadedEngine:
-        config = EngineConfig(
-            model_path=str(directory),
+        config = engine_config(
+            directory,
+            kernel_cache,
             device=fields.pop("device", "inf2.48xlarge"),
             tensor_parallel_size=tp,
             dtype=fields.pop("dtype", "bfloat16"),
             max_model_len=64,
             max_num_seqs=2,
             max_num_batched_tokens=64,
-            max_num_queued_reqs=2,
             block_size=32,
             enable_prefix_caching=False,
-            device_memory_utilization=0.9,
             num_blocks_override=4,
-            cpu_threads=2,
-            kernel_cache_dir=kernel_cache,
             **fields,
         )
         return load_engine(config, lambda _: None)

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from neuronserve.cli import main
 from neuronserve.server.checkpoint.artifact import core_file
 from neuronserve.server.checkpoint.manifest import MANIFEST
-from neuronserve.server.config import CompileConfig, EngineConfig
+from neuronserve.server.config import CompileConfig
 from neuronserve.server.config.formats import RequestedFormats, WeightGroups
 from neuronserve.server.device.buckets import BucketLists
 from neuronserve.server.device.core import NeuronCore
@@ -26,6 +26,7 @@ from neuronserve.server.engine.load.weights import ModelWeights, PackedMatrix, P
 from neuronserve.server.errors import CheckpointError, SettingsError
 from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
+from tests.engine.config import engine_config
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -80,21 +81,17 @@ def buffers(value: Any) -> list[bytes | None]:
 
 
 def logits(directory: Path, asked: RequestedFormats, tp: int, kernels: str) -> np.ndarray:
-    config = EngineConfig(
-        model_path=str(directory),
+    config = engine_config(
+        directory,
+        kernels,
         device="inf2.48xlarge",
         tensor_parallel_size=tp,
         dtype=asked.dtype,
         max_model_len=64,
         max_num_seqs=2,
         max_num_batched_tokens=64,
-        max_num_queued_reqs=2,
-        block_size=16,
         enable_prefix_caching=False,
-        device_memory_utilization=0.9,
         num_blocks_override=6,
-        cpu_threads=2,
-        kernel_cache_dir=kernels,
         quantization=asked.quantization,
     )
     engine = load_engine(config, silent)

@@ -13,14 +13,16 @@ from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
 from neuronserve.server.cost.calibration import default_calibration
 from neuronserve.server.cost.stacks import STACKS, Stack
 from neuronserve.server.device.buckets import CompiledShapes
+from neuronserve.server.engine.load import loading
 from neuronserve.server.engine.load.inventory import weights_identity
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
-from neuronserve.server.host import memory as host
+from neuronserve.server.host.memory import SPARE_BYTES
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from neuronserve.server.placement.host_footprint import HostFootprint
 from neuronserve.server.placement.shard import ShardSpec
 from tests.depth import representative
+from tests.engine.config import engine_config
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -34,23 +36,17 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config_of(checkpoints: Path, pytestconfig: pytest.Config) -> Any:
+def config_of(checkpoints: Path, kernel_cache: str) -> Any:
     def config(shape: str, **changes: Any) -> EngineConfig:
-        base = EngineConfig(
-            model_path=str(checkpoints / shape),
+        base = engine_config(
+            checkpoints / shape,
+            kernel_cache,
             device="inf2.48xlarge",
-            tensor_parallel_size=1,
-            dtype="bfloat16",
             max_model_len=256,
             max_num_seqs=4,
             max_num_batched_tokens=64,
-            max_num_queued_reqs=8,
             block_size=32,
-            enable_prefix_caching=True,
-            device_memory_utilization=0.9,
             num_blocks_override=40,
-            cpu_threads=2,
-            kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
         )
         return dataclasses.replace(base, **changes)
 
@@ -129,8 +125,8 @@ def test_settings_that_cannot_be_are_refused_by_name(
 
 
 def test_a_host_that_is_too_small_is_blamed_itself(config_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "available_bytes", lambda: 1 << 20)
-    with pytest.raises(HostMemoryError, match="the host, not the emulated part, is too small"):
+    monkeypatch.setattr(loading, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(HostMemoryError, match="the host, not the emulated accelerator, is too small"):
         load_engine(config_of("tiny-llama"), silent)
 
 
@@ -139,7 +135,7 @@ def test_engines_that_share_an_instance_have_cores_and_host_memory_of_their_own(
     alone = load_engine(config_of("tiny-llama", **changes), silent)
     held = alone.info.host_memory
     kv_block = held["kv"] // alone.cache.num_blocks
-    share = sum(held.values()) - held["kv"] + host.SPARE_BYTES + 200 * kv_block
+    share = sum(held.values()) - held["kv"] + SPARE_BYTES + 200 * kv_block
     engine = load_engine(config_of("tiny-llama", **changes, data_parallel=DataParallel(1, 3, share)), silent)
     assert engine.info.core_ids == (2, 3)
     assert [engine.ledger.core_name(core) for core in (0, 1)] == ["ND 1:NC 0", "ND 1:NC 1"]

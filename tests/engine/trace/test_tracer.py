@@ -13,26 +13,23 @@ from neuronserve.server.clock import ManualClock
 from neuronserve.server.config import CacheConfig, SchedulerConfig, TraceConfig
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.engine.fake_runner import FakeRunner
-from neuronserve.server.engine.loop import EngineLoop
+from neuronserve.server.engine.inbox import Inbox
+from neuronserve.server.engine.loop import EngineLoop, Pending
 from neuronserve.server.engine.trace.events import Lanes
-from neuronserve.server.engine.trace.files import CommandInbox, traced
+from neuronserve.server.engine.trace.files import traced
 from neuronserve.server.engine.trace.tracer import DeviceRunner, Tracer
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.link.messages import (
-    Abort,
     Add,
     Command,
     EngineInfo,
-    Input,
     StartTrace,
-    StopTrace,
     Tokens,
-    TraceCommand,
     TraceReply,
 )
 from neuronserve.server.scheduler.scheduler import Scheduler
-from neuronserve.server.types import Request, SamplingParams, StepPlan, StepResult
+from neuronserve.server.types import Request, SamplingParams, StepPlan
 from tests.api.serving import fake_facts
 from tests.cost.pricing import small_pricer
 from tests.engine.trace.trace_file import DEVICE, GRAPHS, HOST, PART, TraceFile
@@ -55,12 +52,12 @@ class Device:
     def time_instructions(self, is_on: bool) -> None:
         self._is_timed, self.timed = is_on, None
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> Pending:
         begin = self._clock.now() + self.tick_s
         if self._is_timed:
             self.timed = self._program, begin + np.arange(4) * self.tick_s
         self._clock.advance(5 * self.tick_s)
-        return self._runner.execute(plan)
+        return self._runner.submit(plan)
 
 
 class Bench:
@@ -82,7 +79,7 @@ class Bench:
             scheduler,
             self.tracer.runner(self.device),
             self.clock,
-            self.tracer.inbox(self),
+            Inbox(self, {}, observers=[self.tracer.observe]),
             self.tracer.outbox(self),
         )
 
@@ -240,7 +237,8 @@ def test_a_runner_without_a_device_still_shows_the_host(tmp_path: Path) -> None:
     assert isinstance(bench.device, DeviceRunner)
     bench.tracer = Tracer(Lanes("none", (), 7), bench.clock, 1000, None)
     scheduler = Scheduler(SchedulerConfig(max_model_len=512), KVCacheManager(CACHE))
-    loop = EngineLoop(scheduler, bench.tracer.runner(runner), bench.clock, bench.tracer.inbox(bench), bench)
+    inbox = Inbox(bench, {}, observers=[bench.tracer.observe])
+    loop = EngineLoop(scheduler, bench.tracer.runner(runner), bench.clock, inbox, bench)
     bench.tracer.start()
     bench.commands = [Add(Request("a", (1,), SamplingParams(max_tokens=1), 100.0))]
     loop.step()
@@ -248,28 +246,14 @@ def test_a_runner_without_a_device_still_shows_the_host(tmp_path: Path) -> None:
     assert [name for (pid, _), name in TraceFile(tmp_path / "t.json").lanes.items() if pid == DEVICE] == []
 
 
-def test_commands_about_traces_never_reach_the_loop() -> None:
-    class Queue:
-        def drain(self, timeout_s: float) -> list[Input]:
-            return [StartTrace(), Abort("a"), StopTrace(), Abort("b")]
-
-    applied: list[TraceCommand] = []
-    assert CommandInbox(Queue(), applied.append).drain(0.0) == [Abort("a"), Abort("b")]
-    assert applied == [StartTrace(), StopTrace()]
-
-
 def test_an_engine_without_a_trace_directory_answers_what_it_cannot_do() -> None:
-    class Queue:
-        def drain(self, timeout_s: float) -> list[Input]:
-            return [StartTrace(), Abort("a")]
-
     bench, replies = Bench(), list[TraceReply]()
     facts = fake_facts(config("fast"), 512)
     info = EngineInfo(512, CacheConfig(70, 16), 64, "inf2.xlarge", 1, "float32", 9, facts)
     engine = SimpleNamespace(info=info, runner=FakeRunner(CACHE, 1000), pricer=small_pricer())
-    with traced(TraceConfig(), engine, Queue(), bench, replies.append) as seams:
-        assert seams.inbox.drain(0.0) == [Abort("a")]
-        assert (seams.runner, seams.outbox) == (engine.runner, bench)
+    with traced(TraceConfig(), engine, bench, replies.append) as traces:
+        traces.handlers[StartTrace](StartTrace())
+        assert (traces.runner, traces.outbox, traces.observers) == (engine.runner, bench, ())
     assert replies == [TraceReply(error="this engine has no trace directory")]
 
 

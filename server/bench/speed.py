@@ -1,14 +1,16 @@
-"""Prefill and decode speed of one loaded model, in process, beside the host's ceilings.
+"""Latency and throughput of one loaded model, in process, through the real scheduler and engine.
 
-A run's first steps compute prompts; steps in which every sequence decodes are the decode figures. Memory bandwidth and
-matrix products are probed before and after each run, on the same threads.
+Latency: a run's first steps compute prompts; its decode figures are those of steps in which every sequence decodes.
+Memory bandwidth and matrix products of the host are probed before and after each run, on the same threads.
+Throughput: the prefill rate is that of steps with prompt tokens, the decode rate that of steps without; other rates
+divide by the time from the first step to the last.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from neuronserve.server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
@@ -28,7 +30,7 @@ class LatencyResult:
     """Medians over the runs of one shape. Rates are tokens of all sequences together."""
 
     batch_size: int
-    context_len: int  # tokens before the prompt that were not computed
+    context_len: int  # tokens before the prompt, found in the cache
     input_len: int
     output_len: int
     runs: int
@@ -36,22 +38,19 @@ class LatencyResult:
     prefill_s: float
     decode_tokens_per_s: float
     decode_step_ms: float
-    overhead_us: float  # of a decode step: all that is not a kernel
+    overhead_us: float  # of a decode step: time outside of kernels
     overhead_fraction: float  # of the decode step's time
     sampling_us: float  # of a decode step: choosing the tokens, kernel and all
     sampling_fraction: float  # of the decode step's time
     read_bandwidth_gb_s: float  # of the host, beside the runs
     weight_gb_per_step: float  # packed weights read by one decode step
     cache_gb_per_step: float  # keys and values read by the middle decode step
-    decode_bandwidth_fraction: float  # of both
+    decode_bandwidth_fraction: float  # bytes of weights and cache by the decode step's time, of read_bandwidth_gb_s
     matmul_isa: str  # instruction set of the kernels that multiply the matrices
-    product_unit: str  # what multiplies there, such as int8 amx or int16 avx2
+    product_unit: str  # unit that multiplies there, such as int8 amx or int16 avx2
     product_tops: float  # of the host, beside the runs, operands in cache; 1e12 operations a second
-    prefill_tops: float  # operations of the prefill's matrices by all of its time
+    prefill_tops: float  # operations of the prefill's matrices divided by all of its time
     prefill_tile_fraction: float  # prefill_tops of product_tops
-
-    def as_json(self) -> dict[str, float | str]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +62,22 @@ class Ceilings:
 
 
 class LatencyBench:
-    """Runs shapes on one engine. `on_run` is called after each run, for a progress bar."""
+    """Latency of shapes on one engine."""
 
-    def __init__(self, engine: LoadedEngine, seed: int = 0, on_run: Callable[[], None] = lambda: None) -> None:
-        self._engine, self._on_run = engine, on_run
-        self._driver = EngineDriver(engine, seed)
+    def __init__(self, engine: LoadedEngine, driver: EngineDriver) -> None:
+        self._engine, self._driver = engine, driver
         self._reads = BandwidthProbe(engine.runner.pool)
         self._products = ProductProbe(engine.runner.pool, product_unit(main_format(engine.spec, engine.formats)))
 
     def measure(self, shape: BatchShape, runs: int) -> LatencyResult:
-        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the shape cannot fit."""
+        """Return medians of `runs` runs after a first one. Raises SettingsError when the shape cannot fit."""
         self._driver.require_room(shape)
         self._driver.run(shape)
-        self._on_run()
         steps: list[list[StepTime]] = []
         ceilings = [self._probe()]
         for _ in range(runs):
             steps.append(self._driver.run(shape))
             ceilings.append(self._probe())
-            self._on_run()
         best = Ceilings(
             statistics.median(c.read_gb_s for c in ceilings), statistics.median(c.product_tops for c in ceilings)
         )
@@ -132,3 +128,69 @@ class LatencyBench:
             prefill_tops=prefill_tops,
             prefill_tile_fraction=prefill_tops / host.product_tops,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputResult:
+    """Medians over the runs of one shape."""
+
+    num_sequences: int
+    batch_size: int  # most sequences at once
+    input_len: int
+    output_len: int
+    runs: int
+    elapsed_s: float
+    requests_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float  # prompt and output
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float | None  # None when every step computed prompt tokens too
+
+
+def measure_throughput(driver: EngineDriver, shape: BatchShape, num_sequences: int, runs: int) -> ThroughputResult:
+    """Return medians of `runs` runs after one of a batch that is not counted.
+
+    Raises SettingsError when the shape cannot fit.
+    """
+    driver.require_room(shape)
+    driver.run(shape)
+    times = [driver.run(shape, num_sequences) for _ in range(runs)]
+    return throughput_of(shape, num_sequences, times)
+
+
+def tokens_of(shape: BatchShape, num_sequences: int) -> int:
+    """Return the tokens that the steps of one run compute: the last one generated is not computed."""
+    return num_sequences * (shape.input_len + shape.output_len - 1)
+
+
+def throughput_of(shape: BatchShape, num_sequences: int, runs: Sequence[Sequence[StepTime]]) -> ThroughputResult:
+    """Return the throughput of the steps of all runs."""
+    elapsed = statistics.median(sum(step.wall_s for step in steps) for steps in runs)
+    output = num_sequences * shape.output_len
+    return ThroughputResult(
+        num_sequences=num_sequences,
+        batch_size=shape.batch_size,
+        input_len=shape.input_len,
+        output_len=shape.output_len,
+        runs=len(runs),
+        elapsed_s=elapsed,
+        requests_per_s=num_sequences / elapsed,
+        output_tokens_per_s=output / elapsed,
+        total_tokens_per_s=(output + num_sequences * shape.input_len) / elapsed,
+        prefill_tokens_per_s=statistics.median(_prefill_rate(steps) for steps in runs),
+        decode_tokens_per_s=_decode_rate(runs),
+    )
+
+
+def _prefill_rate(steps: Sequence[StepTime]) -> float:
+    with_prompts = [step for step in steps if step.num_prefill_tokens]
+    return sum(s.num_prefill_tokens for s in with_prompts) / sum(s.wall_s for s in with_prompts)
+
+
+def _decode_rate(runs: Sequence[Sequence[StepTime]]) -> float | None:
+    rates = []
+    for steps in runs:
+        pure = [step for step in steps if not step.num_prefill_tokens]
+        if pure:
+            rates.append(sum(s.num_decode_tokens for s in pure) / sum(s.wall_s for s in pure))
+    return statistics.median(rates) if rates else None

@@ -1,4 +1,4 @@
-"""The residual stream of a program that is being built: what waits to be put on it, and how it is read.
+"""The residual stream while a program is built: which branches wait to be added to it, and how it is read.
 
 Nothing is computed before a layer reads the stream, because the reader's format decides how it is packed. Then one
 reduce_norm does everything: all-reduce of the partial sums that branches have left, residual, norm, panels. A second
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.engine.operands import Branch, Inputs, Operands, Placement
+from neuronserve.server.engine.operands import Branch, Operands, PanelAddresses, Placement
 from neuronserve.server.kernels.isa.jit import Kernel
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.records import STEP
@@ -20,50 +20,50 @@ AnyNorm = Norm | LayerNorm
 
 @dataclass(frozen=True, slots=True)
 class _Panels:
-    """What the packed stream holds: the stream as this norm has made it (None = as it is), packed by this kernel."""
+    """State of the packed stream."""
 
-    norm: AnyNorm | None
-    kernel: Kernel
+    norm: AnyNorm | None  # that was applied; None = none
+    kernel: Kernel  # that packed it
 
 
-class Stream:
-    """Ops of the graph say what is to happen with it; `read` and its like add the instructions that it takes."""
+class ResidualStream:
+    """Collects what the graph's ops do to the stream; `read` and its like add the instructions for it."""
 
     def __init__(self, placement: Placement, program: Program, operands: Operands) -> None:
         self._program, self._operands, self._buffers = program, operands, placement.buffers
         self._num_cores = len(placement.cores)
-        self._num_partials = 0  # of branches that have been computed and wait for Add
-        self._branch = Branch()  # what the next norm puts on the stream
-        self._stays: tuple[str, AnyNorm] | None = None  # the norm that takes the stream's place before it is read
-        self._panels: _Panels | None = None  # what it was last packed as; None = it has changed since
-        self.norm: AnyNorm | None = None  # through which it is read next
+        self._num_partials = 0  # of branches that are computed and wait for Add
+        self._branch = Branch()  # added to the stream by the next reduce_norm
+        self._stays: tuple[str, AnyNorm] | None = None  # label and norm whose result replaces the stream
+        self._panels: _Panels | None = None  # how it was packed last; None = it has changed since
+        self.norm: AnyNorm | None = None  # applied when it is read next
 
     @property
     def partials(self) -> list[int]:
-        """Where the next partial sums of the cores go."""
+        """Addresses of the next partial sum of each core."""
         first, stride = self._buffers.partials.address, self._buffers.sizes.partial
         return [first + (self._num_partials + core) * stride for core in range(self._num_cores)]
 
     def leave_partials(self) -> None:
-        """Every core has left a partial sum: those of the next branch go beyond."""
+        """Note that every core has left a partial sum: the next branch's sums lie behind."""
         self._num_partials += self._num_cores
 
     def add(self, op: Add) -> None:
-        """Put on it what branches have left, with the next norm; it is read as it is, then, unless a norm comes."""
+        """Add the branches' partial sums when it is read next, which needs no norm unless one follows."""
         weight = 0 if op.norm is None else self._operands.vector(op.norm.weight)
         self._branch = Branch(self._num_partials, weight, op.scale)
         self._num_partials, self.norm, self._panels = 0, None, None
 
     def stay(self, label: str, norm: AnyNorm) -> None:
-        """Have the normed stream take its place."""
+        """Replace the stream by its norm."""
         self._stays = label, norm
 
     def replaced(self) -> None:
-        """Something else has been put in its place."""
+        """Note that a layer has overwritten the stream."""
         self.norm = self._panels = None
 
-    def read(self, label: str, reader: str, kernel: Kernel, **changes: int) -> Inputs:
-        """As a layer called `reader` takes it, on every core: packed by `kernel`, with `changes` of the operands."""
+    def read(self, label: str, reader: str, kernel: Kernel, **changes: int) -> PanelAddresses:
+        """Return the panels that the layer `reader` takes, on every core: packed by `kernel`, operands changed."""
         self.settle(kernel)
         wanted = _Panels(self.norm, kernel)
         if self._panels != wanted or changes:
@@ -71,24 +71,30 @@ class Stream:
             self._panels = wanted
         return self._operands.normed()
 
-    def read_sampled(self, reader: str, kernel: Kernel) -> Inputs:
-        """As `read`, only the rows that are sampled."""
+    def read_sampled(self, reader: str, kernel: Kernel) -> PanelAddresses:
+        """Return the panels of the sampled rows alone, as `read` does."""
         self.settle(kernel)
         panels, rows = self._buffers.sampled.address, {"rows_field": STEP.num_samples, "index_field": STEP.sample_rows}
         self._pack(self._name(reader), self.norm, kernel, panels=panels, **rows)
         return [(panels, self._buffers.normed_scales.address)] * self._num_cores
 
     def settle(self, kernel: Kernel) -> None:
-        """Have a norm take the stream's place where one is to."""
+        """Apply a norm that replaces the stream, if one waits."""
         if self._stays is not None:
             self._pack(*self._stays, kernel, stays=1)
             self._stays, self._panels = None, _Panels(None, kernel)
+
+    def finish(self, kernel: Kernel) -> None:
+        """Apply everything that waits, so that another program can go on from the stream."""
+        self.settle(kernel)
+        if self._branch.num_partials:
+            self._pack("stream", None, kernel)
 
     def _name(self, reader: str) -> str:
         return f"{reader} inputs" if self.norm is None else self.norm.name
 
     def _pack(self, label: str, op: AnyNorm | None, kernel: Kernel, **changes: int) -> None:
-        """Add what puts the branch on the stream and packs that through `op`."""
+        """Append the instruction that adds the branch to the stream, applies `op` and packs the result."""
         operands = self._operands.norm(op, self._branch)._replace(**changes)
         is_collective = self._num_cores > 1 and self._branch.num_partials > 0
         self._program.add(label, kernel, [operands], is_collective)
