@@ -25,7 +25,7 @@ from neuronserve.server.api.pipeline.prompts import (
 from neuronserve.server.api.pipeline.respond import respond
 from neuronserve.server.api.pipeline.room import require_room
 from neuronserve.server.api.pipeline.sampling import SamplingBuilder, check_logprobs
-from neuronserve.server.api.pipeline.start import generation_of, num_choices
+from neuronserve.server.api.pipeline.start import generation_of
 from neuronserve.server.api.pipeline.stream_options import stream_usage
 from neuronserve.server.api.pipeline.text_chunks import TextChunks
 from neuronserve.server.api.pipeline.validate import validate
@@ -83,7 +83,7 @@ async def prepare_conversation(
     """`prepare` without the shapes of the answer. `clips`: more tokens than there is room for are never refused."""
     name = validate(service, body)
     model = service.model
-    require_room(service, num_choices(body))
+    require_room(service, body.n or 1)
     sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs), clips=clips)
     tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     plan = output_plan(service.config, template_source(model, body), body, tools)

@@ -10,7 +10,7 @@ from neuronserve.server.api.pipeline.output_format import Constraint, compile_fo
 from neuronserve.server.api.pipeline.prompts import Prompt
 from neuronserve.server.api.pipeline.room import require_room
 from neuronserve.server.api.pipeline.sampling import SamplingBuilder, check_logprobs
-from neuronserve.server.api.pipeline.start import generation_of, num_choices
+from neuronserve.server.api.pipeline.start import generation_of
 from neuronserve.server.api.pipeline.validate import validate
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.completions import CompletionRequest
@@ -24,7 +24,7 @@ class Continuation:
     ) -> None:
         """`clips`: more tokens than there is room for are never refused. Raises RequestError."""
         self.name = validate(service, body)
-        require_room(service, num_prompts * num_choices(body))
+        require_room(service, num_prompts * (body.n or 1))
         num_logprobs = check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs")
         self._service, self._origin, self._body = service, origin, body
         self._sampling = SamplingBuilder(service, body, num_logprobs, bool(body.echo), clips)

@@ -96,7 +96,7 @@ class SamplingBuilder:
             stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
             ignore_eos=bool(body.ignore_eos),
             seed=(self._seed + child) & SEED_MASK,
-            logprobs=0 if self._logprobs is None and body.best_of else self._logprobs,  # to choose by
+            logprobs=self._logprobs,
             prompt_logprobs=self._prompt_logprobs,
             logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
             grammar=grammar,

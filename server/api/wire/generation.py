@@ -143,10 +143,6 @@ class GenerationRequest(WireModel):
     priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARS)
     timeout: float | None = Field(None, gt=0, le=86400)  # seconds
-    best_of: int | None = Field(None, ge=1, le=MAX_N)
-    use_beam_search: bool | None = None
-    length_penalty: float | None = Field(None, ge=-100, le=100)
-    early_stopping: bool | Literal["never"] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
     truncation_side: Literal["left", "right"] | None = None
     allowed_token_ids: AllowedTokenIds | None = None
