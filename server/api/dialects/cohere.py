@@ -9,7 +9,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, shown
 from neuronserve.server.api.pipeline.texts import Given, tokenized
 from neuronserve.server.api.sentences import Sentences
@@ -61,7 +61,7 @@ async def _embed(origin: Origin, body: CohereEmbedRequest, service: Service) -> 
     prefix = _prefix(service.model.sentences, body.input_type)
     given = [Given(f"texts[{i}]", prefix + text) for i, text in enumerate(body.texts)]
     texts = await _tokens(service, body, given, facts.max_length)
-    pooling = Pooling(service, origin, Work(texts, PoolingParams(dimensions=asked), body.priority))
+    pooling = Pooling(service, origin, PoolingWork(texts, PoolingParams(dimensions=asked), body.priority))
     rows = await pooling.rows()
 
     def make() -> CohereEmbedAnswer:

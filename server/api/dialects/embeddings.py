@@ -9,7 +9,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, shown
 from neuronserve.server.api.pipeline.texts import given_texts, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
@@ -53,7 +53,7 @@ async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> 
     params = embedding_params(body, facts)
     given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens, body.truncation_side)
-    pooling = Pooling(service, origin, Work(texts, params, body.priority))
+    pooling = Pooling(service, origin, PoolingWork(texts, params, body.priority))
     rows = await pooling.rows()
 
     def make() -> EmbeddingList:

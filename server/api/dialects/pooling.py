@@ -10,7 +10,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, rows_of, shown
 from neuronserve.server.api.pipeline.texts import given_texts, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
@@ -88,7 +88,7 @@ async def _pooling(origin: Origin, body: InputBody, service: Service, params: Po
         what = f"input has {len(given)} texts; of at most {MAX_TOKEN_WISE} the states of tokens can be asked for."
         raise InvalidRequest(what, "input")
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens, body.truncation_side)
-    return Pooling(service, origin, Work(texts, params, body.priority))
+    return Pooling(service, origin, PoolingWork(texts, params, body.priority))
 
 
 def _params(body: TextPoolingRequest, facts: PoolingFacts, service: Service) -> PoolingParams:

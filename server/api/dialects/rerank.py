@@ -16,7 +16,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, cosine, new_id
 from neuronserve.server.api.pipeline.texts import Given, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
@@ -168,5 +168,5 @@ class _Scorer:
 
     async def _encode(self, given: Sequence[Given]) -> tuple[list[Float32], PoolingUsage]:
         texts = await tokenized(self._service.model, given, self._truncate, self._side)
-        pooling = Pooling(self._service, self._origin, Work(texts, priority=self._priority))
+        pooling = Pooling(self._service, self._origin, PoolingWork(texts, priority=self._priority))
         return await pooling.rows(), pooling.usage()

@@ -11,7 +11,7 @@ from neuronserve.server.api.http.body import JSON, content_type, parse
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, TEXT, answered_with, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.respond import Adapter, respond, whole_answer
+from neuronserve.server.api.pipeline.respond import AnswerWriter, respond, whole_answer
 from neuronserve.server.api.pipeline.room import require_room
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
@@ -36,13 +36,13 @@ async def invoke(request: Request, service: ServiceOf) -> Response:
     kind = content_type(request, JSON, LINES)
     data = await request.body()
     if kind == JSON:
-        adapter, is_stream = await _prepare(origin_of(request), data, service)
-        return await respond(request.receive, adapter, is_stream)
+        writer, is_stream = await _prepare(origin_of(request), data, service)
+        return await respond(request.receive, writer, is_stream)
     return await until_disconnect(request.receive, _answer_lines(request, data, service))
 
 
-async def _prepare(origin: Origin, data: bytes, service: Service) -> tuple[Adapter, bool]:
-    """The adapter of the dialect that a body is in, and whether it is to be streamed."""
+async def _prepare(origin: Origin, data: bytes, service: Service) -> tuple[AnswerWriter, bool]:
+    """Return the writer of the dialect that a body is in, and whether the answer is streamed."""
     try:
         given = from_json(data)
     except ValueError:
@@ -63,22 +63,22 @@ async def _answer_lines(request: Request, data: bytes, service: Service) -> Resp
         raise InvalidRequest(f"The body has {len(lines)} lines; from 1 to {MAX_LINES} are taken.")
     require_room(service, len(lines))
     origin = origin_of(request)
-    adapters = [await _prepare_line(origin, number, line, service) for number, line in enumerate(lines, 1)]
-    require_room(service, sum(len(adapter.generation.prompts) for adapter in adapters))
+    writers = [await _prepare_line(origin, number, line, service) for number, line in enumerate(lines, 1)]
+    require_room(service, sum(len(writer.generation.prompts) for writer in writers))
     try:
         async with asyncio.TaskGroup() as group:
-            answers = [group.create_task(whole_answer(adapter)) for adapter in adapters]
+            answers = [group.create_task(whole_answer(writer)) for writer in writers]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed  # the others have been cancelled
     text = "".join(answer.result().model_dump_json() + "\n" for answer in answers)
     return Response(text, media_type=LINES)
 
 
-async def _prepare_line(origin: Origin, number: int, line: bytes, service: Service) -> Adapter:
+async def _prepare_line(origin: Origin, number: int, line: bytes, service: Service) -> AnswerWriter:
     try:
-        adapter, is_stream = await _prepare(replace(origin, request_id=f"{origin.request_id}-{number}"), line, service)
+        writer, is_stream = await _prepare(replace(origin, request_id=f"{origin.request_id}-{number}"), line, service)
     except InvalidRequest as error:
         raise InvalidRequest(f"line {number}: {error.message}", error.param, error.code) from error
     if is_stream:
         raise InvalidRequest(f"line {number}: stream is not possible for lines.", "stream")
-    return adapter
+    return writer

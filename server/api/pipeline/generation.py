@@ -1,20 +1,18 @@
-"""The sequences of one HTTP request, from submission to text: n choices of each prompt, as merged deltas.
+"""Stage 4: the sequences of one HTTP request from submission to text, as merged deltas of n choices for each prompt.
 
-Aborts in the engine whatever has not ended when its iteration ends, for whichever reason.
+When the iteration ends, for any reason, sequences that still run are aborted in the engine.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from neuronserve.server.api.errors import GenerationFailed, RequestTimeout
-from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.deltas import Delta, Forward
 from neuronserve.server.api.pipeline.prompts import Prompt
 from neuronserve.server.api.pipeline.room import counted_refusals, require_room
+from neuronserve.server.api.pipeline.stages import PlannedSequence, Sampled
 from neuronserve.server.api.pipeline.timing import Deadline
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.telemetry.request_observer import RequestWatch
@@ -25,39 +23,7 @@ from neuronserve.server.errors import RequestError, Unavailable
 from neuronserve.server.link.stream import Stream, Taker
 from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from neuronserve.server.text.tokenizer import Tokenizer
-from neuronserve.server.types import Charge, Request, SamplingParams, TokenEvent
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSequence:
-    """One choice to generate: a prompt, and how its continuation is sampled."""
-
-    prompt: Prompt
-    sampling: SamplingParams
-
-
-class AnyGeneration(Protocol):
-    """What a dialect sees of a generation, whichever way its choices come about."""
-
-    @property
-    def prompts(self) -> list[Prompt]:
-        """One prompt for each choice index."""
-
-    @property
-    def planned(self) -> Sequence[PlannedSequence]:
-        """Each prompt once, with the sampling of its first choice."""
-
-    async def require_welcome(self) -> None:
-        """Raise Overloaded when it would wait too long, RateLimited when the key's limits say so; `deltas` does too."""
-
-    def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes, but for those that `forward` was given; ends when every choice has ended."""
-
-    def usage(self, has_output: bool = True) -> Usage:
-        """Token counts and device time so far."""
-
-    def times(self, is_asked: bool = False) -> RequestTimes | None:
-        """Return how long it took, where the server says so or the request asks, and it is one sequence."""
+from neuronserve.server.types import Charge, Request, TokenEvent
 
 
 class _Choice:
@@ -138,9 +104,9 @@ def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsa
 class Generation:
     """The sequences of one request, checked and ready to run; `deltas` runs them once."""
 
-    def __init__(
-        self, service: Service, origin: Origin, body: GenerationRequest, sequences: Sequence[PlannedSequence]
-    ) -> None:
+    def __init__(self, sampled: Sampled) -> None:
+        self.request = request = sampled.request
+        service, origin, body, sequences = request.service, request.origin, request.body, sampled.sequences
         require_room(service, len(sequences))
         service.engine.check_rank(origin.data_parallel_rank)
         self._service = service
@@ -148,7 +114,7 @@ class Generation:
         self._use = origin.caller.use
         self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
-        self._n = body.n or 1
+        self._n = sampled.n
         self._num_prompt_tokens = sum(len(each.prompt.token_ids) for each in self.planned)
         self._deadline = Deadline.of(origin, body.timeout)
         self._has_device_usage = origin.has_device_usage

@@ -47,7 +47,7 @@ def require_kind(service: Service, is_classifier: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PoolingWork:
     """What is asked of the engine: texts, what is made of each, and how soon."""
 
     texts: Sequence[TokenizedText]
@@ -58,7 +58,7 @@ class Work:
 class Pooling:
     """The texts of one request, checked and ready to be encoded; `rows` does so once."""
 
-    def __init__(self, service: Service, origin: Origin, work: Work) -> None:
+    def __init__(self, service: Service, origin: Origin, work: PoolingWork) -> None:
         require_room(service, min(MAX_OPEN, len(work.texts)))
         service.engine.check_rank(origin.data_parallel_rank)
         self._service, self._origin = service, origin

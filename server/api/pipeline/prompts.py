@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -14,7 +14,6 @@ from neuronserve.server.api.http.json_meter import require_small
 from neuronserve.server.api.service import ServedModel
 from neuronserve.server.api.wire.chat import ROLES, ChatInput, Message
 from neuronserve.server.api.wire.completions import Prompts
-from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.text.chat_template import RESERVED, Conversation
@@ -61,7 +60,6 @@ async def completion_prompts(
 async def chat_prompt(
     model: ServedModel,
     chat: ChatInput,
-    extra: dict[str, Any],
     tools: Sequence[Tool],
     add_special: bool = False,
     most: int | None = None,
@@ -77,13 +75,8 @@ async def chat_prompt(
             "unsupported_parameter",
         )
     render = _renderer(model, chat)
-    text = await model.threads.run(lambda: render(_conversation(chat, extra, tools)))
+    text = await model.threads.run(lambda: render(_conversation(chat, tools)))
     return Prompt(await encode(model, text, add_special, "messages", most), text, "messages")
-
-
-def most_tokens(model: ServedModel, body: GenerationRequest) -> int | None:
-    """The most tokens that a prompt may have; None where a longer one is truncated."""
-    return model.info.max_model_len if body.truncate_prompt_tokens is None else None
 
 
 def template_source(model: ServedModel, chat: ChatInput) -> str | None:
@@ -147,30 +140,8 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...
     return tuple(ids)
 
 
-def truncated(prompt: Prompt, body: GenerationRequest, max_model_len: int, num_new: int) -> Prompt:
-    """Return what `truncate_prompt_tokens` leaves of a prompt; -1 keeps what leaves room for `num_new` tokens.
-
-    The end is kept, or the beginning where `truncation_side` is right.
-
-    Raises InvalidRequest when nothing would be left, or `most` is beyond the context.
-    """
-    most = body.truncate_prompt_tokens
-    if most is None:
-        return prompt
-    if most == 0 or most > max_model_len:
-        raise InvalidRequest(
-            f"truncate_prompt_tokens is {most}; it must be -1, or from 1 to the context of {max_model_len}.",
-            "truncate_prompt_tokens",
-        )
-    kept = max(1, max_model_len - num_new) if most == -1 else most
-    if len(prompt.token_ids) <= kept:
-        return prompt
-    ids = prompt.token_ids[:kept] if body.truncation_side == "right" else prompt.token_ids[-kept:]
-    return replace(prompt, token_ids=ids, text=None)
-
-
-def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool]) -> Conversation:
-    kwargs = {**extra, **(chat.chat_template_kwargs or {})}
+def _conversation(chat: ChatInput, tools: Sequence[Tool]) -> Conversation:
+    kwargs = {**chat.template_fields, **(chat.chat_template_kwargs or {})}
     for name in RESERVED & set(kwargs):
         raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
     messages = [_message(message, f"messages[{i}]") for i, message in enumerate(chat.messages)]

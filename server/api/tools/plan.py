@@ -17,7 +17,6 @@ from neuronserve.server.api.pipeline.output_format import (
 )
 from neuronserve.server.api.pipeline.prompts import template_source
 from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.tools.chosen import chosen_parsers
 from neuronserve.server.api.wire.chat import ChatRequest, Message
 from neuronserve.server.api.wire.tools import (
     AllowedToolChoice,
@@ -31,7 +30,7 @@ from neuronserve.server.api.wire.tools import (
 )
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.text.grammar import GrammarError, json_schema
-from neuronserve.server.text.parsers.formats import CALLS, ToolParserName
+from neuronserve.server.text.parsers.formats import CALLS, ReasoningParserName, ToolParserName, parsers_for
 from neuronserve.server.text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
 from neuronserve.server.text.parsers.property_rules import is_held
 
@@ -63,6 +62,15 @@ class ToolPlan:
     def finish_reason(self, reason: str, num_calls: int) -> str:
         """OpenAI's finish_reason, which is "stop" after a call of the function that the client itself named."""
         return "tool_calls" if reason == "stop" and num_calls and self.mode != "named" else reason
+
+
+def chosen_parsers(config: ApiConfig, template: str | None) -> tuple[ToolParserName, ReasoningParserName]:
+    """Return the parsers of calls and reasoning that the settings name, else those of the chat template."""
+    tools, reasoning = parsers_for(template)
+    return (
+        tools if config.tool_call_parser == "auto" else config.tool_call_parser,
+        reasoning if config.reasoning_parser == "auto" else config.reasoning_parser,
+    )
 
 
 def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolPlan:

@@ -1,6 +1,6 @@
 """/v1/chat/completions on the wire, in OpenAI's shapes."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -34,6 +34,8 @@ class Message(WireModel):
 class ChatInput(WireModel):
     """A conversation and how to make a prompt of it; /tokenize takes it too."""
 
+    TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ()  # fields that are passed to the chat template
+
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
@@ -41,6 +43,11 @@ class ChatInput(WireModel):
     chat_template: str | None = Field(None, max_length=MAX_TEMPLATE_CHARS)
     chat_template_kwargs: dict[str, Any] | None = None
     documents: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)] | None = None
+
+    @property
+    def template_fields(self) -> dict[str, Any]:
+        """Fields of the request that its chat template may know."""
+        return {name: value for name in self.TEMPLATE_FIELDS if (value := getattr(self, name))}
 
 
 class Prediction(WireModel):
@@ -61,6 +68,9 @@ class TransferParams(WireModel):
 
 
 class ChatRequest(GenerationRequest, ChatInput):
+    LOGPROBS_FIELD: ClassVar[str] = "top_logprobs"
+    TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ("reasoning_effort", "verbosity")
+
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_completion_tokens: int | None = Field(None, ge=1, le=INT32)
@@ -75,6 +85,16 @@ class ChatRequest(GenerationRequest, ChatInput):
     service_tier: str | None = Field(None, max_length=32)
     kv_transfer_params: TransferParams | None = None
     store: bool | None = None  # accepted: no chat is kept
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is None:
+            return "max_tokens", self.max_tokens
+        return "max_completion_tokens", self.max_completion_tokens
 
 
 class TopLogprob(WireModel):

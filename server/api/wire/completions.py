@@ -44,6 +44,14 @@ class CompletionRequest(GenerationRequest):
     add_special_tokens: bool | None = None
     suffix: str | None = None
 
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_echoed_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
+
 
 class CompletionLogprobs(WireModel):
     text_offset: list[int]

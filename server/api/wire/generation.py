@@ -4,7 +4,7 @@ Unknown fields are kept: some of them change the meaning of a request and must b
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
@@ -118,6 +118,7 @@ class GenerationRequest(WireModel):
     """Body of a generation request. A null field is an absent one: the model's default holds, else OpenAI's."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+    LOGPROBS_FIELD: ClassVar[str] = "logprobs"  # the field of `num_logprobs`
 
     model: str | None = Field(None, max_length=4096)
     stream: bool | None = None
@@ -159,6 +160,21 @@ class GenerationRequest(WireModel):
     json_schema: JsonSchema | None = None
     grammar: str | None = None
     user: Any = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives to each token of the output; None without log-probabilities."""
+        return None
+
+    @property
+    def num_echoed_logprobs(self) -> int | None:
+        """Alternatives to each token of a prompt that is part of the output; None without log-probabilities."""
+        return None
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        """The field that limits the tokens of the output, and its value."""
+        return "max_tokens", self.max_tokens
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

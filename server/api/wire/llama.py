@@ -1,6 +1,6 @@
 """The endpoints of llama.cpp's server on the wire: bodies with their ranges, and answers."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
@@ -71,6 +71,8 @@ class LlamaEmbeddingRequest(WireModel):
 
 class ApplyTemplateRequest(ChatInput):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ("reasoning_effort",)
 
     model: str | None = None
     reasoning_effort: str | None = Field(None, max_length=32)

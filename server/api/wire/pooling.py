@@ -153,7 +153,7 @@ class ScoreItem(WireModel):
     score: float
 
 
-class ItemList(WireModel):
+class RowList(WireModel):
     """vLLM's frame of a list."""
 
     id: str
@@ -163,15 +163,15 @@ class ItemList(WireModel):
     usage: PoolingUsage
 
 
-class PoolingList(ItemList):
+class PoolingList(RowList):
     data: list[PoolingItem]
 
 
-class ClassifyList(ItemList):
+class ClassifyList(RowList):
     data: list[ClassifyItem]
 
 
-class ScoreList(ItemList):
+class ScoreList(RowList):
     data: list[ScoreItem]
 
 

@@ -157,7 +157,7 @@ class Compaction(WireModel):
     usage: ResponseUsage
 
 
-class Conversation(WireModel):
+class ConversationObject(WireModel):
     id: str
     object: Literal["conversation"] = "conversation"
     created_at: int

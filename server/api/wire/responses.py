@@ -46,7 +46,7 @@ class _Strict(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
 
-class Part(_Strict):
+class ItemPart(_Strict):
     """A part of a message's content."""
 
     type: Annotated[str, listed(*TEXT_PARTS, REFUSAL)]
@@ -54,7 +54,7 @@ class Part(_Strict):
     refusal: str | None = None
 
 
-Content = str | Annotated[list[Part], Field(fail_fast=True)]
+Content = str | Annotated[list[ItemPart], Field(fail_fast=True)]
 
 
 class InputItem(_Strict):
@@ -71,7 +71,7 @@ class InputItem(_Strict):
     input: str | None = None
     encrypted_content: str | None = None
     output: Content | None = None
-    summary: list[Part] | None = None
+    summary: list[ItemPart] | None = None
 
 
 class ToolFormat(_Strict):

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from neuronserve.server.api.dialects.llama.request import limit_of
 from neuronserve.server.api.http.event_stream import frame
 from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
-from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.llama import (
     LlamaAnswer,
     LlamaChunk,
@@ -53,15 +53,15 @@ class _Output:
 class LlamaWriter:
     """Puts deltas into completions, and into the chunks of a stream."""
 
-    def __init__(
-        self, service: Service, generation: AnyGeneration, body: LlamaRequest, shown: tuple[str, bool, int | None]
-    ) -> None:
-        """`shown`: the model's name, whether the prompts are a list, and the most tokens, None for any number."""
-        self.generation: AnyGeneration = generation
-        self._model, self._is_list, self._most = shown
+    def __init__(self, generation: Generation, body: LlamaRequest, is_list: bool = False) -> None:
+        """`is_list`: the answer is a list even if it has one completion."""
+        self.generation = generation
+        self._is_list = is_list
         self._body = body
-        self._tokenizer = service.served.tokenizer
-        self._max_model_len = service.served.info.max_model_len
+        self._most = limit_of(body)
+        self._model, model = generation.request.model_name, generation.request.service.model
+        self._tokenizer = model.tokenizer
+        self._max_model_len = model.info.max_model_len
         self._names = TokenNames(self._tokenizer, False)
         self._num_top = body.n_probs or body.logprobs or 0
         self._outputs = [_Output() for _ in generation.prompts]

@@ -8,15 +8,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from neuronserve.server.api.dialects.chat import Conversation, prepare_conversation, prompt_of
 from neuronserve.server.api.dialects.messages.conversation import chat_request
 from neuronserve.server.api.dialects.messages.late_system import rendered
 from neuronserve.server.api.dialects.messages.writer import MessageWriter
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.conversation import chat_generation, prompt_of
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.prompts import template_source
 from neuronserve.server.api.service import Service
-from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.tools.plan import chosen_parsers
 from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
 
@@ -25,13 +26,13 @@ async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> Me
     """Check and render a request. Raises RequestError in the terms of `body`."""
     chat, terms = await _chat(service, body)
 
-    async def render(given: ChatRequest) -> Conversation:  # `max_tokens` beyond the context is cut; the answer says so
-        return await prepare_conversation(origin, given, service, clips=True)
+    async def render(given: ChatRequest) -> Generation:  # `max_tokens` beyond the context is cut; the answer says so
+        return await chat_generation(origin, given, service, clips=True)
 
-    conversation = await rendered(chat, terms, render, lambda made: made.generation.prompts[0].text or "")
+    generation = await rendered(chat, terms, render, lambda made: made.prompts[0].text or "")
     cache = service.model.info.cache
     cached_in = cache.block_size if cache.enable_prefix_caching and has_cache_control(body) else None
-    return MessageWriter(conversation, body, f"msg_{origin.request_id}", cached_in)
+    return MessageWriter(generation, body, f"msg_{origin.request_id}", cached_in)
 
 
 async def count(body: CountTokensRequest, service: Service) -> int:

@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from neuronserve.server.api.dialects.chat import Conversation
 from neuronserve.server.api.dialects.sealed import seal
 from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import AnyGeneration
-from neuronserve.server.api.tools.message import MessagePart, MessageReader
+from neuronserve.server.api.pipeline.generation import Generation
+from neuronserve.server.api.tools.message import MessagePart
 from neuronserve.server.api.wire.message import (
     AnyBlock,
     BlockDelta,
@@ -45,16 +44,16 @@ class MessageWriter:
     """Puts the deltas of one choice into Anthropic's shapes."""
 
     def __init__(
-        self, conversation: Conversation, body: MessagesRequest, answer_id: str, cached_in: int | None = None
+        self, generation: Generation, body: MessagesRequest, answer_id: str, cached_in: int | None = None
     ) -> None:
         """`cached_in`: tokens of a block of the prefix cache, where the client marks what is to be cached."""
-        self.generation: AnyGeneration = conversation.generation
+        self.generation = generation
         self._max_tokens = body.max_tokens
         self._is_hidden = body.thinking is not None and body.thinking.display == "omitted"
         self._hidden = ""  # thinking of the open block
         self._cached_in = cached_in
-        self._id, self._model = answer_id, conversation.name
-        self._reader = MessageReader(conversation.plan.parser(self.generation.prompts[0].text or ""))
+        self._id, self._model = answer_id, generation.request.model_name
+        self._reader = generation.request.plan.reader(generation.prompts[0].text)
         self._stop: Stop | None = None
         self._index = -1  # of the open block
         self._open: tuple[str, int] | None = None  # its type, and which call it is

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 
-from neuronserve.server.api.dialects import chat
+from neuronserve.server.api.dialects.chat import ChatWriter
 from neuronserve.server.api.dialects.responses.conversation import NAMES, TOOL_NAMES, messages_of
-from neuronserve.server.api.dialects.responses.history import asked_of
+from neuronserve.server.api.dialects.responses.history import items_for
 from neuronserve.server.api.dialects.responses.items import ItemIds, listed, new_id
 from neuronserve.server.api.dialects.responses.writer import response_usage
 from neuronserve.server.api.dialects.sealed import seal
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.conversation import chat_generation
 from neuronserve.server.api.pipeline.respond import whole_answer
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
@@ -27,19 +28,19 @@ REQUEST = (
 
 async def compacted(origin: Origin, body: CompactRequest, service: Service) -> Compaction:
     """The messages of the user, and an item that has the model's summary. Raises RequestError."""
-    asked = await asked_of(body, service, origin.caller.sees)
-    messages = messages_of(body, asked.before, asked.items)
+    items = await items_for(body, service, origin.caller.sees)
+    messages = messages_of(body, items.before, items.new)
     summary = {"role": "user", "content": REQUEST}
     request = ChatRequest.model_validate(
         {"model": body.model, "messages": [*messages.messages, summary], "max_completion_tokens": MAX_TOKENS}
     )
     compaction_id = new_id("resp")
     with Terms(NAMES, TOOL_NAMES, [*messages.params, "input"]).applied():
-        conversation = await chat.prepare_conversation(origin, request, service, clips=True)
-    answer = await whole_answer(chat.ChatAdapter(service, conversation, request, compaction_id))
+        generation = await chat_generation(origin, request, service, clips=True)
+    answer = await whole_answer(ChatWriter(generation, request, compaction_id))
     assert isinstance(answer, ChatCompletion), "what the chat endpoint answers"
     text = answer.choices[0].message.content or ""
-    kept = [item for item in (*asked.before, *asked.items) if item.type == "message" and item.role == "user"]
+    kept = [item for item in (*items.before, *items.new) if item.type == "message" and item.role == "user"]
     kept.append(InputItem(type="compaction", encrypted_content=seal(text)))
     return Compaction(
         id=compaction_id,

@@ -25,7 +25,7 @@ from neuronserve.server.api.wire.responses import (
 )
 from neuronserve.server.errors import InvalidRequest
 
-Asking = ResponsesRequest | CompactRequest
+ItemsBody = ResponsesRequest | CompactRequest
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
 ELSEWHERE = {  # chat's names of what has another here
@@ -121,7 +121,7 @@ class Messages:
         return Messages([message for message, _ in kept], [param for _, param in kept])
 
 
-def messages_of(body: Asking, before: Sequence[InputItem], items: Sequence[InputItem]) -> Messages:
+def messages_of(body: ItemsBody, before: Sequence[InputItem], items: Sequence[InputItem]) -> Messages:
     """The conversation: instructions, the items `before` this request, and its own. Raises InvalidRequest."""
     found = Messages()
     if body.instructions:

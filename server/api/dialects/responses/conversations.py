@@ -14,7 +14,7 @@ from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import CallerOf
 from neuronserve.server.api.service import ServiceOf
 from neuronserve.server.api.store.records import StoredConversation
-from neuronserve.server.api.wire.response import Conversation, DeletedConversation, ItemList
+from neuronserve.server.api.wire.response import ConversationObject, DeletedConversation, ItemList
 from neuronserve.server.api.wire.responses import ConversationRequest, ItemsRequest, MetadataRequest
 
 router = APIRouter()
@@ -27,7 +27,7 @@ CHANGED = errors_of(401, 404, 507, *OF_BODIES)
 )
 async def create_conversation(
     body: Annotated[ConversationRequest, Depends(body_of(ConversationRequest))], service: ServiceOf, caller: CallerOf
-) -> Conversation:
+) -> ConversationObject:
     """Begin a conversation, with items or none."""
     made = new_conversation(body.metadata, body.items or (), caller.name)
     await service.store.conversations.create(made)
@@ -35,7 +35,7 @@ async def create_conversation(
 
 
 @router.get("/v1/conversations/{conversation_id}", responses=STORED)
-async def get_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> Conversation:
+async def get_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> ConversationObject:
     """A conversation without its items."""
     return _shown(await service.store.conversations.get(conversation_id, caller.sees))
 
@@ -46,7 +46,7 @@ async def update_conversation(
     body: Annotated[MetadataRequest, Depends(body_of(MetadataRequest))],
     service: ServiceOf,
     caller: CallerOf,
-) -> Conversation:
+) -> ConversationObject:
     """Replace the metadata."""
     metadata = encoded(body.metadata or {})
     store = service.store.conversations
@@ -93,7 +93,7 @@ async def get_item(conversation_id: str, item_id: str, service: ServiceOf, calle
 
 
 @router.delete("/v1/conversations/{conversation_id}/items/{item_id}", responses=STORED)
-async def delete_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> Conversation:
+async def delete_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> ConversationObject:
     """Take one item out."""
 
     def without(stored: StoredConversation) -> StoredConversation:
@@ -111,5 +111,5 @@ def _item(items: list[dict[str, Any]], item_id: str) -> dict[str, Any]:
     return found
 
 
-def _shown(stored: StoredConversation) -> Conversation:
-    return Conversation(id=stored.id, created_at=int(stored.created_at), metadata=json.loads(stored.metadata))
+def _shown(stored: StoredConversation) -> ConversationObject:
+    return ConversationObject(id=stored.id, created_at=int(stored.created_at), metadata=json.loads(stored.metadata))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronserve.server.api.dialects.responses.conversation import Asking
+from neuronserve.server.api.dialects.responses.conversation import ItemsBody
 from neuronserve.server.api.dialects.responses.items import items_of, own_items, owner_of
 from neuronserve.server.api.dialects.responses.records import require_room
 from neuronserve.server.api.errors import NotFound
@@ -19,15 +19,15 @@ MAX_REFERRED = 1000  # responses that the references of one request are about
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Items of a request. `before` has those that were there already, `items` those that it brings."""
+class RequestItems:
+    """Items of a request: those `before` it, and the `new` ones that it brings."""
 
     before: Sequence[InputItem]
-    items: Sequence[InputItem]
+    new: Sequence[InputItem]
 
 
-async def asked_of(body: Asking, service: Service, sees: str | None) -> Asked:
-    """The items of a request, with none that refers to another. Raises InvalidRequest, NotFound."""
+async def items_for(body: ItemsBody, service: Service, sees: str | None) -> RequestItems:
+    """Return the items of a request, with references replaced. Raises InvalidRequest, NotFound."""
     before: Sequence[InputItem] = ()
     conversation_id = body.conversation_id if isinstance(body, ResponsesRequest) else None
     if body.previous_response_id is not None:
@@ -38,7 +38,7 @@ async def asked_of(body: Asking, service: Service, sees: str | None) -> Asked:
         stored = await service.store.conversations.get(conversation_id, sees, "conversation")
         require_room(stored, len(own_items(body)), "conversation")
         before = _read(json.loads(stored.items))
-    return Asked(before, await _resolved(own_items(body), before, service.store, sees))
+    return RequestItems(before, await _resolved(own_items(body), before, service.store, sees))
 
 
 async def _before(response_id: str, service: Service, sees: str | None) -> list[InputItem]:
@@ -55,7 +55,7 @@ async def _resolved(
 ) -> list[InputItem]:
     """The items, with those that are referred to in the places of the references."""
     known = _by_id(before)
-    asked: set[str] = set()
+    owners: set[str] = set()
     found = []
     for index, item in enumerate(items):
         if item.type != REFERENCE:
@@ -65,10 +65,10 @@ async def _resolved(
         if item.id is None:
             raise InvalidRequest(f"{param} is required.", param)
         owner = owner_of(item.id)
-        if item.id not in known and owner is not None and owner not in asked:
-            if len(asked) == MAX_REFERRED:
+        if item.id not in known and owner is not None and owner not in owners:
+            if len(owners) == MAX_REFERRED:
                 raise InvalidRequest(f"input refers to items of more than {MAX_REFERRED} responses.", "input")
-            asked.add(owner)
+            owners.add(owner)
             known |= _by_id(await _items_of(owner, store, sees))
         if item.id not in known:
             raise NotFound(

@@ -10,7 +10,7 @@ from typing import Any
 
 from neuronserve.server.api.store.records import StoredResponse
 from neuronserve.server.api.wire.response import ItemList
-from neuronserve.server.api.wire.responses import CompactRequest, InputItem, Part, ResponsesRequest
+from neuronserve.server.api.wire.responses import CompactRequest, InputItem, ItemPart, ResponsesRequest
 from neuronserve.server.errors import InvalidRequest
 
 PREFIXES = {
@@ -110,7 +110,7 @@ def _listed(item: InputItem, item_id: str) -> dict[str, Any]:
 
 def _parts(item: InputItem) -> list[dict[str, Any]]:
     given = item.content or ""
-    parts = [Part(type="input_text", text=given)] if isinstance(given, str) else given
+    parts = [ItemPart(type="input_text", text=given)] if isinstance(given, str) else given
     if item.role != "assistant":
         return [{"type": "input_text", "text": part.text} for part in parts]
     return [

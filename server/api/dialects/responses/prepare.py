@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from neuronserve.server.api.dialects import chat
 from neuronserve.server.api.dialects.responses.conversation import LOGPROBS, Messages, chat_request, messages_of
-from neuronserve.server.api.dialects.responses.history import asked_of
+from neuronserve.server.api.dialects.responses.history import items_for
 from neuronserve.server.api.dialects.responses.items import new_id
 from neuronserve.server.api.dialects.responses.run import ResponseRun
 from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, tools_of
 from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.conversation import chat_generation, prompt_of
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.sampling import first
 from neuronserve.server.api.service import ServedModel, Service
 from neuronserve.server.api.wire.response import ConversationId, Response
@@ -33,28 +34,27 @@ async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> R
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     _check(body)
     name = service.require_name(body.model)
-    asked, tools = await asked_of(body, service, origin.caller.sees), tools_of(body.tools)
-    messages = messages_of(body, asked.before, asked.items)
+    items, tools = await items_for(body, service, origin.caller.sees), tools_of(body.tools)
+    messages = messages_of(body, items.before, items.new)
 
-    async def rendered(kept: Messages) -> chat.Conversation:
+    async def rendered(kept: Messages) -> Generation:
         request, terms = await service.parsing.run_large(partial(chat_request, body, kept, tools))
         with terms.applied():
-            return await chat.prepare_conversation(origin, request, service)
+            return await chat_generation(origin, request, service)
 
-    conversation = await _fitted(body, messages, rendered)
-    response = _response(body, name, service.model)
-    return ResponseRun(service, origin, conversation, response, (asked, body, tools))
+    generation = await _fitted(body, messages, rendered)
+    return ResponseRun(generation, body, _response(body, name, service.model), items.new, tools)
 
 
 async def count(body: ResponsesRequest, service: Service, sees: str | None) -> int:
     """Number of tokens that the prompt of such a request has. Raises RequestError."""
     _check(body)
-    asked, tools = await asked_of(body, service, sees), tools_of(body.tools)
-    messages = messages_of(body, asked.before, asked.items)
+    items, tools = await items_for(body, service, sees), tools_of(body.tools)
+    messages = messages_of(body, items.before, items.new)
 
     request, terms = await service.parsing.run_large(partial(chat_request, body, messages, tools))
     with terms.applied():
-        return len((await chat.prompt_of(service, request)).token_ids)
+        return len((await prompt_of(service, request)).token_ids)
 
 
 def _check(body: ResponsesRequest) -> None:

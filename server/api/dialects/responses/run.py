@@ -6,23 +6,19 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
-from neuronserve.server.api.dialects import chat
 from neuronserve.server.api.dialects.responses.conversation import ENCRYPTED, LOGPROBS
-from neuronserve.server.api.dialects.responses.history import Asked
 from neuronserve.server.api.dialects.responses.items import ItemIds, listed
 from neuronserve.server.api.dialects.responses.records import add_items
 from neuronserve.server.api.dialects.responses.tools import Tools
 from neuronserve.server.api.dialects.responses.writer import ResponseWriter, Writing
 from neuronserve.server.api.errors import NotFound, StorageFull
-from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
-from neuronserve.server.api.service import Service
 from neuronserve.server.api.store.records import StoredResponse
-from neuronserve.server.api.tools.message import MessageReader
 from neuronserve.server.api.wire.response import Response
-from neuronserve.server.api.wire.responses import ResponsesRequest
+from neuronserve.server.api.wire.responses import InputItem, ResponsesRequest
 
 log = logging.getLogger("neuronserve.api")
 
@@ -32,25 +28,25 @@ class ResponseRun:
 
     def __init__(
         self,
-        service: Service,
-        origin: Origin,
-        conversation: chat.Conversation,
+        generation: Generation,
+        body: ResponsesRequest,
         response: Response,
-        asked: tuple[Asked, ResponsesRequest, Tools],
+        items: Sequence[InputItem],
+        tools: Tools,
     ) -> None:
-        """`asked` are the items of the request, its body, and its tools."""
-        (items, body, tools), ids = asked, ItemIds(response.id)
+        """`items` are those of the request itself, `tools` those that the model may call."""
+        ids = ItemIds(response.id)
         self.response = response
-        self._service = service
-        self._owner, self._sees = origin.caller.name, origin.caller.sees
-        self._generation = generation = conversation.generation
-        self._listed = listed(items.items, ids)
+        self._service = service = generation.request.service
+        caller = generation.request.origin.caller
+        self._owner, self._sees = caller.name, caller.sees
+        self._generation = generation
+        self._listed = listed(items, ids)
         self._items = json.dumps(self._listed, ensure_ascii=False).encode()
         include = body.include or ()
         names = TokenNames(service.model.tokenizer, False) if LOGPROBS in include else None
         has_reasoning = (body.model_extra or {}).get("include_reasoning") is not False
-        parser = conversation.plan.parser(generation.prompts[0].text or "")
-        reader = MessageReader(parser, has_reasoning, conversation.plan.tools.custom)
+        reader = generation.request.plan.reader(generation.prompts[0].text, has_reasoning)
         writing = Writing(ids, tools.names, seals_reasoning=ENCRYPTED in include)
         self._writer = ResponseWriter(response, reader, names, writing)
         self._is_begun = False  # there are events
