@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from neuronserve.server.api.wire.generation import INT32, GenerationRequest, TokenId, listed, needing
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
 from neuronserve.server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
@@ -14,18 +14,16 @@ MAX_DOCUMENTS = 1024
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class ContentPart(WireModel):
+class ContentPart(BodyModel):
     """A part of a message's content; one of another type than text may have none."""
 
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type", "text"))
+    model_config = ConfigDict(json_schema_extra=needing("type", "text"))
 
     type: Annotated[str, listed("text")]
     text: str | None = None
 
 
-class Message(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class Message(BodyModel):
     role: Annotated[str, listed(*ROLES)]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[AnyToolCall], Field(fail_fast=True)] | None = None
@@ -50,19 +48,15 @@ class ChatInput(WireModel):
         return {name: value for name in self.TEMPLATE_FIELDS if (value := getattr(self, name))}
 
 
-class Prediction(WireModel):
+class Prediction(BodyModel):
     """OpenAI's guess of the output. It would only make the answer faster, and here it does not."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["content"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
-class TransferParams(WireModel):
+class TransferParams(BodyModel):
     """vLLM's `kv_transfer_params`: only the prompt's tokens are taken from them."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     prompt_token_ids: Annotated[list[TokenId], Field(fail_fast=True, min_length=1)] | None = None
 

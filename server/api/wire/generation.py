@@ -20,7 +20,7 @@ from neuronserve.server.api.config import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -58,42 +58,32 @@ def needing(*names: str) -> Callable[[JsonDict], None]:
     return require
 
 
-class StreamOptions(WireModel):
+class StreamOptions(BodyModel):
     """OpenAI's `stream_options`: which chunks of a stream carry usage."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class JsonSchemaFormat(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class JsonSchemaFormat(BodyModel):
     name: str | None = None
     schema_: JsonSchema = Field(alias="schema")
     strict: bool | None = None
 
 
-class TextResponse(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class TextResponse(BodyModel):
     type: Literal["text"]
     json_schema: None = None
     schema_: None = Field(None, alias="schema")
 
 
-class JsonObjectResponse(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class JsonObjectResponse(BodyModel):
     type: Literal["json_object"]
     json_schema: None = None
     schema_: JsonSchema | None = Field(None, alias="schema")  # as other servers have it
 
 
-class JsonSchemaResponse(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class JsonSchemaResponse(BodyModel):
     type: Literal["json_schema"]
     json_schema: JsonSchemaFormat
     schema_: None = Field(None, alias="schema")
@@ -102,10 +92,8 @@ class JsonSchemaResponse(WireModel):
 ResponseFormat = TextResponse | JsonObjectResponse | JsonSchemaResponse
 
 
-class StructuredOutputs(WireModel):
+class StructuredOutputs(BodyModel):
     """vLLM's `structured_outputs`: exactly one of these fields is given."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     json_: JsonSchema | None = Field(None, alias="json")
     regex: str | None = None
@@ -114,10 +102,10 @@ class StructuredOutputs(WireModel):
     json_object: bool | None = None
 
 
-class GenerationRequest(WireModel):
+class GenerationRequest(BodyModel):
     """Body of a generation request. A null field is an absent one: the model's default holds, else OpenAI's."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(allow_inf_nan=False)
     LOGPROBS_FIELD: ClassVar[str] = "logprobs"  # the field of `num_logprobs`
 
     model: str | None = Field(None, max_length=4096)

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, RootModel
 from neuronserve.server.api.config import MAX_LOGIT_BIAS
 from neuronserve.server.api.wire.chat import ChatInput
 from neuronserve.server.api.wire.generation import INT32, INT64, GenerationRequest
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.pooling import EncodingFormat, Inputs
 from neuronserve.server.api.wire.usage import optional
 
@@ -58,10 +58,8 @@ class InfillRequest(LlamaRequest):
     prompt: str | None = None
 
 
-class LlamaEmbeddingRequest(WireModel):
+class LlamaEmbeddingRequest(BodyModel):
     """Texts or tokens in `content`, or in `input`."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     content: Inputs | None = None
@@ -69,9 +67,7 @@ class LlamaEmbeddingRequest(WireModel):
     encoding_format: EncodingFormat | None = None
 
 
-class ApplyTemplateRequest(ChatInput):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class ApplyTemplateRequest(BodyModel, ChatInput):
     TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ("reasoning_effort",)
 
     model: str | None = None

@@ -4,22 +4,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 
 MAX_REQUESTS = 50_000
 
 
-class BatchItem(WireModel):
+class BatchItem(BodyModel):
     """One request of a batch; its `params` are the body of a message, checked when its turn comes."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     custom_id: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     params: dict[str, Any]
 
 
-class MessageBatchRequest(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+class MessageBatchRequest(BodyModel):
+    model_config = ConfigDict(allow_inf_nan=False)
 
     requests: Annotated[list[BatchItem], Field(fail_fast=True, min_length=1, max_length=MAX_REQUESTS)]
 

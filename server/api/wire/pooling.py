@@ -3,12 +3,12 @@
 import builtins
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag
+from pydantic import Discriminator, Field, RootModel, Tag
 
 from neuronserve.server.api.config import MAX_PROMPTS
 from neuronserve.server.api.wire.completions import BY_KIND, TokenIds
 from neuronserve.server.api.wire.generation import INT32
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.usage import PoolingUsage, optional
 
 EncodingFormat = Literal["float", "base64"]
@@ -27,10 +27,8 @@ Inputs = Annotated[
 ]
 
 
-class PoolingBody(WireModel):
+class PoolingBody(BodyModel):
     """Fields of every request whose texts are encoded. Unknown fields are harmless here: none changes a row."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
@@ -79,9 +77,7 @@ class ScoreRequest(PoolingBody):
     text_2: Texts
 
 
-class Document(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class Document(BodyModel):
     text: FilledText
 
 
@@ -106,10 +102,8 @@ class RerankRequest(PoolingBody):
     max_tokens_per_doc: int | None = Field(None, ge=1, le=INT32)
 
 
-class CohereEmbedRequest(WireModel):
+class CohereEmbedRequest(BodyModel):
     """Cohere's second version of embeddings."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     texts: FilledTexts

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from neuronserve.server.api.wire.chat import ROLES
 from neuronserve.server.api.wire.generation import INT32, listed, needing
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel
 from neuronserve.server.api.wire.tools import MAX_TOOLS, FunctionName
 
 MAX_METADATA = 16
@@ -42,11 +42,7 @@ Metadata = Annotated[
 ]
 
 
-class _Strict(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
-
-class ItemPart(_Strict):
+class ItemPart(BodyModel):
     """A part of a message's content."""
 
     type: Annotated[str, listed(*TEXT_PARTS, REFUSAL)]
@@ -57,7 +53,7 @@ class ItemPart(_Strict):
 Content = str | Annotated[list[ItemPart], Field(fail_fast=True)]
 
 
-class InputItem(_Strict):
+class InputItem(BodyModel):
     """An item of the input, of any type; which fields it must have depends on that."""
 
     type: Annotated[str, listed(*ITEM_TYPES)] = "message"
@@ -74,7 +70,7 @@ class InputItem(_Strict):
     summary: list[ItemPart] | None = None
 
 
-class ToolFormat(_Strict):
+class ToolFormat(BodyModel):
     """The texts that a custom tool takes: any, or those of a grammar."""
 
     type: Literal["text", "grammar"]
@@ -82,7 +78,7 @@ class ToolFormat(_Strict):
     definition: str | None = None
 
 
-class InnerTool(_Strict):
+class InnerTool(BodyModel):
     """A tool that the client runs."""
 
     model_config = ConfigDict(json_schema_extra=needing("type", "name"))
@@ -105,7 +101,7 @@ class ResponseTool(InnerTool):
     external_web_access: bool | None = None
 
 
-class NamedTool(_Strict):
+class NamedTool(BodyModel):
     model_config = ConfigDict(json_schema_extra=needing("type", "name"))
 
     type: Annotated[str, listed(FUNCTION, CUSTOM)]
@@ -113,7 +109,7 @@ class NamedTool(_Strict):
     namespace: str | None = None
 
 
-class ResponseToolChoice(_Strict):
+class ResponseToolChoice(BodyModel):
     """A tool by its name, or with the type `allowed_tools` several."""
 
     type: Annotated[str, listed(FUNCTION, CUSTOM, ALLOWED_TOOLS)]
@@ -123,12 +119,12 @@ class ResponseToolChoice(_Strict):
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)] | None = None
 
 
-class PlainFormat(_Strict):
+class PlainFormat(BodyModel):
     type: Literal["text", "json_object"]
     schema_: None = Field(None, alias="schema")
 
 
-class SchemaFormat(_Strict):
+class SchemaFormat(BodyModel):
     type: Literal["json_schema"]
     name: str | None = None
     description: str | None = None
@@ -136,31 +132,25 @@ class SchemaFormat(_Strict):
     strict: bool | None = None
 
 
-class TextOptions(_Strict):
+class TextOptions(BodyModel):
     format: PlainFormat | SchemaFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ReasoningOptions(_Strict):
+class ReasoningOptions(BodyModel):
     effort: str | None = Field(None, max_length=32)
     summary: Summary | None = None
     generate_summary: Summary | None = None
 
 
-class ConversationRef(_Strict):
+class ConversationRef(BodyModel):
     id: str = Field(max_length=256)
 
 
-class ResponsesRequest(WireModel):
+class ResponsesRequest(BodyModel):
     """Body of POST /v1/responses. A null field is an absent one; `input` may be, after a stored response."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="allow",
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        json_schema_extra=needing("input"),
-    )
+    model_config = ConfigDict(allow_inf_nan=False, json_schema_extra=needing("input"))
 
     model: str | None = Field(None, max_length=4096)
     input: str | Annotated[list[InputItem], Field(fail_fast=True)] | None = None
@@ -201,10 +191,10 @@ class ResponsesRequest(WireModel):
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
 
-class CompactRequest(WireModel):
+class CompactRequest(BodyModel):
     """Body of POST /v1/responses/compact."""
 
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), json_schema_extra=needing("input"))
+    model_config = ConfigDict(json_schema_extra=needing("input"))
 
     model: str | None = Field(None, max_length=4096)
     input: str | Annotated[list[InputItem], Field(fail_fast=True)] | None = None
@@ -215,26 +205,20 @@ class CompactRequest(WireModel):
 Items = Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ADDED)]
 
 
-class ConversationRequest(WireModel):
+class ConversationRequest(BodyModel):
     """Body of POST /v1/conversations."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     metadata: Metadata | None = None
     items: Items | None = None
 
 
-class MetadataRequest(WireModel):
+class MetadataRequest(BodyModel):
     """Body of POST /v1/conversations/{id}."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     metadata: Metadata | None
 
 
-class ItemsRequest(WireModel):
+class ItemsRequest(BodyModel):
     """Body of POST /v1/conversations/{id}/items."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     items: Items
