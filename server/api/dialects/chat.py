@@ -72,7 +72,7 @@ class ChatWriter:
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._echo = _echo(body)
         self._begun: set[int] = set()  # choices whose chunk with the role has been sent
-        self._shows_more = bool(body.logprobs or body.return_token_ids)  # in each chunk, than its text
+        self._shows_more = bool(body.logprobs or body.return_token_ids)  # chunks have more than text
         self._chunks = ChunkWriter(generation, self._text_chunk)
         self._head: dict[str, Any] = {
             "id": answer_id,
@@ -93,7 +93,7 @@ class ChatWriter:
         )
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk for each delta that has something to show; before the first of a choice, one with its role."""
+        """Yield chunks of deltas that have something to show; before the first of a choice, one with its role."""
         if self._tools.mode == "none" and not self._begun:
             for index in range(len(self._readers)):
                 yield self._opening(index, self._echo)
@@ -113,12 +113,12 @@ class ChatWriter:
         return self._chunks.last_events(self._chunk([]))
 
     def _may_begin(self, part: MessagePart, delta: Delta) -> bool:
-        """Whether it is known that the message begins with a call or with something else, or need not be."""
+        """Whether the first chunk may be sent: its content is null if the message begins with a call."""
         has_more = bool(part.content or part.reasoning or self._readers[delta.index].num_calls)
         return has_more or self._shows_more or delta.finish_reason is not None
 
     def _opening(self, index: int, content: str | None) -> bytes:
-        """The chunk with the role of a choice; OpenAI has null for the content of one that begins with a call."""
+        """Return the chunk with the role of a choice; like OpenAI's, its content is null before a call."""
         self._begun.add(index)
         choice = ChatChunkChoice(index=index, delta=OpeningDelta(content=content))
         chunk = self._chunk([choice], self._prompt_ids() if index == 0 else None)
@@ -146,7 +146,7 @@ class ChatWriter:
         )
 
     def _is_text(self, part: MessagePart, delta: Delta) -> bool:
-        """Whether its chunk has content alone; without any no chunk is due, as the text is held back."""
+        """Whether a delta has nothing but text; if its text is held back too, no chunk is due."""
         has_more = delta.finish_reason or part.reasoning or part.calls or part.custom_calls
         return not (has_more or self._shows_more or (self._chunks.has_continuous_usage and part.content))
 
@@ -154,7 +154,7 @@ class ChatWriter:
         return self._chunk([ChatChunkChoice(index=index, delta=ChatDelta(content=text))])
 
     def _chunk_choices(self, part: MessagePart, delta: Delta) -> Iterable[ChatChunkChoice]:
-        """Chunks of a delta. The end comes apart from calls: OpenAI's helper would miss that they are done."""
+        """Return the chunks of a delta. Behind calls the end has its own chunk, or OpenAI's helper misses that they end."""
         calls = [*part.calls, *part.custom_calls]
         choice = ChatChunkChoice(
             index=delta.index,
@@ -175,7 +175,7 @@ class ChatWriter:
         yield choice.model_copy(update=end)
 
     def _finish_reason(self, delta: Delta) -> str | None:
-        """OpenAI's finish_reason; to be called when the delta's text has been read."""
+        """Return OpenAI's finish_reason. The delta's text must have been read."""
         if delta.finish_reason is None:
             return None
         return self._tools.finish_reason(delta.finish_reason, self._readers[delta.index].num_calls)

@@ -95,7 +95,7 @@ class CompletionWriter:
         return completion
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk a delta, none while text is held back. A choice's first delta always has one, even without text."""
+        """Yield one chunk for each delta, but none while text is held back, unless it is the first of a choice."""
         for delta in deltas:
             if self._is_text(delta):
                 if delta.text:
@@ -125,7 +125,7 @@ class CompletionWriter:
         )
 
     def _is_text(self, delta: Delta) -> bool:
-        """Whether its chunk has text alone; without any no chunk is due, as the text is held back."""
+        """Whether a delta has nothing but text; if its text is held back too, no chunk is due."""
         has_more = delta.finish_reason or self._shows_more or not self._is_begun[delta.index]
         return not (has_more or (self._chunks.has_continuous_usage and delta.text))
 
@@ -138,7 +138,7 @@ class CompletionWriter:
         return self._tokenizer.decode_whole(prompt.token_ids) if prompt.text is None else prompt.text
 
     def _logprobs(self, delta: Delta, is_first: bool) -> CompletionLogprobs | None:
-        """Log probabilities of the delta's tokens, behind those of the prompt where that is echoed."""
+        """Return the log-probabilities of the delta's tokens, behind those of the prompt if it is echoed."""
         if self._body.logprobs is None:
             return None
         entries: list[Entry] = list(zip(delta.token_ids, delta.logprobs, strict=True))
@@ -148,7 +148,9 @@ class CompletionWriter:
             entries = [*echoed(prompt, delta), *entries]
             offsets = places.of_prompt(prompt.token_ids, len(self._echoes[delta.index]))
         elif is_first:
-            places.of_prompt(prompt.token_ids[-MAX_CHAR_BYTES:], 0)  # the output may complete its last character
+            places.of_prompt(
+                prompt.token_ids[-MAX_CHAR_BYTES:], 0
+            )  # the output may complete the last character of the prompt
         offsets += places.of(delta.token_ids, self._body.skip_special_tokens is not False)
         return completion_logprobs(self._names, entries, num_shown(self._body, self._body.logprobs), offsets)
 

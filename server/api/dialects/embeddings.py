@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts or token ids in, a vector for each out."""
+"""POST /v1/embeddings: texts or token ids in, one vector for each out."""
 
 from collections.abc import Callable
 from typing import Annotated, NamedTuple
@@ -39,7 +39,7 @@ async def _embed(origin: Origin, body: EmbeddingRequest, service: Service) -> Re
 
 
 class Embedded(NamedTuple):
-    """Rows of a request's texts, and what makes the answer of them: in a thread where there are many."""
+    """Rows of a request's texts; `make` writes the answer, in a thread if there are many."""
 
     make: Callable[[], EmbeddingList]
     rows: list[Float32]
@@ -67,7 +67,7 @@ async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> 
 
 
 def embedding_params(body: EmbeddingRequest, facts: PoolingFacts) -> PoolingParams:
-    """Raises InvalidRequest for more dimensions than there are."""
+    """Return how embeddings are made. Raises InvalidRequest for more dimensions than the model has."""
     if body.dimensions is not None and body.dimensions > facts.size:
         raise InvalidRequest(f"dimensions is {body.dimensions}: an embedding has {facts.size}.", "dimensions")
     return PoolingParams(is_raw=body.normalize is False, dimensions=body.dimensions)

@@ -1,4 +1,4 @@
-"""POST /generate, as LMDeploy has it: a text or token ids in, a text with its tokens out."""
+"""POST /generate of LMDeploy: a text or token ids in, a text with its tokens out."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -25,8 +25,8 @@ from neuronserve.server.errors import InvalidRequest
 
 router = APIRouter()
 DEFAULT_MAX_TOKENS = 128
-OWN = {"prompt", "input_ids", "return_logprob"}
-# Fields that would change the answer; they are taken where they are empty.
+OWN = {"prompt", "input_ids", "return_logprob"}  # fields that are converted here
+# Fields that would change the answer: they must be empty.
 REFUSED = ("image_data", "return_routed_experts", "repetition_ngram_size", "repetition_ngram_threshold")
 
 

@@ -1,4 +1,4 @@
-"""POST /pooling and /classify in vLLM's shapes: rows as the model makes them, the states of tokens, or classes."""
+"""POST /pooling and /classify in vLLM's shapes: rows of the model, states of tokens, or scores of classes."""
 
 import time
 from typing import Annotated
@@ -29,7 +29,7 @@ from neuronserve.server.types import PoolingParams
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)
-MAX_TOKEN_WISE = 32  # texts whose tokens' states are in one answer: a row for each token is large
+MAX_TOKEN_WISE = 32  # texts in one answer that has a row for each token, as such answers are large
 
 
 @router.post("/pooling", responses=RESPONSES, openapi_extra=documented(TextPoolingRequest, PoolingList))
@@ -44,7 +44,7 @@ async def create_pooling(
 async def classify(
     request: Request, body: Annotated[ClassifyRequest, Depends(body_of(ClassifyRequest))], service: ServiceOf
 ) -> Response:
-    """The scores of each text's classes, and the best of them."""
+    """Score the classes of each text, and name the best."""
     return await until_disconnect(request.receive, _classify(origin_of(request), body, service))
 
 
@@ -92,7 +92,7 @@ async def _pooling(origin: Origin, body: InputBody, service: Service, params: Po
 
 
 def _params(body: TextPoolingRequest, facts: PoolingFacts, service: Service) -> PoolingParams:
-    """By default embeddings, or of a classifier the scores of its classes."""
+    """Return the kind of rows: by default embeddings, or the scores of a classifier."""
     is_raw = False in (body.use_activation, body.activation, body.normalize)
     if body.task == "token_embed":
         if body.dimensions is not None:

@@ -19,7 +19,7 @@ from neuronserve.server.api.wire.completions import Completion, CompletionReques
 from neuronserve.server.errors import InvalidRequest
 
 LINES = "application/jsonlines"
-MAX_LINES = 1024  # of one body; a batch transform sends 6 MiB at most by default
+MAX_LINES = 1024  # in one body; a batch transform sends at most 6 MiB by default
 router = APIRouter()
 _SCHEMAS = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in (ChatRequest, CompletionRequest)]
 _BODY = {"required": True, "content": {JSON: {"schema": {"anyOf": _SCHEMAS}}, LINES: TEXT}}
@@ -32,7 +32,7 @@ RESPONSES = {200: {"content": {**STREAM[200]["content"], LINES: TEXT}}} | errors
     openapi_extra={"requestBody": _BODY, **answered_with(ChatCompletion, Completion)},
 )
 async def invoke(request: Request, service: ServiceOf) -> Response:
-    """Answer like the endpoint whose body it is; several lines each with a line, in their order."""
+    """Answer a body as its own endpoint does; answer JSON lines with one line each, in their order."""
     kind = content_type(request, JSON, LINES)
     data = await request.body()
     if kind == JSON:
@@ -46,7 +46,7 @@ async def _prepare(origin: Origin, data: bytes, service: Service) -> tuple[Answe
     try:
         given = from_json(data)
     except ValueError:
-        given = {"prompt": None}  # parsed again below, for the error
+        given = {"prompt": None}  # it is parsed again below, for the error message
     if isinstance(given, dict) and "messages" in given:
         conversation = parse(ChatRequest, data)
         return await chat.prepare(origin, conversation, service), bool(conversation.stream)
@@ -57,7 +57,7 @@ async def _prepare(origin: Origin, data: bytes, service: Service) -> tuple[Answe
 
 
 async def _answer_lines(request: Request, data: bytes, service: Service) -> Response:
-    """One answer a line. Nothing is started before every line has been checked."""
+    """Answer each line. Nothing starts before every line has been checked."""
     lines = [line for line in data.split(b"\n") if line.strip()]
     if not 1 <= len(lines) <= MAX_LINES:
         raise InvalidRequest(f"The body has {len(lines)} lines; from 1 to {MAX_LINES} are taken.")

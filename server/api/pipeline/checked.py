@@ -21,8 +21,8 @@ from neuronserve.server.errors import QueueFull, RequestError
 from neuronserve.server.text.schema_check import UNCHECKED
 from neuronserve.server.types import SamplingParams
 
-MAX_ATTEMPTS = 8  # of one choice, the first included
-RETRY_TEMPERATURE = 0.7  # of the second attempt at least: a greedy choice would be the same again
+MAX_ATTEMPTS = 8  # for one choice, the first included
+RETRY_TEMPERATURE = 0.7  # least of the second attempt: a greedy choice would be the same again
 RETRY_HEAT = 0.2  # added to the temperature of each later attempt
 SEED_STEP = 1_000_003  # between the attempts' seeds, larger than any number of choices
 SEED_MASK = 2**63 - 1
@@ -49,7 +49,7 @@ class OutputCheck:
         return ""
 
     def _parts(self, prompt: Prompt, text: str) -> list[tuple[str, str, str]]:
-        """Texts that are checked: the function called ("" = none), the schema, and the text."""
+        """Return the texts to check, each with the function called ("" = none) and the schema."""
         parser, answer = self.request.plan.parser(prompt.text or ""), self.constraint.answer
         if parser is None:
             return [("", answer, text)] if answer else []
@@ -149,12 +149,12 @@ class CheckedGeneration(Generation):
 
 
 def _is_wrong(delta: Delta) -> bool:
-    """Whether it is known that another attempt may do better."""
+    """Whether another attempt may do better."""
     return delta.fault is not None and UNCHECKED not in delta.fault
 
 
 def _sum(one: DeviceUsage | None, other: DeviceUsage | None) -> DeviceUsage | None:
-    """Device time of both."""
+    """Add the device time of two attempts."""
     if one is None or other is None:
         return one
     return DeviceUsage(

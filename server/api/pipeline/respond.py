@@ -22,13 +22,13 @@ class AnswerWriter(Protocol):
     generation: Generation
 
     def whole(self, deltas: list[Delta]) -> BaseModel:
-        """The answer to a client that does not stream, from one complete delta for each choice."""
+        """Return the answer to a client that does not stream, from one complete delta for each choice."""
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """Events for the next deltas; none while text is held back and nothing else was requested."""
+        """Return events for the next deltas; none while text is held back and nothing else was requested."""
 
     def last_frames(self) -> Iterable[bytes]:
-        """Events that follow the last delta."""
+        """Return the events that follow the last delta."""
 
 
 async def respond(receive: Receive, writer: AnswerWriter, is_stream: bool, end: bytes = DONE) -> Response:
@@ -47,7 +47,7 @@ async def whole_answer(writer: AnswerWriter) -> BaseModel:
 
 @dataclass(frozen=True, slots=True)
 class _Forwarded:
-    """Deltas that become frames and are written at once."""
+    """Writes deltas to the client as soon as they come, past the coroutine of the response."""
 
     writer: AnswerWriter
     way: ShortWay
@@ -61,7 +61,7 @@ class _Forwarded:
 
 
 async def frames_of(writer: AnswerWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:
-    """All events, but for those that took the short way."""
+    """Yield all events except those that were written to `way`."""
     async with contextlib.aclosing(writer.generation.deltas(_Forwarded(writer, way))) as batches:
         async for batch in batches:
             for frame in writer.frames(batch):

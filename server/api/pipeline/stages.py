@@ -19,32 +19,28 @@ from neuronserve.server.types import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """A request that this server can serve, before its prompts are known. `clips`: an answer may be cut to the context
-    whatever the settings say.
-    """
+    """A request that this server can serve, before its prompts are rendered."""
 
     service: Service
     origin: Origin
     body: GenerationRequest
     model_name: str  # in the answer
     plan: OutputPlan
-    clips: bool
+    clips: bool  # cut the output to the context, even if the settings refuse such a request
 
     @property
     def max_prompt_tokens(self) -> int | None:
-        """Longest prompt that is worth encoding; None when a longer one is truncated."""
+        """Most tokens that a prompt may have; None when a longer prompt is truncated."""
         return self.service.model.info.max_model_len if self.body.truncate_prompt_tokens is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The prompts of a request, the most tokens to generate for each (None: all there is room for), and the constraint
-    of the output.
-    """
+    """The prompts of a request, and the rules of their outputs."""
 
     request: Validated
     prompts: Sequence[Prompt]
-    max_tokens: int | None
+    max_tokens: int | None  # for each prompt; None = all there is room for
     constraint: Constraint
 
 

@@ -61,7 +61,7 @@ def validated(
 
 
 def check_fields(service: Service, body: GenerationRequest) -> str:
-    """Return the model name for the answer. Raises RequestError for a request that no prompt could make valid."""
+    """Check the fields that no prompt changes; return the model name for the answer. Raises RequestError."""
     info = service.model.info
     if not info.generates:
         raise InvalidRequest(

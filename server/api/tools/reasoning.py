@@ -1,4 +1,4 @@
-"""The reasoning of a chat request: how the model writes it, how much it may be, and what follows it."""
+"""The output of a request: its format, its tool calls, and the reasoning before them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class OutputPlan:
     tools: ToolPlan = NO_TOOLS
     reasoning: ReasoningParserName = "none"
     budget: int | None = None
-    continued: str = ""  # the message that the output goes on with
-    ignores_ends: bool = False  # the model's end tokens do not end it
+    continued: str = ""  # the message that the output continues
+    ignores_ends: bool = False  # the model's end tokens do not end the output
 
     @property
     def thinking(self) -> Thinking | None:
@@ -40,16 +40,16 @@ class OutputPlan:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Marks that the output may have."""
+        """Marks that the output may contain."""
         reasoning = () if self.reasoning == "none" else REASONING[self.reasoning].tags
         return (*(CALLS[self.tools.parser].tags if self.tools.parser != "none" else ()), *reasoning)
 
     def is_open(self, prompt: str) -> bool | None:
-        """Whether the output that follows `prompt` begins within reasoning; None: the model decides."""
+        """Whether the output behind `prompt` begins within reasoning; None = the model decides."""
         return self.thinking.is_open(prompt, self.continued) if self.thinking else False
 
     def parser(self, prompt: str) -> OutputParser | None:
-        """Parser of the text of one choice that follows `prompt`; None where all of it is content."""
+        """Return a parser for one choice behind `prompt`; None if all of it is content."""
         if self.tools.mode == "none" and self.reasoning == "none":
             return None
         functions = {tool.function.name: tool.function.parameters or {} for tool in self.tools.tools}
@@ -58,7 +58,7 @@ class OutputPlan:
         return OutputParser(read, self.tools.max_calls)
 
     def reader(self, prompt: str | None, has_reasoning: bool = True) -> MessageReader:
-        """Reader of one choice as a message."""
+        """Return a reader of one choice behind `prompt` as a message."""
         return MessageReader(self.parser(prompt or ""), has_reasoning, self.tools.custom)
 
 
@@ -85,7 +85,7 @@ def _continued(body: ChatRequest) -> str:
 
 
 async def compile_output(model: ServedModel, plan: OutputPlan, prompt: str) -> Constraint:
-    """Compile the constraint of the output that follows `prompt`. Raises InvalidRequest.
+    """Compile the constraint of the output behind `prompt`. Raises InvalidRequest.
 
     The format of the answer holds from the end of the reasoning on.
     """

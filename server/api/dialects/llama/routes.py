@@ -67,7 +67,7 @@ async def complete(
 async def infill(
     request: Request, body: Annotated[InfillRequest, Depends(body_of(InfillRequest))], service: ServiceOf
 ) -> Response:
-    """Generate what stands between a beginning and an end, of models with fill-in-the-middle tokens."""
+    """Fill the gap between a beginning and an end, by a model with fill-in-the-middle tokens."""
     checked = validated(origin_of(request), completion_request(service, body), service, clips=True)
     generation = await start(checked, [await infill_prompt(service.model, body)], limit_of(body))
     return await respond(request.receive, LlamaWriter(generation, body), bool(body.stream), b"")
@@ -80,7 +80,7 @@ async def embed(
     body: Annotated[LlamaEmbeddingRequest, Depends(body_of(LlamaEmbeddingRequest))],
     service: ServiceOf,
 ) -> list[LlamaEmbedding]:
-    """Encode every text; each has a list of one vector."""
+    """Encode every text; the answer has a list of one vector for each."""
     given = body.input if body.content is None else body.content
     if given is None:
         raise InvalidRequest("content is required.", "content")
@@ -104,7 +104,7 @@ async def apply_template(
 
 @router.get("/props", responses=errors_of(401, 503))
 async def props(service: ServiceOf) -> Props:
-    """Return how the server samples by default, its places, and the model's template and marks."""
+    """Return the sampling defaults, the number of slots, and the template and marks of the model."""
     model, config = service.model, service.config
     default = replace(
         sampling_of(model, CompletionRequest(prompt="")), max_tokens=room_of(model, Prompt((0,), None, "prompt"), None)
@@ -128,12 +128,12 @@ async def props(service: ServiceOf) -> Props:
 
 @router.get("/slots", responses=errors_of(401, 503))
 async def slots(service: ServiceOf) -> list[Slot]:
-    """Return the places of every engine's batch, as many of them busy as sequences are open."""
+    """Return the slots of every engine; as many are busy as sequences are open."""
     return _slots(service)
 
 
 def _slots(service: Service) -> list[Slot]:
-    places = service.config.max_num_seqs
-    busy = [i < client.num_open for client in service.engine.clients for i in range(places)]
+    num_slots = service.config.max_num_seqs
+    busy = [i < client.num_open for client in service.engine.clients for i in range(num_slots)]
     n_ctx = service.model.info.max_model_len
     return [Slot(id=i, n_ctx=n_ctx, is_processing=is_busy) for i, is_busy in enumerate(busy)]
