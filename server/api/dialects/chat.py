@@ -154,7 +154,7 @@ class ChatWriter:
         return self._chunk([ChatChunkChoice(index=index, delta=ChatDelta(content=text))])
 
     def _chunk_choices(self, part: MessagePart, delta: Delta) -> Iterable[ChatChunkChoice]:
-        """Return the chunks of a delta. Behind calls the end has its own chunk, or OpenAI's helper misses that they end."""
+        """Return the chunks of a delta. Calls end in a chunk before the last, as OpenAI's helper needs it."""
         calls = [*part.calls, *part.custom_calls]
         choice = ChatChunkChoice(
             index=delta.index,

@@ -8,7 +8,7 @@ from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.responses import Metadata
 from neuronserve.server.api.wire.usage import optional
 
-Endpoint = Literal[  # of lines
+Endpoint = Literal[  # url of a line
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"
 ]
 MIN_LIFETIME_S, MAX_LIFETIME_S = 3600, 30 * 86400  # OpenAI's

@@ -15,7 +15,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ContentPart(BodyModel):
-    """A part of a message's content; one of another type than text may have none."""
+    """A part of a message's content; only the type text must have a text."""
 
     model_config = ConfigDict(json_schema_extra=needing("type", "text"))
 
@@ -30,7 +30,7 @@ class Message(BodyModel):
 
 
 class ChatInput(WireModel):
-    """A conversation and how to make a prompt of it; /tokenize takes it too."""
+    """A conversation, and how to render its prompt; /tokenize takes it too."""
 
     TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ()  # fields that are passed to the chat template
 
@@ -49,14 +49,14 @@ class ChatInput(WireModel):
 
 
 class Prediction(BodyModel):
-    """OpenAI's guess of the output. It would only make the answer faster, and here it does not."""
+    """OpenAI's guess of the output. It could only make the answer faster, and is ignored."""
 
     type: Literal["content"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
 class TransferParams(BodyModel):
-    """vLLM's `kv_transfer_params`: only the prompt's tokens are taken from them."""
+    """vLLM's `kv_transfer_params`: only the token ids of the prompt are read."""
 
     prompt_token_ids: Annotated[list[TokenId], Field(fail_fast=True, min_length=1)] | None = None
 
@@ -110,8 +110,8 @@ class ChatMessage(WireModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | None = optional()
-    reasoning: str | None = None  # the same, as vLLM calls it now
-    refusal: str | None = None  # in what the answer does not follow its schema
+    reasoning: str | None = None  # the same, under vLLM's present name
+    refusal: str | None = None  # how the answer violates its schema
     tool_calls: list[AnyToolCall] | None = optional()
 
 
@@ -130,7 +130,7 @@ class ChatCompletion(WireModel):
     created: int
     model: str
     system_fingerprint: str
-    service_tier: Literal["default"] | None = optional()  # where the request names any: there is one
+    service_tier: Literal["default"] | None = optional()  # if the request names any tier: there is only one
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | None = None

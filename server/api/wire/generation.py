@@ -1,4 +1,4 @@
-"""Fields that every generation request has on the wire, with the range of each: OpenAI's, and vLLM's extras.
+"""Fields of every generation request on the wire, with their ranges: OpenAI's, and vLLM's extras.
 
 Unknown fields are kept: some of them change the meaning of a request and must be refused (`pipeline/validate.py`).
 """
@@ -25,7 +25,7 @@ from neuronserve.server.api.wire.model import BodyModel
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 MAX_CHOICES = 1024
-MAX_IDS = 2**18  # of one prompt; a body has no room for more (MAX_VALUES)
+MAX_IDS = 2**18  # in one prompt; a body has no room for more (MAX_VALUES)
 BY_TOKEN_ID: JsonDict = {"propertyNames": {"pattern": "^[0-9]{1,10}$"}, "maxProperties": MAX_LOGIT_BIAS}
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -36,16 +36,16 @@ AllowedTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, m
 
 LogprobTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
 
-JsonSchema = dict[str, Any] | str | bool  # a text is parsed
+JsonSchema = dict[str, Any] | str | bool  # a text is parsed as JSON
 
 
 def listed(*values: str) -> WithJsonSchema:
-    """A text for which /openapi.json lists these values. Others are refused where they are read, by what is offered."""
+    """Return the schema of a text with these values. The code that reads the text refuses other values."""
     return WithJsonSchema({"type": "string", "enum": [*values]})
 
 
 def needing(*names: str) -> Callable[[JsonDict], None]:
-    """Of a model: /openapi.json requires these fields. Types that are not offered may lack them, and are refused."""
+    """Make /openapi.json require these fields. Unsupported types may lack them, and are refused later."""
 
     def require(schema: JsonDict) -> None:
         fields = cast(dict[str, dict[str, Any]], schema["properties"])
@@ -80,7 +80,7 @@ class TextResponse(BodyModel):
 class JsonObjectResponse(BodyModel):
     type: Literal["json_object"]
     json_schema: None = None
-    schema_: JsonSchema | None = Field(None, alias="schema")  # as other servers have it
+    schema_: JsonSchema | None = Field(None, alias="schema")  # a field of other servers
 
 
 class JsonSchemaResponse(BodyModel):
@@ -103,7 +103,7 @@ class StructuredOutputs(BodyModel):
 
 
 class GenerationRequest(BodyModel):
-    """Body of a generation request. A null field is an absent one: the model's default holds, else OpenAI's."""
+    """Body of a generation request. A null field counts as absent: the model's default applies, else OpenAI's."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     LOGPROBS_FIELD: ClassVar[str] = "logprobs"  # the field of `num_logprobs`

@@ -10,7 +10,7 @@ MAX_REQUESTS = 50_000
 
 
 class BatchItem(BodyModel):
-    """One request of a batch; its `params` are the body of a message, checked when its turn comes."""
+    """One request of a batch; its `params` are the body of a message, checked when it runs."""
 
     custom_id: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     params: dict[str, Any]
@@ -23,7 +23,7 @@ class MessageBatchRequest(BodyModel):
 
 
 class MessageBatchCounts(WireModel):
-    """Requests by what became of them; all are processing until the batch has ended."""
+    """Requests by outcome; all are processing until the batch has ended."""
 
     processing: int = 0
     succeeded: int = 0
@@ -37,7 +37,7 @@ class MessageBatch(WireModel):
     type: Literal["message_batch"] = "message_batch"
     processing_status: Literal["in_progress", "canceling", "ended"]
     request_counts: MessageBatchCounts
-    created_at: str  # RFC 3339, as all times of this API
+    created_at: str  # RFC 3339, like all times of this API
     expires_at: str
     ended_at: str | None
     cancel_initiated_at: str | None

@@ -20,9 +20,9 @@ TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT, DOCUMENT, SEARCH_RESULT, TOOL_R
     "search_result",
     "tool_reference",
 )
-CUSTOM = "custom"  # type of a tool whose schema the client gives
+CUSTOM = "custom"  # type of a tool with the client's own schema
 CLEAR_THINKING = "clear_thinking_20251015"
-KEPT = {  # turns of the assistant whose thinking stays: all of them, or so many of the last
+KEPT = {  # turns of the assistant that keep their thinking: all, or a number of the last
     "anyOf": [
         {"enum": ["all", {"type": "all"}, None]},
         {
@@ -32,11 +32,11 @@ KEPT = {  # turns of the assistant whose thinking stays: all of them, or so many
         },
     ]
 }
-MAX_EDITS = 16  # of `context_management`
+MAX_EDITS = 16  # in `context_management`
 
 
 class Citations(BodyModel):
-    """Whether the answer is to cite the block. No model here does."""
+    """Whether the answer should cite the block. No model here does."""
 
     enabled: Literal[False] | None = None
 
@@ -52,7 +52,7 @@ class DocumentSource(BodyModel):
 
 
 class Block(BodyModel):
-    """Any content block of a request; which fields it must have depends on its type."""
+    """Any content block of a request; its type decides which fields it must have."""
 
     type: Annotated[str, listed(*BLOCK_TYPES)]
     text: str | None = None
@@ -72,7 +72,7 @@ class Block(BodyModel):
 
 
 class TextParam(Block):
-    """A block where nothing but text is possible."""
+    """A block that must be text."""
 
     model_config = ConfigDict(json_schema_extra=needing("type", "text"))
 
@@ -99,7 +99,7 @@ class ToolParam(BodyModel):
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
-    defer_loading: bool | None = None  # it is offered once a result refers to it
+    defer_loading: bool | None = None  # the prompt lists it only after a result refers to it
 
 
 class ClientToolParam(BodyModel):
@@ -129,7 +129,7 @@ CLIENT_TOOLS = re.compile(r"(bash|text_editor|memory|computer)_\d+")
 
 
 def _kind_of_tool(value: Any) -> str:
-    """The kind of a tool, so that validation errors concern that one alone."""
+    """Return the kind of a tool, so that validation errors are about that kind alone."""
     given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return "a client tool" if isinstance(given, str) and CLIENT_TOOLS.fullmatch(given) else "a custom tool"
 
@@ -170,13 +170,13 @@ class EditParam(BodyModel):
 
 
 class ContextParam(BodyModel):
-    """Parts of the conversation that are left out of the prompt."""
+    """Parts of the conversation to leave out of the prompt."""
 
     edits: Annotated[list[EditParam], Field(fail_fast=True, max_length=MAX_EDITS)] | None = None
 
 
 class CountTokensRequest(BodyModel):
-    """The part of a request that makes its prompt."""
+    """Fields of a request that make its prompt."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -187,7 +187,7 @@ class CountTokensRequest(BodyModel):
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputParam | None = None
-    output_format: FormatParam | None = None  # as earlier clients have it
+    output_format: FormatParam | None = None  # the name in earlier clients
     context_management: ContextParam | None = None
 
 
@@ -198,4 +198,4 @@ class MessagesRequest(CountTokensRequest):
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=INT32)
-    priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)  # as the other endpoints have it
+    priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)  # a field of the other endpoints

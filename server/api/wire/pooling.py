@@ -16,7 +16,7 @@ CohereType = Literal["float", "base64", "binary", "ubinary"]
 PoolingTask = Literal["embed", "classify", "token_embed"]
 
 
-FilledText = Annotated[str, Field(min_length=1)]  # of an empty one there is no vector, whatever the model
+FilledText = Annotated[str, Field(min_length=1)]  # no model has a vector for an empty text
 FilledTexts = Annotated[list[FilledText], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
 Inputs = Annotated[
     Annotated[FilledText, Tag("a text")]
@@ -28,7 +28,7 @@ Inputs = Annotated[
 
 
 class PoolingBody(BodyModel):
-    """Fields of every request whose texts are encoded. Unknown fields are harmless here: none changes a row."""
+    """Fields of every request that encodes texts. Unknown fields are harmless here: none changes a row."""
 
     model: str | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
@@ -41,7 +41,7 @@ class InputBody(PoolingBody):
     """A body with texts, or token ids, in `input`."""
 
     input: Inputs
-    prompt_name: str | None = None  # of the model's own prompts
+    prompt_name: str | None = None  # one of the model's own prompts
 
 
 class EmbeddingRequest(InputBody):
@@ -52,7 +52,7 @@ class EmbeddingRequest(InputBody):
 
 class ClassifyRequest(InputBody):
     use_activation: bool | None = None
-    activation: bool | None = None  # as vLLM called it before
+    activation: bool | None = None  # vLLM's earlier name
 
 
 class TextPoolingRequest(EmbeddingRequest):
@@ -71,7 +71,7 @@ Texts = Annotated[
 
 
 class ScoreRequest(PoolingBody):
-    """Pairs: each text of `text_2` with the one of `text_1`, or with that of its place."""
+    """Pairs: each text of `text_2` with the one text of `text_1`, or with the text at the same place."""
 
     text_1: Texts
     text_2: Texts
@@ -148,7 +148,7 @@ class ScoreItem(WireModel):
 
 
 class RowList(WireModel):
-    """vLLM's frame of a list."""
+    """vLLM's list of results."""
 
     id: str
     object: Literal["list"] = "list"
@@ -170,7 +170,7 @@ class ScoreList(RowList):
 
 
 class TeiItem(WireModel):
-    """A text of TEI's answer."""
+    """One text in TEI's answer."""
 
     index: int
     score: float
@@ -196,7 +196,7 @@ class BilledUnits(WireModel):
 
 
 class RerankMeta(WireModel):
-    """Cohere's."""
+    """Cohere's `meta`."""
 
     api_version: ApiVersion
     billed_units: BilledUnits = BilledUnits.model_construct()  # nothing is built for it yet
@@ -213,7 +213,7 @@ class CohereEmbedMeta(WireModel):
 
 
 class CohereEmbeddings(WireModel):
-    """Rows by type; bits of the binary ones stand eight in a byte, the first the highest."""
+    """Rows by type; binary rows have eight bits in a byte, the first one highest."""
 
     float: list[list[builtins.float]] | None = optional()
     base64: list[str] | None = optional()
@@ -230,7 +230,7 @@ class CohereEmbedAnswer(WireModel):
 
 
 class RerankAnswer(WireModel):
-    """What Jina's and Cohere's answers have, together."""
+    """Answer with the fields of both Jina's and Cohere's."""
 
     id: str
     model: str

@@ -1,4 +1,4 @@
-"""/v1/responses on the wire: what a client asks for, in OpenAI's shapes. Fields that are not here are chat's."""
+"""Requests of /v1/responses on the wire, in OpenAI's shapes. Other fields are passed on to chat."""
 
 from typing import Annotated, Any, Literal
 
@@ -24,9 +24,9 @@ ITEM_TYPES = (
     *("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
     *("compaction", REFERENCE),
 )
-MAX_ADDED = 20  # items that are added to a conversation at a time
+MAX_ADDED = 20  # items that one request may add to a conversation
 NotOffered = Annotated[Any, WithJsonSchema({"type": "null"})]
-Summary = Literal["auto", "concise", "detailed"]  # a hint: none is written, since items have the reasoning itself
+Summary = Literal["auto", "concise", "detailed"]  # ignored: items have the reasoning itself
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -54,7 +54,7 @@ Content = str | Annotated[list[ItemPart], Field(fail_fast=True)]
 
 
 class InputItem(BodyModel):
-    """An item of the input, of any type; which fields it must have depends on that."""
+    """An item of the input; its type decides which fields it must have."""
 
     type: Annotated[str, listed(*ITEM_TYPES)] = "message"
     id: str | None = Field(None, max_length=256)
@@ -71,7 +71,7 @@ class InputItem(BodyModel):
 
 
 class ToolFormat(BodyModel):
-    """The texts that a custom tool takes: any, or those of a grammar."""
+    """Texts that a custom tool takes: any text, or the texts of a grammar."""
 
     type: Literal["text", "grammar"]
     syntax: Annotated[Literal["regex", "lark"], listed("regex")] | None = None
@@ -110,7 +110,7 @@ class NamedTool(BodyModel):
 
 
 class ResponseToolChoice(BodyModel):
-    """A tool by its name, or with the type `allowed_tools` several."""
+    """One tool by its name, or several with the type `allowed_tools`."""
 
     type: Annotated[str, listed(FUNCTION, CUSTOM, ALLOWED_TOOLS)]
     name: str | None = None
@@ -148,7 +148,7 @@ class ConversationRef(BodyModel):
 
 
 class ResponsesRequest(BodyModel):
-    """Body of POST /v1/responses. A null field is an absent one; `input` may be, after a stored response."""
+    """Body of POST /v1/responses. A null field counts as absent; `input` may be absent after a stored response."""
 
     model_config = ConfigDict(allow_inf_nan=False, json_schema_extra=needing("input"))
 

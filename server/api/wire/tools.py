@@ -48,14 +48,14 @@ class CustomToolSpec(BodyModel):
 
 
 class CustomTool(BodyModel):
-    """OpenAI's custom tool, which takes one text. Models know functions alone: here it is one with that argument."""
+    """OpenAI's custom tool, which takes one text. The model sees a function with one argument."""
 
     type: Literal["custom"]
     custom: CustomToolSpec
 
     @property
     def function(self) -> Tool:
-        """The tool as a function of one text, which keeps to the regex where there is one."""
+        """The tool as a function of one text, which must match the regex if there is one."""
         given, text = self.custom, {"type": "string"}
         if isinstance(given.format, GrammarFormat):
             text["pattern"] = f"^(?:{given.format.grammar.definition})$"
@@ -86,7 +86,7 @@ NamedTool = NamedToolChoice | NamedCustomChoice
 
 
 class AllowedTools(BodyModel):
-    """Those of `tools` that may be called, or of which one must be."""
+    """Subset of `tools` that may be called, or of which one must be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
@@ -98,7 +98,7 @@ class AllowedToolChoice(BodyModel):
 
 
 def _kind_of_tool(value: Any) -> str:
-    """Type that a tool was meant to have, so that validation errors are about that one alone."""
+    """Return the type that a tool was meant to have, so that validation errors are about that type alone."""
     given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return "a custom tool" if given == "custom" else "a function"
 
@@ -111,7 +111,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | NamedCustom
 
 
 def functions_of(tools: Sequence[Tool | CustomTool] | None) -> list[Tool]:
-    """The tools as a chat template and a model know them."""
+    """Return the tools as a chat template and a model see them."""
     return [tool.function if isinstance(tool, CustomTool) else tool for tool in tools or ()]
 
 

@@ -46,12 +46,12 @@ async def create_message(
 async def count_tokens(
     body: Annotated[CountTokensRequest, Depends(body_of(CountTokensRequest))], service: ServiceOf
 ) -> TokenCount:
-    """Number of tokens that the prompt of such a message has."""
+    """Count the tokens of the prompt of such a message."""
     return TokenCount(input_tokens=await count(body, service))
 
 
 async def _events(writer: MessageWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:
-    """All events. An error after the first is an event; one before it is raised, to be an HTTP error."""
+    """Yield all events. An error before the first is raised, to become an HTTP error; a later one is an event."""
     is_begun = False
     try:
         async with contextlib.aclosing(frames_of(writer, way)) as frames:

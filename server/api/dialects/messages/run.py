@@ -1,4 +1,4 @@
-"""One message of Anthropic's, from its request to what writes it; and the tokens of its prompt."""
+"""One message of Anthropic's API, from its request to its writer; and the number of tokens in its prompt."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesReq
 
 
 async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:
-    """Check and render a request. Raises RequestError in the terms of `body`."""
+    """Check and render a request. Raises RequestError that names the fields of `body`."""
     chat, terms = await _chat(service, body)
 
-    async def render(given: ChatRequest) -> Generation:  # `max_tokens` beyond the context is cut; the answer says so
+    async def render(given: ChatRequest) -> Generation:  # the answer says if the context has cut it
         return await chat_generation(origin, given, service, clips=True)
 
     generation = await rendered(chat, terms, render, lambda made: made.prompts[0].text or "")
@@ -36,19 +36,19 @@ async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> Me
 
 
 async def count(body: CountTokensRequest, service: Service) -> int:
-    """Number of tokens that the prompt of such a message has. Raises RequestError."""
+    """Count the tokens of the prompt of such a message. Raises RequestError."""
     chat, terms = await _chat(service, body)
     prompt = await rendered(chat, terms, lambda given: prompt_of(service, given), lambda made: made.text or "")
     return len(prompt.token_ids)
 
 
 def has_cache_control(body: CountTokensRequest) -> bool:
-    """Whether the client marks any part of its prompt to be cached."""
+    """Whether the client marks any part of its prompt for caching."""
     return any("cache_control" in (part.model_extra or {}) for part in _parts(body))
 
 
 async def _chat(service: Service, body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
-    """The chat request. A budget of thinking binds nothing where the model does not think."""
+    """Return the chat request. A thinking budget is ignored if the model does not think."""
     chat, terms = await service.parsing.run_large(partial(chat_request, body))
     _, reasoning = chosen_parsers(service.config, template_source(service.model, chat))
     return (chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat), terms

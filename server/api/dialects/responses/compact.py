@@ -1,4 +1,4 @@
-"""A conversation in short, written by the model: what the items of /v1/responses/compact stand for."""
+"""/v1/responses/compact: a conversation in short, with a summary that the model writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
 from neuronserve.server.api.wire.response import Compaction
 from neuronserve.server.api.wire.responses import CompactRequest, InputItem
 
-MAX_TOKENS = 2048  # of a summary
+MAX_TOKENS = 2048  # in a summary
 REQUEST = (
     "Summarize this conversation for a reader who will go on with it and has nothing else: what was asked, what was "
     "found and decided, results of tools that matter, and what is left to do. Write the summary alone."
@@ -27,7 +27,7 @@ REQUEST = (
 
 
 async def compacted(origin: Origin, body: CompactRequest, service: Service) -> Compaction:
-    """The messages of the user, and an item that has the model's summary. Raises RequestError."""
+    """Return the messages of the user, and an item with the model's summary. Raises RequestError."""
     items = await items_for(body, service, origin.caller.sees)
     messages = messages_of(body, items.before, items.new)
     summary = {"role": "user", "content": REQUEST}

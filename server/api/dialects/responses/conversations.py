@@ -1,4 +1,4 @@
-"""/v1/conversations: items that are kept from one response to the next."""
+"""/v1/conversations: items that are stored from one response to the next."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ CHANGED = errors_of(401, 404, 507, *OF_BODIES)
 async def create_conversation(
     body: Annotated[ConversationRequest, Depends(body_of(ConversationRequest))], service: ServiceOf, caller: CallerOf
 ) -> ConversationObject:
-    """Begin a conversation, with items or none."""
+    """Create a conversation, with or without items."""
     made = new_conversation(body.metadata, body.items or (), caller.name)
     await service.store.conversations.create(made)
     return _shown(made)
@@ -36,7 +36,7 @@ async def create_conversation(
 
 @router.get("/v1/conversations/{conversation_id}", responses=STORED)
 async def get_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> ConversationObject:
-    """A conversation without its items."""
+    """Return a conversation without its items."""
     return _shown(await service.store.conversations.get(conversation_id, caller.sees))
 
 
@@ -55,7 +55,7 @@ async def update_conversation(
 
 @router.delete("/v1/conversations/{conversation_id}", responses=STORED)
 async def delete_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> DeletedConversation:
-    """Forget a conversation; responses that were made in it stay."""
+    """Delete a conversation; responses that were made in it stay."""
     await service.store.conversations.delete(conversation_id, caller.sees)
     return DeletedConversation(id=conversation_id)
 
@@ -80,21 +80,21 @@ async def list_items(
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
     order: Literal["asc", "desc"] = "desc",
 ) -> ItemList:
-    """The items of a conversation."""
+    """List the items of a conversation."""
     stored = await service.store.conversations.get(conversation_id, caller.sees)
     return page(json.loads(stored.items), after, limit, order)
 
 
 @router.get("/v1/conversations/{conversation_id}/items/{item_id}", responses=STORED)
 async def get_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> dict[str, Any]:
-    """One item."""
+    """Return one item."""
     stored = await service.store.conversations.get(conversation_id, caller.sees)
     return _item(json.loads(stored.items), item_id)
 
 
 @router.delete("/v1/conversations/{conversation_id}/items/{item_id}", responses=STORED)
 async def delete_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> ConversationObject:
-    """Take one item out."""
+    """Delete one item."""
 
     def without(stored: StoredConversation) -> StoredConversation:
         items: list[dict[str, Any]] = json.loads(stored.items)

@@ -1,4 +1,4 @@
-"""The items that a request has: its own, those of a response or a conversation before it, and those it refers to."""
+"""Items of a request: its own, those of an earlier response or conversation, and those that it refers to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuronserve.server.api.store.store import Store
 from neuronserve.server.api.wire.responses import REFERENCE, InputItem, ResponsesRequest
 from neuronserve.server.errors import InvalidRequest
 
-MAX_REFERRED = 1000  # responses that the references of one request are about
+MAX_REFERRED = 1000  # responses that one request may refer to
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ async def _before(response_id: str, service: Service, sees: str | None) -> list[
 async def _resolved(
     items: Sequence[InputItem], before: Sequence[InputItem], store: Store, sees: str | None
 ) -> list[InputItem]:
-    """The items, with those that are referred to in the places of the references."""
+    """Replace references by the items that they name."""
     known = _by_id(before)
     owners: set[str] = set()
     found = []
@@ -79,7 +79,7 @@ async def _resolved(
 
 
 async def _items_of(owner: str, store: Store, sees: str | None) -> list[InputItem]:
-    """All items of the response or the conversation with this id; none where there is none."""
+    """Return all items of the response or the conversation with this id; none if it does not exist."""
     try:
         return items_of([await store.responses.require(f"resp_{owner}", sees)])
     except NotFound:

@@ -1,4 +1,4 @@
-"""One response, from its first token to its end: generated, written and stored."""
+"""One response from its first token to its end: generated, written and stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("neuronserve.api")
 
 
 class ResponseRun:
-    """`frames` generates it, once. `response` is what there is of it meanwhile."""
+    """Generation of one response; `frames` runs it once, and `response` grows meanwhile."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ResponseRun:
         items: Sequence[InputItem],
         tools: Tools,
     ) -> None:
-        """`items` are those of the request itself, `tools` those that the model may call."""
+        """`items` are those of the request itself, without those before it."""
         ids = ItemIds(response.id)
         self.response = response
         self._service = service = generation.request.service
@@ -49,21 +49,21 @@ class ResponseRun:
         reader = generation.request.plan.reader(generation.prompts[0].text, has_reasoning)
         writing = Writing(ids, tools.names, seals_reasoning=ENCRYPTED in include)
         self._writer = ResponseWriter(response, reader, names, writing)
-        self._is_begun = False  # there are events
+        self._is_begun = False  # events have been sent
 
     async def require_welcome(self) -> None:
-        """Raise what would end it at once: Overloaded, or RateLimited."""
+        """Raise Overloaded or RateLimited if the response would end with that at once."""
         await self._generation.require_welcome()
 
     async def finished(self) -> Response:
-        """The whole response. Raises RequestError when it fails."""
+        """Return the whole response. Raises RequestError when it fails."""
         async with contextlib.aclosing(self._frames()) as frames:
             async for _ in frames:
                 pass
         return self.response
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Events; a failure before there is any output is raised, a later one is an event."""
+        """Yield events; a failure before the first output is raised, a later one is an event."""
         try:
             async with contextlib.aclosing(self._frames()) as frames:
                 async for frame in frames:
@@ -76,12 +76,12 @@ class ResponseRun:
             yield self._writer.last()
 
     def begin(self) -> list[bytes]:
-        """The events that come before any output; once it has been called, no failure is raised."""
+        """Return the events before any output. From then on a failure is an event."""
         self._is_begun = True
         return list(self._writer.begin())
 
     async def store(self, is_required: bool = False) -> None:
-        """Store the response as it is. Unless that `is_required`, a full disk makes it one that is not stored."""
+        """Store the response as it is. A full disk leaves it unstored, or raises StorageFull if `is_required`."""
         if not self.response.store:
             return
         try:
@@ -93,7 +93,7 @@ class ResponseRun:
             self.response.store = False
 
     async def cancel(self) -> None:
-        """Store what there is, when `frames` has been closed."""
+        """Store the output so far, when `frames` has been closed."""
         self._writer.cancel()
         await self.store()
 
@@ -109,11 +109,11 @@ class ResponseRun:
         for frame in self._writer.finish(self._generation.usage()):
             yield frame
         await self._add_to_conversation()
-        await self.store()  # before the client knows that it has ended, as it may go on from there
+        await self.store()  # before the client knows the end, because it may refer to this response then
         yield self._writer.last()
 
     async def _add_to_conversation(self) -> None:
-        """Add what was asked and answered to the conversation of the request, unless that is gone."""
+        """Add the items of the request and the output to the conversation, unless it has been deleted."""
         if self.response.conversation is None:
             return
         items = [*self._listed, *self.response.model_dump(mode="json")["output"]]
