@@ -85,7 +85,7 @@ async def _classify(origin: Origin, body: ClassifyRequest, service: Service) -> 
 async def _pooling(origin: Origin, body: InputBody, service: Service, params: PoolingParams) -> Pooling:
     given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
     if params.is_token_wise and len(given) > MAX_TOKEN_WISE:
-        what = f"input has {len(given)} texts; of at most {MAX_TOKEN_WISE} the states of tokens can be asked for."
+        what = f"input has {len(given)} texts; a request for the states of tokens may have {MAX_TOKEN_WISE}."
         raise InvalidRequest(what, "input")
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens, body.truncation_side)
     return Pooling(service, origin, PoolingWork(texts, params, body.priority))

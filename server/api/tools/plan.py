@@ -229,7 +229,7 @@ def _parser(template: str | None, config: ApiConfig) -> ToolParserName:
             else "the chat template of this model writes calls in no form that this server knows"
         )
         raise InvalidRequest(
-            f"tools: {why}; --tool-call-parser takes them for one of {', '.join(CALLS)} all the same.",
+            f"tools: {why}; --tool-call-parser sets one of {', '.join(CALLS)}.",
             "tools",
             "unsupported_parameter",
         )

@@ -195,12 +195,12 @@ def _function(tool: AnyTool, param: str) -> dict[str, Any]:
     callers = (tool.model_extra or {}).get("allowed_callers")
     if isinstance(callers, list) and callers and DIRECT not in callers:
         field = f"{param}.allowed_callers"
-        raise InvalidRequest(f"{field}: a model calls tools here itself; {DIRECT!r} is not among them.", field)
+        raise InvalidRequest(f"{field}: the model is the only caller of tools here; the list needs {DIRECT!r}.", field)
     if isinstance(tool, ClientToolParam):
         return {**function_of(tool), "strict": tool.strict}
     if tool.type not in (None, messages.CUSTOM):
         raise InvalidRequest(
-            f"{param}.type: {tool.type[:60]!r} runs on Anthropic's servers; here are only tools of the client.",
+            f"{param}.type: {tool.type[:60]!r} runs on Anthropic's servers; this server takes only client tools.",
             f"{param}.type",
             UNSUPPORTED,
         )

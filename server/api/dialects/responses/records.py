@@ -56,10 +56,12 @@ async def add_new_items(
 def require_room(stored: StoredConversation, num_new: int, param: str) -> None:
     """Raise InvalidRequest if a conversation is too long, or would be with `num_new` more items."""
     if len(stored.items) > MAX_BYTES:
-        raise InvalidRequest(f"The conversation has {len(stored.items)} bytes; at most {MAX_BYTES} go on.", param)
+        raise InvalidRequest(f"The conversation has {len(stored.items)} bytes; its limit is {MAX_BYTES}.", param)
     there = len(json.loads(stored.items))
     if there + num_new > MAX_ITEMS:
-        raise InvalidRequest(f"The conversation has {there} items; {num_new} more are over its {MAX_ITEMS}.", param)
+        raise InvalidRequest(
+            f"The conversation has {there} items, and {num_new} more; its limit is {MAX_ITEMS}.", param
+        )
 
 
 def encoded(value: Any) -> bytes:
