@@ -68,7 +68,7 @@ OF_RESPONSES: list[Case] = [
     ({"messages": []}, "messages"),
     ({"max_tokens": 5}, "max_tokens"),
     ({"top_k": -2}, "top_k"),
-    ({"best_of": 0}, "best_of"),
+    ({"best_of": 2}, "best_of"),
 ]
 
 OF_BATCHES: list[Case] = [

@@ -37,13 +37,10 @@ BEYOND_SCHEMAS = [
     # Rules between fields, which OpenAI's own page has in prose.
     Rule(GENERATING, r"stream_options is allowed only with stream\."),
     Rule(GENERATING, r"logprob_token_ids needs logprobs\."),
-    Rule(GENERATING, r"(early_stopping|length_penalty) needs use_beam_search\."),
     Rule(GENERATING, r"structured_outputs needs exactly one of .*"),
     Rule(GENERATING, r"structured_outputs\..* is not supported by this server\."),  # unless its value is empty
     Rule(GENERATING, r"\S+ and \S+ exclude each other\."),
     Rule(GENERATING, r"min_tokens is \d+, but at most \d+ tokens can be generated\."),
-    Rule(GENERATING, r"best_of .*"),
-    Rule(GENERATING, r".*use_beam_search.*|.*beam search.*"),
     Rule(GENERATING, r"prompt_logprobs .*stream.*"),
     Rule(CHAT, r"top_logprobs needs logprobs to be true\."),
     Rule(f"{CHAT}|{RESPONSES}|{MESSAGES}", r"tool_choice is allowed only when tools are given\."),

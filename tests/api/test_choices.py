@@ -1,4 +1,4 @@
-"""Which of several answers a client gets, what stands around it, how long it may take, and what is said of it."""
+"""Choices of an answer: their stream, their times and limits, and the text around them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from tests.api.bad_requests import CHAT, HELLO, TEXT
 from tests.api.serving import Server, running_server
 
-SAMPLED = {"prompt": "Once upon", "max_tokens": 10, "temperature": 1.5, "seed": 3, "logprobs": 0, "ignore_eos": True}
 MARKS = {"<|start|>": "<fim_prefix>", "<|end|>": "<fim_suffix>", "<|pad|>": "<fim_middle>"}
 TIMES = {"time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second"}
 
@@ -24,33 +23,6 @@ def ask(url: str, path: str = TEXT, **body: Any) -> Any:
     answer = httpx.post(url + path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-def test_the_best_are_the_likeliest_per_token(real_server: Server) -> None:
-    every = ask(real_server.url, **SAMPLED, n=5)["choices"]
-    best = ask(real_server.url, **SAMPLED, n=2, best_of=5)
-    means = {each["text"]: sum(each["logprobs"]["token_logprobs"]) / 10 for each in every}
-    assert [each["text"] for each in best["choices"]] == sorted(means, key=lambda text: means[text])[:-3:-1]
-    assert [each["index"] for each in best["choices"]] == [0, 1]
-    assert best["usage"]["completion_tokens"] == 50, "all that were generated"
-    silent = {key: value for key, value in SAMPLED.items() if key != "logprobs"}
-    again = ask(real_server.url, **silent, n=2, best_of=5)["choices"]
-    assert [each["text"] for each in again] == [each["text"] for each in best["choices"]]
-    assert all(each["logprobs"] is None for each in again)
-    assert ask(real_server.url, **SAMPLED, n=2, best_of=2)["choices"] == ask(real_server.url, **SAMPLED, n=2)["choices"]
-
-
-def test_beams_of_chats_and_of_several_prompts(real_server: Server) -> None:
-    chat = ask(real_server.url, CHAT, messages=HELLO, max_tokens=5, n=2, use_beam_search=True)
-    assert [each["index"] for each in chat["choices"]] == [0, 1]
-    assert len({each["message"]["content"] for each in chat["choices"]}) == 2
-    body = {"max_tokens": 6, "n": 2, "use_beam_search": True}
-    prompts = ["Once upon a time", "The end"]
-    both = ask(real_server.url, prompt=prompts, **body)
-    alone = [ask(real_server.url, prompt=prompt, **body) for prompt in prompts]
-    texts = [each["text"] for each in both["choices"]]
-    assert texts == [each["text"] for answer in alone for each in answer["choices"]]
-    assert both["usage"]["prompt_tokens"] == sum(answer["usage"]["prompt_tokens"] for answer in alone)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +48,7 @@ def test_a_timeout_ends_an_answer_with_what_there_is(checkpoint: Path, hold: Pat
         assert (len(whole["token_ids"]), whole["stop_reason"]) == (99, None)
 
 
-@pytest.mark.parametrize("more", [{}, {"stream": True}, {"use_beam_search": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"stream": True}], ids=str)
 def test_a_timeout_before_any_output_is_an_error_that_is_not_tried_again(slow: Server, more: dict[str, Any]) -> None:
     answer = httpx.post(slow.url + TEXT, json={"prompt": "a", "max_tokens": 9, "timeout": 1e-4, **more})
     error = answer.json()["error"]

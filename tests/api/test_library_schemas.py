@@ -147,7 +147,6 @@ def test_what_is_cut_is_not_checked_and_what_has_one_attempt_is(real_server: Ser
     texts: list[tuple[dict[str, Any], bool]] = [
         ({"stop": ["e"]}, False),  # of true and of false
         ({"max_tokens": 1}, False),
-        ({"best_of": 3, "n": 2}, True),
         ({}, True),
     ]
     with httpx.Client(base_url=real_server.url, timeout=60) as http:

@@ -265,6 +265,6 @@ def test_fields_that_change_nothing_are_accepted(client: openai.OpenAI) -> None:
         seed=-5,
         n=2,
         temperature=0,
-        extra_body={"best_of": 2, "some_future_field": {"deep": [1]}},
+        extra_body={"best_of": 1, "some_future_field": {"deep": [1]}},
     )
     assert len(answer.choices) == 2

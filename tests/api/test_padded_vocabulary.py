@@ -66,8 +66,6 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "log-probabilities": {"temperature": 1.0, "logprobs": 20, "seed": 4},
     "end tokens": {"temperature": 1.0, "ignore_eos": True, "min_tokens": 40, "seed": 5},
     "no end before": {"temperature": 1.0, "min_tokens": 40, "seed": 6},
-    "best of": {"temperature": 1.5, "n": 2, "best_of": 4, "seed": 7},
-    "beams": {"use_beam_search": True, "n": 3, "temperature": 0, "max_tokens": 12},
     "grammar": {"temperature": 1.0, "structured_outputs": {"regex": "[^a]{30}"}, "seed": 8},
     "bad words": {"temperature": 1.0, "bad_words": ["e"], "seed": 9},
     "adapter": {"model": "adapter", "temperature": 1.0, "n": 2, "seed": 10},

@@ -22,7 +22,7 @@ def test_a_rendered_conversation_is_the_prompt_that_is_generated_of(http: httpx.
     assert (rendered["model"], rendered["stream"], rendered["priority"]) == ("fake", False, 0)
 
 
-@pytest.mark.parametrize("extra", [{}, {"n": 2}, {"best_of": 3}, {"use_beam_search": True, "n": 2}])
+@pytest.mark.parametrize("extra", [{}, {"n": 2}])
 def test_each_prompt_of_a_request_is_rendered_once(http: httpx.Client, extra: dict[str, Any]) -> None:
     rendered = http.post("/v1/completions/render", json={"prompt": ["ab", "abc"], "max_tokens": 7, **extra}).json()
     assert [len(each["token_ids"]) for each in rendered] == [2, 3]

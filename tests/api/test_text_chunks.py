@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from neuronserve.server.api.pipeline.text_chunks import TextChunks
+from neuronserve.server.api.pipeline.chunks import TextChunks
 from neuronserve.server.api.wire.chat import ChatChunk, ChatChunkChoice, ChatDelta
 
 AWKWARD = (

@@ -17,7 +17,6 @@ import pytest
 
 from neuronserve.server.api.config import ApiConfig
 from neuronserve.server.api.service import load_text_files
-from neuronserve.server.api.tools.plan import ToolPlan, tool_plan
 from neuronserve.server.api.tools.reasoning import OutputPlan, keep_tags, output_plan
 from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.settings.model import DEFAULT_MODEL
@@ -347,10 +346,10 @@ def test_tags_that_are_special_tokens_stay_in_the_text(tmp_path: Path) -> None:
         served: Any = SimpleNamespace(tokenizer=service.tokenizer, template=service.template)
         body = ChatRequest.model_validate_json(json.dumps({"messages": OSLO, "tools": TOOLS}))
         config = ApiConfig(("m",), model, model)
-        plan = output_plan(config, served.template.source, body, tool_plan(served, config, body))
+        plan = output_plan(served, config, body)
         kept = keep_tags(served, plan, body)
         assert kept.skip_special_tokens is False
-        assert keep_tags(served, OutputPlan(ToolPlan()), body).skip_special_tokens is None
+        assert keep_tags(served, OutputPlan(), body).skip_special_tokens is None
     finally:
         service.close()
 

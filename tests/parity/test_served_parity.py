@@ -1,4 +1,4 @@
-"""What a server says over HTTP of a float32 checkpoint is what transformers says of it: scores of texts, and beams."""
+"""What a server says over HTTP of a float32 checkpoint is what transformers says of it: scores of texts."""
 
 from __future__ import annotations
 
@@ -95,43 +95,3 @@ def test_lm_evals_scores_are_those_of_transformers(served: Server, oracle: Oracl
     for (_, after), score in zip(TEXTS, rolling, strict=True):
         ids = [model.prefix_token_id, *encode(served, after)]
         assert score == pytest.approx(scores(oracle, ids).sum(), abs=TOLERANCE * len(ids))
-
-
-BEAMS = [
-    {"n": 3, "max_tokens": 8},
-    {"n": 4, "max_tokens": 12, "length_penalty": 2.0},
-    {"n": 2, "max_tokens": 10, "length_penalty": -1.0, "early_stopping": True},
-    {"n": 3, "max_tokens": 9, "length_penalty": 1.5, "early_stopping": "never"},
-    {"n": 5, "max_tokens": 1},
-]
-
-
-@pytest.mark.parametrize("params", BEAMS, ids=str)
-def test_beams_are_those_of_transformers(served: Server, oracle: Oracle, params: dict[str, Any]) -> None:
-    """End tokens are made of what comes soon, so that beams end at various lengths."""
-    for before, after in TEXTS:
-        prompt = encode(served, before + after)
-        generation = oracle.model.generation_config
-        expected = oracle.model.generate(
-            torch.tensor([prompt]),
-            num_beams=params["n"],
-            num_return_sequences=params["n"],
-            max_new_tokens=params["max_tokens"],
-            length_penalty=params.get("length_penalty", 1.0),
-            early_stopping=params.get("early_stopping", False),
-            do_sample=False,
-            pad_token_id=0,
-            eos_token_id=generation.eos_token_id,
-        )
-        ends = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
-        body = {"prompt": prompt, "use_beam_search": True, "return_token_ids": True, **params}
-        choices = post(served, "/v1/completions", **body)["choices"]
-        assert [choice["index"] for choice in choices] == list(range(params["n"]))
-        got = [choice["token_ids"] for choice in choices]
-        assert got == [_until_end(row[len(prompt) :].tolist(), ends) for row in expected]
-        assert {choice["finish_reason"] for choice in choices} <= {"stop", "length"}
-
-
-def _until_end(token_ids: list[int], ends: list[int]) -> list[int]:
-    at = next((i for i, token in enumerate(token_ids) if token in ends), len(token_ids) - 1)
-    return token_ids[: at + 1]

@@ -34,10 +34,10 @@ from neuronserve.server.api.wire.responses import ResponsesRequest
 from neuronserve.server.api.wire.usage import PoolingUsage, Usage
 from neuronserve.server.errors import EngineLost, InvalidRequest
 
-PRIORITY = INT32  # behind whatever somebody waits for
-LATER = (429, 503)  # states that pass: the queue is full, an engine starts anew
+PRIORITY = INT32  # behind all requests of waiting clients
+LATER = (429, 503)  # tried again: the queue is full, or an engine restarts
 RETRY_S = 0.5
-NOT_HERE = ("stream", "background")  # fields that a line may not set: nobody is there to listen
+NOT_HERE = ("stream", "background")  # fields that a line may not set: no client listens
 
 Answer = Callable[[Origin, Any, Service], Awaitable[BaseModel]]
 
@@ -80,7 +80,7 @@ class Worker:
     caller: Caller
 
     async def answer(self, line: BatchLine) -> LineResult:
-        """The result of a line: what it is answered, or refused with. Raises EngineLost when no engine is left."""
+        """Return the result of a line, an answer or a refusal. Raises EngineLost when no engine is left."""
         request_id = _request_id()
         while True:
             try:
@@ -93,10 +93,12 @@ class Worker:
                     return self._failed(line, request_id, error.status, error_object(error))
                 await asyncio.sleep(RETRY_S)
             else:
-                return await asyncio.to_thread(self._answered, line, request_id, answer)  # vectors are long
+                return await asyncio.to_thread(
+                    self._answered, line, request_id, answer
+                )  # embeddings take long to encode
 
     def given_up(self, line: BatchLine, code: str, message: str) -> LineResult:
-        """The result of a line that nobody will answer."""
+        """Return the result of a line that will not be answered."""
         record = {
             "id": _request_id(),
             "custom_id": line.custom_id,
@@ -106,7 +108,7 @@ class Worker:
         return LineResult(self.batch_id, line.number, True, _encoded(record), is_given_up=True)
 
     async def _ask(self, line: BatchLine, request_id: str) -> BaseModel:
-        model, answer = ENDPOINTS[cast(Endpoint, line.url)]  # as `BatchLine` has been checked for
+        model, answer = ENDPOINTS[cast(Endpoint, line.url)]  # `LineRules` has checked the url
         body = parse(model, line.body)
         for name in NOT_HERE:
             if getattr(body, name, None):
@@ -133,11 +135,11 @@ def _record(line: BatchLine, request_id: str, status: int, body: dict[str, Any])
 
 
 def _encoded(record: dict[str, Any]) -> bytes:
-    return json.dumps(record).encode() + b"\n"  # in ASCII: some readers of lines take U+2028 for an end
+    return json.dumps(record).encode() + b"\n"  # in ASCII: some readers take U+2028 for the end of a line
 
 
 def _counts(usage: Usage | ResponseUsage | PoolingUsage | MessagesUsage | None) -> dict[str, Any]:
-    """The fields of a result that count."""
+    """Return the token counts and the cost of a result."""
     if usage is None:
         return {}
     if isinstance(usage, ResponseUsage):

@@ -1,7 +1,7 @@
-"""`neuronserve run-batch`: a batch from one file into another, by a service of its own that nobody else can reach.
+"""`neuronserve run-batch`: answer a batch from one file into another, by a service without an HTTP port.
 
-Answers are written as they come into OUTPUT.part, which becomes OUTPUT at the end. A run that finds such a file goes on
-from there.
+Answers are written as they come to OUTPUT.part, which becomes OUTPUT at the end. A run that finds such a file continues
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Done(msgspec.Struct):
 
 
 def check_input(source: Path, config: ApiConfig) -> int:
-    """The number of lines. Raises SettingsError with the first that is no request."""
+    """Return the number of lines. Raises SettingsError with the first line that is no request."""
     try:
         checked = check_file(source, _rules(config))
     except OSError as error:
@@ -54,7 +54,7 @@ def check_input(source: Path, config: ApiConfig) -> int:
 
 
 def run_batch(config: ApiConfig, engines: Sequence[EngineHandle], source: Path, target: Path, total: int) -> int:
-    """Answer every line, and print what that came to. Returns 1 when a line was refused or failed, else 0.
+    """Answer every line, and print a summary. Returns 1 when a line was refused or failed, else 0.
 
     Raises StartError when the model cannot be loaded, the output cannot be written, or no engine is left.
     """
@@ -74,7 +74,7 @@ async def _run(config: ApiConfig, engines: Sequence[EngineHandle], source: Path,
         with part.open("ab+") as output:
             done = _written(output)
             if done:
-                log.info("%s has %d answers; the others follow", part, len(done))
+                log.info("%s has %d answers; the remaining lines follow", part, len(done))
             await service.load(lambda line: log.info("%s", line))
             with _progress() as progress:
                 run = _Run(service, output, progress, total - len(done))
@@ -87,7 +87,7 @@ async def _run(config: ApiConfig, engines: Sequence[EngineHandle], source: Path,
 
 
 class _Run:
-    """The lines of one run under way, and what they have come to."""
+    """The lines of one run, and the tally of their results."""
 
     def __init__(self, service: Service, output: BinaryIO, progress: Progress, total: int) -> None:
         self.tally = Tally()
@@ -98,13 +98,13 @@ class _Run:
         self._task = progress.add_task("lines", total=total, tokens=0, cost="")
 
     async def answer_all(self, lines: Iterable[BatchLine]) -> None:
-        """Raises EngineLost, or OSError when an answer cannot be written."""
+        """Answer the lines. Raises EngineLost, or OSError when an answer cannot be written."""
         try:
             async with asyncio.TaskGroup() as group:
                 for line in lines:
                     await self._slots.wait()
                     group.create_task(self._answer(line))
-                    await asyncio.sleep(0)  # it takes its slot
+                    await asyncio.sleep(0)  # so that it takes its slot
         except* (EngineLost, OSError) as failed:
             raise failed.exceptions[0] from None
 
@@ -120,7 +120,7 @@ class _Run:
 
 
 def _written(output: BinaryIO) -> set[str]:
-    """Names of the lines that have answers; what a killed run has written of one more is cut off."""
+    """Return the ids of the lines that have answers; a line that a killed run left unfinished is cut off."""
     output.seek(0)
     done, end = set(), 0
     for data in output:
@@ -145,7 +145,7 @@ def _progress() -> Progress:
 
 
 def _summary(tally: Tally, seconds: float) -> Table:
-    """What this run came to; device time and price are those of the modelled part."""
+    """Return the table of this run's results; device time and price are those of the modelled accelerator."""
     table = Table(title="run-batch", show_header=False)
     rows = [
         ("answered", f"{tally.completed}"),

@@ -1,4 +1,4 @@
-"""Lines of a batch's input: what each must have, and the check of a whole file. Reads files, runs nothing."""
+"""Lines of a batch's input: the rules for each, and the check of a whole file. It reads files and runs nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-MAX_ERRORS = 100  # that are reported of one file
+MAX_ERRORS = 100  # reported for one file
 MAX_CUSTOM_ID = 512
 
 
@@ -23,7 +23,7 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One request of a batch; `number` counts from 1, blank lines too."""
+    """One request of a batch; `number` counts from 1, blank lines included."""
 
     number: int
     custom_id: str
@@ -33,7 +33,7 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True)
 class LineError:
-    """Why a file is no batch, as OpenAI lists it."""
+    """One error of a file, as OpenAI lists them."""
 
     code: str
     message: str
@@ -43,14 +43,14 @@ class LineError:
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """What every line of one batch must meet."""
+    """Rules for every line of one batch."""
 
     urls: Collection[str]
-    max_bytes: int  # of a line
+    max_bytes: int  # in a line
     max_lines: int | None = None
 
     def parse(self, number: int, data: bytes) -> BatchLine | LineError:
-        """The request in one line, or what is wrong with it."""
+        """Return the request in one line, or its error."""
         if len(data) > self.max_bytes:
             message = f"It has {len(data)} bytes; --max-body-bytes is {self.max_bytes}."
             return LineError("line_too_long", message, number)
@@ -72,14 +72,14 @@ class LineRules:
 
 @dataclass(slots=True)
 class CheckedFile:
-    """What a whole file holds: requests, or errors."""
+    """Number of requests in a file, and its errors."""
 
     total: int = 0
     errors: list[LineError] = field(default_factory=list)
 
 
 def check_file(path: Path, rules: LineRules) -> CheckedFile:
-    """Check every line. A file with errors is none to work on."""
+    """Check every line. A batch runs only if its file has no errors."""
     checked, seen = CheckedFile(), dict[str, int]()
     for number, data in numbered_lines(path):
         if checked.total == rules.max_lines:
@@ -101,7 +101,7 @@ def check_file(path: Path, rules: LineRules) -> CheckedFile:
 
 
 def read_requests(path: Path, rules: LineRules) -> Iterator[BatchLine]:
-    """The requests of a file that has been checked."""
+    """Yield the requests of a file that has been checked."""
     for number, data in numbered_lines(path):
         line = rules.parse(number, data)
         assert isinstance(line, BatchLine), line
@@ -109,7 +109,7 @@ def read_requests(path: Path, rules: LineRules) -> Iterator[BatchLine]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers."""
+    """Yield the lines that are not blank, with their numbers."""
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             if data.strip():

@@ -1,7 +1,7 @@
-"""Works on stored batches, oldest first, from wherever a server before this one was killed.
+"""Runs stored batches, oldest first; a batch that an earlier server left unfinished continues.
 
-A line's result is stored before anything else becomes of it, and a line that has one is never asked again. A batch is
-ended by one transaction, which has its output file, its error file and its state.
+The result of a line is stored at once, and a line that has a result does not run again. One transaction ends a batch,
+with its output file, its error file and its state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Reason = Literal["cancelled", "expired"]
 
 
 class BatchRunner:
-    """`run` works until it is cancelled; what is under way then is begun anew by the next server."""
+    """Runs batches until `run` is cancelled; the next server runs again the lines that have no result by then."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -47,7 +47,7 @@ class BatchRunner:
         self._files: FileStore = service.store.files
 
     async def run(self) -> None:
-        """Work on batches as they come."""
+        """Run batches as they come."""
         while True:
             self._batches.changed.clear()
             batch = await self._stored(self._batches.next)
@@ -67,25 +67,25 @@ class BatchRunner:
                 await self._finalize(batch)
         except Exception as error:
             if self._service.phase == "dead":
-                raise  # the next server goes on
-            log.exception("batch %s fails", batch.id)
+                raise  # the next server continues it
+            log.exception("batch %s failed", batch.id)
             reason = [{"code": "server_error", "message": str(error)}]
             await self._update(batch, status="failed", failed_at=_now(), errors=json.dumps(reason))
 
     async def _validate(self, batch: StoredBatch) -> StoredBatch:
         checked = await asyncio.to_thread(check_file, self._files.path(batch.input_file_id), self._rules(batch))
         if checked.errors:
-            log.info("batch %s is refused: %s", batch.id, checked.errors[0].message)
+            log.info("batch %s refused: %s", batch.id, checked.errors[0].message)
             errors = json.dumps([asdict(error) for error in checked.errors])
             return await self._update(batch, status="failed", failed_at=_now(), errors=errors)
-        log.info("batch %s begins: %d requests to %s", batch.id, checked.total, batch.endpoint)
+        log.info("batch %s started: %d requests to %s", batch.id, checked.total, batch.endpoint)
         await self._update(batch, total=checked.total)
         return await self._stored(
             lambda: self._batches.update(batch.id, ("validating",), status="in_progress", in_progress_at=_now())
         )
 
     async def _answer_lines(self, batch: StoredBatch) -> None:
-        """Get a result for every line that has none; without answers once the batch is cancelled or has expired."""
+        """Give every line a result; once the batch is cancelled or has expired, without an answer."""
         reason = await self._reason(batch)
         if reason is None:
             working = asyncio.create_task(self._answer_all(batch))
@@ -102,7 +102,7 @@ class BatchRunner:
                 await asyncio.gather(working, ending, return_exceptions=True)
         if reason == "expired":
             await self._update(batch, expired_at=_now())
-        if batch.total:  # its lines have been checked
+        if batch.total:  # the lines have been checked
             await self._give_up(batch, reason)
 
     async def _answer_all(self, batch: StoredBatch) -> None:
@@ -119,7 +119,7 @@ class BatchRunner:
                 if line.number not in done:
                     await self._slots.wait()
                     group.create_task(answer(line))
-                    await asyncio.sleep(0)  # it takes its slot
+                    await asyncio.sleep(0)  # so that it takes its slot
 
     async def _until_ended(self, batch: StoredBatch) -> Reason:
         """Wait until the batch is cancelled or has expired."""
@@ -144,7 +144,7 @@ class BatchRunner:
                 await self._record(worker.given_up(line, *WHY[reason]))
 
     async def _finalize(self, batch: StoredBatch) -> None:
-        """End a batch whose every line has a result."""
+        """End a batch; all its lines have results."""
         output = await self._write(batch, is_error=False)
         errors = await self._write(batch, is_error=True)
         status = "cancelled" if batch.cancelling_at else "expired" if batch.expired_at else "completed"
@@ -172,15 +172,15 @@ class BatchRunner:
         return await self._stored(lambda: self._batches.update(batch.id, None, **changes))
 
     async def _stored(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work`, which is done again and again while the disk is full."""
-        is_told = False
+        """Return the result of `work`, which is repeated while the disk is full."""
+        is_logged = False
         while True:
             try:
                 return await work()
             except StorageFull as error:
-                if not is_told:
-                    log.warning("batches wait: %s", error)
-                    is_told = True
+                if not is_logged:
+                    log.warning("batches wait for space: %s", error)
+                    is_logged = True
                 await asyncio.sleep(DISK_RETRY_S)
 
     def _rules(self, batch: StoredBatch) -> LineRules:

@@ -1,4 +1,4 @@
-"""How many lines of batches run at once: as many as leave room for what somebody waits for."""
+"""Number of batch lines that run at once: they leave room for requests of waiting clients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from neuronserve.server.api.service import Service
 
-SHARE = 0.75  # of the running sequences; the scheduler takes no slot away, so the rest must be free at once
-POLL_S = 0.05  # others come and go unseen
+SHARE = 0.75  # of the running sequences; the scheduler takes no slot away, so the rest stays free
+POLL_S = 0.05  # other requests come and go without notice
 
 
 class Slots:
-    """Counts lines under way. Used on one event loop."""
+    """Counts the lines that run. Used on one event loop."""
 
     def __init__(self, service: Service, share: float = SHARE) -> None:
         self._service = service
@@ -23,7 +23,7 @@ class Slots:
         self._freed = asyncio.Event()
 
     async def wait(self) -> None:
-        """Wait until one more line may begin. One always may, so that a batch ends on a busy server too."""
+        """Wait until one more line may start. One line always may, so that a batch ends on a busy server too."""
         while self._num_taken and self._num_taken + self._num_others >= self._most:
             self._freed.clear()
             with contextlib.suppress(TimeoutError):
@@ -31,7 +31,7 @@ class Slots:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """While a line is under way; to be entered before the next `wait`."""
+        """Hold a slot while a line runs. Enter it before the next `wait`."""
         self._num_taken += 1
         try:
             yield

@@ -1,4 +1,4 @@
-"""POST /v2/embed in Cohere's shapes: texts in, a vector for each out, in every type that is asked for."""
+"""POST /v2/embed in Cohere's shapes: texts in, one vector for each out, in every type that is requested."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,7 +9,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, shown
 from neuronserve.server.api.pipeline.texts import Given, tokenized
 from neuronserve.server.api.sentences import Sentences
@@ -27,8 +27,8 @@ from neuronserve.server.types import PoolingParams, TokenizedText
 
 router = APIRouter()
 WHOLE = -1  # as many tokens as the model takes
-SIGN = 1 << 7  # `binary` is `ubinary` less this
-# Cohere's types -> names that models have for their prompts.
+SIGN = 1 << 7  # `binary` is `ubinary` minus this
+# Cohere's types of input -> names that models have for the prompts.
 PROMPTS = {
     "search_query": ("search_query", "query"),
     "search_document": ("search_document", "document", "passage"),
@@ -55,13 +55,13 @@ async def _embed(origin: Origin, body: CohereEmbedRequest, service: Service) -> 
     for name in ("images", "inputs"):
         if (body.model_extra or {}).get(name):
             raise InvalidRequest(f"{name} is not supported by this server: send texts.", name, "unsupported_parameter")
-    asked, size = body.output_dimension, facts.size
-    if asked is not None and asked > size:
-        raise InvalidRequest(f"output_dimension is {asked}: an embedding has {size}.", "output_dimension")
+    dimensions, size = body.output_dimension, facts.size
+    if dimensions is not None and dimensions > size:
+        raise InvalidRequest(f"output_dimension is {dimensions}: an embedding has {size}.", "output_dimension")
     prefix = _prefix(service.model.sentences, body.input_type)
     given = [Given(f"texts[{i}]", prefix + text) for i, text in enumerate(body.texts)]
     texts = await _tokens(service, body, given, facts.max_length)
-    pooling = Pooling(service, origin, Work(texts, PoolingParams(dimensions=asked), body.priority))
+    pooling = Pooling(service, origin, PoolingWork(texts, PoolingParams(dimensions=dimensions), body.priority))
     rows = await pooling.rows()
 
     def make() -> CohereEmbedAnswer:
@@ -94,7 +94,7 @@ async def _tokens(
 
 
 def _prefix(sentences: Sentences, input_type: str | None) -> str:
-    """Return the model's prompt for a type; a model without prompts has none for any of Cohere's types."""
+    """Return the model's prompt for a type of input, "" for a model without prompts. Raises InvalidRequest."""
     if input_type is None:
         return sentences.prompt(None)
     known = sentences.prompt_names
@@ -119,7 +119,7 @@ def _by_type(rows: Sequence[Float32], types: Sequence[str]) -> CohereEmbeddings:
 
 
 def _packed(row: Float32) -> list[int]:
-    """Return a bit for each value, 1 unless it is negative. Raises InvalidRequest for a part of a byte."""
+    """Return one bit for each value, 1 unless it is negative. Raises InvalidRequest if a byte would not be full."""
     values = row.tolist()
     if len(values) % 8:
         raise InvalidRequest(

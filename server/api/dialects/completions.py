@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.continuation import Continuation
+from neuronserve.server.api.pipeline.chunks import ChunkWriter
 from neuronserve.server.api.pipeline.deltas import Delta
 from neuronserve.server.api.pipeline.fill_in import fill_in_prompts
-from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import (
     Entry,
     TextOffsets,
@@ -22,10 +22,10 @@ from neuronserve.server.api.pipeline.logprobs import (
     num_shown,
     prompt_logprobs,
 )
-from neuronserve.server.api.pipeline.prompts import Prompt, completion_prompts, most_tokens, split_prompts
+from neuronserve.server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from neuronserve.server.api.pipeline.respond import respond
-from neuronserve.server.api.pipeline.stream_options import stream_usage
-from neuronserve.server.api.pipeline.text_chunks import TextChunks
+from neuronserve.server.api.pipeline.start import start
+from neuronserve.server.api.pipeline.validate import validated
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.wire.completions import (
     Completion,
@@ -48,46 +48,46 @@ async def create_completion(
     request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
 ) -> Response:
     """Continue the prompts, whole or as a stream."""
-    adapter = await prepare(origin_of(request), body, service)
-    return await respond(request.receive, adapter, bool(body.stream))
+    writer = await prepare(origin_of(request), body, service)
+    return await respond(request.receive, writer, bool(body.stream))
 
 
-async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> "CompletionAdapter":
-    """Validate and render: everything that can be refused is refused before the engine gets anything."""
+async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> "CompletionWriter":
+    """Check and render a request: everything that can be refused is refused before the engine gets anything."""
     given = split_prompts(body.prompt)
-    continuation = Continuation(service, origin, body, len(given))
+    request = validated(origin, body, service, len(given))
     has_specials = body.add_special_tokens is not False
     if body.suffix:
         if body.echo:
             raise InvalidRequest("echo and suffix exclude each other.", "echo")
         prompts = await fill_in_prompts(service.model, given, body.suffix, has_specials)
     else:
-        prompts = await completion_prompts(service.model, given, has_specials, most_tokens(service.model, body))
-    generation = await continuation.of(prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
-    return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", continuation.name)
+        prompts = await completion_prompts(service.model, given, has_specials, request.max_prompt_tokens)
+    generation = await start(request, prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
+    return CompletionWriter(generation, body, f"cmpl-{origin.request_id}")
 
 
-class CompletionAdapter:
+class CompletionWriter:
     """Puts deltas into OpenAI's text completion shape, which its stream has too."""
 
-    def __init__(
-        self, service: Service, generation: AnyGeneration, body: CompletionRequest, answer_id: str, name: str
-    ) -> None:
-        self.generation: AnyGeneration = generation
-        self._tokenizer = service.model.tokenizer
+    def __init__(self, generation: Generation, body: CompletionRequest, answer_id: str) -> None:
+        self.generation = generation
         self._body = body
-        self._usage = stream_usage(body)
-        self._id = answer_id
-        self._model = name
-        self._fingerprint = service.fingerprint_of(name)
-        self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._created = int(time.time())
+        request = generation.request
+        self._tokenizer = request.service.model.tokenizer
+        self._names = TokenNames(self._tokenizer, bool(body.return_tokens_as_token_ids))
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]
         self._offsets = [TextOffsets(self._tokenizer) for _ in self._echoes]
         self._is_begun = [False for _ in self._echoes]
         self._has_ids = bool(body.return_token_ids)
         self._shows_more = self._has_ids or any(each is not None for each in (body.logprobs, body.prompt_logprobs))
-        self._texts = TextChunks(self._text_event)
+        self._chunks = ChunkWriter(generation, self._text_chunk)
+        self._head: dict[str, Any] = {
+            "id": answer_id,
+            "created": int(time.time()),
+            "model": request.model_name,
+            "system_fingerprint": request.service.fingerprint_of(request.model_name),
+        }
 
     def whole(self, deltas: list[Delta]) -> Completion:
         completion = self._completion([self._choice(delta, WholeCompletionChoice) for delta in deltas])
@@ -95,25 +95,19 @@ class CompletionAdapter:
         return completion
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk a delta, none while text is held back. A choice's first delta always has one, even without text."""
+        """Yield one chunk for each delta, but none while text is held back, unless it is the first of a choice."""
         for delta in deltas:
             if self._is_text(delta):
                 if delta.text:
-                    yield self._texts.event(delta.index, delta.text)
+                    yield self._chunks.text_event(delta.index, delta.text)
             else:
-                yield self._usage.encode(self._completion([self._choice(delta)]), self.generation)
+                yield self._chunks.event(self._completion([self._choice(delta)]))
 
     def last_frames(self) -> Iterable[bytes]:
-        return self._usage.last_frames(self._completion([]), self.generation)
+        return self._chunks.last_events(self._completion([]))
 
     def _completion(self, choices: Sequence[CompletionChoice]) -> Completion:
-        return Completion(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=[*choices],
-        )
+        return Completion(**self._head, choices=[*choices])
 
     def _choice(self, delta: Delta, kind: type[CompletionChoice] = CompletionChoice) -> CompletionChoice:
         is_first, self._is_begun[delta.index] = not self._is_begun[delta.index], True
@@ -131,13 +125,12 @@ class CompletionAdapter:
         )
 
     def _is_text(self, delta: Delta) -> bool:
-        """Whether its chunk has text alone; without any no chunk is due, as the text is held back."""
+        """Whether a delta has nothing but text; if its text is held back too, no chunk is due."""
         has_more = delta.finish_reason or self._shows_more or not self._is_begun[delta.index]
-        return not (has_more or (self._usage.is_continuous and delta.text))
+        return not (has_more or (self._chunks.has_continuous_usage and delta.text))
 
-    def _text_event(self, index: int, text: str) -> bytes:
-        completion = self._completion([CompletionChoice(index=index, text=text)])
-        return self._usage.encode(completion, self.generation)
+    def _text_chunk(self, index: int, text: str) -> Completion:
+        return self._completion([CompletionChoice(index=index, text=text)])
 
     def _echo(self, prompt: Prompt) -> str:
         if not self._body.echo:
@@ -145,7 +138,7 @@ class CompletionAdapter:
         return self._tokenizer.decode_whole(prompt.token_ids) if prompt.text is None else prompt.text
 
     def _logprobs(self, delta: Delta, is_first: bool) -> CompletionLogprobs | None:
-        """Log probabilities of the delta's tokens, behind those of the prompt where that is echoed."""
+        """Return the log-probabilities of the delta's tokens, behind those of the prompt if it is echoed."""
         if self._body.logprobs is None:
             return None
         entries: list[Entry] = list(zip(delta.token_ids, delta.logprobs, strict=True))
@@ -155,7 +148,9 @@ class CompletionAdapter:
             entries = [*echoed(prompt, delta), *entries]
             offsets = places.of_prompt(prompt.token_ids, len(self._echoes[delta.index]))
         elif is_first:
-            places.of_prompt(prompt.token_ids[-MAX_CHAR_BYTES:], 0)  # the output may complete its last character
+            places.of_prompt(
+                prompt.token_ids[-MAX_CHAR_BYTES:], 0
+            )  # the output may complete the last character of the prompt
         offsets += places.of(delta.token_ids, self._body.skip_special_tokens is not False)
         return completion_logprobs(self._names, entries, num_shown(self._body, self._body.logprobs), offsets)
 

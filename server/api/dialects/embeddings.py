@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts or token ids in, a vector for each out."""
+"""POST /v1/embeddings: texts or token ids in, one vector for each out."""
 
 from collections.abc import Callable
 from typing import Annotated, NamedTuple
@@ -9,7 +9,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, shown
 from neuronserve.server.api.pipeline.texts import given_texts, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
@@ -39,7 +39,7 @@ async def _embed(origin: Origin, body: EmbeddingRequest, service: Service) -> Re
 
 
 class Embedded(NamedTuple):
-    """Rows of a request's texts, and what makes the answer of them: in a thread where there are many."""
+    """Rows of a request's texts; `make` writes the answer, in a thread if there are many."""
 
     make: Callable[[], EmbeddingList]
     rows: list[Float32]
@@ -53,7 +53,7 @@ async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> 
     params = embedding_params(body, facts)
     given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens, body.truncation_side)
-    pooling = Pooling(service, origin, Work(texts, params, body.priority))
+    pooling = Pooling(service, origin, PoolingWork(texts, params, body.priority))
     rows = await pooling.rows()
 
     def make() -> EmbeddingList:
@@ -67,7 +67,7 @@ async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> 
 
 
 def embedding_params(body: EmbeddingRequest, facts: PoolingFacts) -> PoolingParams:
-    """Raises InvalidRequest for more dimensions than there are."""
+    """Return how embeddings are made. Raises InvalidRequest for more dimensions than the model has."""
     if body.dimensions is not None and body.dimensions > facts.size:
         raise InvalidRequest(f"dimensions is {body.dimensions}: an embedding has {facts.size}.", "dimensions")
     return PoolingParams(is_raw=body.normalize is False, dimensions=body.dimensions)

@@ -1,4 +1,4 @@
-"""POST /generate, as LMDeploy has it: a text or token ids in, a text with its tokens out."""
+"""POST /generate of LMDeploy: a text or token ids in, a text with its tokens out."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -11,12 +11,13 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import frame
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from neuronserve.server.api.http.origin import origin_of
-from neuronserve.server.api.pipeline.continuation import Continuation
 from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import LEAST
-from neuronserve.server.api.pipeline.prompts import completion_prompts, most_tokens
+from neuronserve.server.api.pipeline.prompts import completion_prompts
 from neuronserve.server.api.pipeline.respond import respond
+from neuronserve.server.api.pipeline.start import start
+from neuronserve.server.api.pipeline.validate import validated
 from neuronserve.server.api.service import ServiceOf
 from neuronserve.server.api.wire.completions import CompletionRequest
 from neuronserve.server.api.wire.generate import GenerateAnswer, GenerateMeta, GenerateRequest
@@ -24,8 +25,8 @@ from neuronserve.server.errors import InvalidRequest
 
 router = APIRouter()
 DEFAULT_MAX_TOKENS = 128
-OWN = {"prompt", "input_ids", "return_logprob"}
-# Fields that would change the answer; they are taken where they are empty.
+OWN = {"prompt", "input_ids", "return_logprob"}  # fields that are converted here
+# Fields that would change the answer: they must be empty.
 REFUSED = ("image_data", "return_routed_experts", "repetition_ngram_size", "repetition_ngram_threshold")
 
 
@@ -38,12 +39,11 @@ async def generate(
     request: Request, body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))], service: ServiceOf
 ) -> Response:
     """Continue a text or tokens, whole or as a stream."""
-    asked, has_logprobs = _completion_request(body), bool(body.return_logprob)
-    continuation = Continuation(service, origin_of(request), asked, 1)
-    param = "input_ids" if body.prompt is None else "prompt"
-    most = most_tokens(service.model, asked)
-    prompts = await completion_prompts(service.model, [(param, body.prompt or body.input_ids or [])], True, most)
-    generation = await continuation.of(prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
+    continued, has_logprobs = _completion_request(body), bool(body.return_logprob)
+    checked = validated(origin_of(request), continued, service)
+    given = [("input_ids" if body.prompt is None else "prompt", body.prompt or body.input_ids or [])]
+    prompts = await completion_prompts(service.model, given, True, checked.max_prompt_tokens)
+    generation = await start(checked, prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
     return await respond(request.receive, GenerateWriter(generation, has_logprobs), bool(body.stream))
 
 
@@ -65,8 +65,8 @@ def _completion_request(body: GenerateRequest) -> CompletionRequest:
 class GenerateWriter:
     """Puts deltas into LMDeploy's shape, which its stream has too."""
 
-    def __init__(self, generation: AnyGeneration, has_logprobs: bool) -> None:
-        self.generation: AnyGeneration = generation
+    def __init__(self, generation: Generation, has_logprobs: bool) -> None:
+        self.generation = generation
         self._has_logprobs = has_logprobs
 
     def whole(self, deltas: list[Delta]) -> GenerateAnswer:

@@ -1,4 +1,4 @@
-"""POST /pooling and /classify in vLLM's shapes: rows as the model makes them, the states of tokens, or classes."""
+"""POST /pooling and /classify in vLLM's shapes: rows of the model, states of tokens, or scores of classes."""
 
 import time
 from typing import Annotated
@@ -10,7 +10,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, rows_of, shown
 from neuronserve.server.api.pipeline.texts import given_texts, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
@@ -29,7 +29,7 @@ from neuronserve.server.types import PoolingParams
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)
-MAX_TOKEN_WISE = 32  # texts whose tokens' states are in one answer: a row for each token is large
+MAX_TOKEN_WISE = 32  # texts in one answer that has a row for each token, as such answers are large
 
 
 @router.post("/pooling", responses=RESPONSES, openapi_extra=documented(TextPoolingRequest, PoolingList))
@@ -44,7 +44,7 @@ async def create_pooling(
 async def classify(
     request: Request, body: Annotated[ClassifyRequest, Depends(body_of(ClassifyRequest))], service: ServiceOf
 ) -> Response:
-    """The scores of each text's classes, and the best of them."""
+    """Score the classes of each text, and name the best."""
     return await until_disconnect(request.receive, _classify(origin_of(request), body, service))
 
 
@@ -85,14 +85,14 @@ async def _classify(origin: Origin, body: ClassifyRequest, service: Service) -> 
 async def _pooling(origin: Origin, body: InputBody, service: Service, params: PoolingParams) -> Pooling:
     given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
     if params.is_token_wise and len(given) > MAX_TOKEN_WISE:
-        what = f"input has {len(given)} texts; of at most {MAX_TOKEN_WISE} the states of tokens can be asked for."
+        what = f"input has {len(given)} texts; a request for the states of tokens may have {MAX_TOKEN_WISE}."
         raise InvalidRequest(what, "input")
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens, body.truncation_side)
-    return Pooling(service, origin, Work(texts, params, body.priority))
+    return Pooling(service, origin, PoolingWork(texts, params, body.priority))
 
 
 def _params(body: TextPoolingRequest, facts: PoolingFacts, service: Service) -> PoolingParams:
-    """By default embeddings, or of a classifier the scores of its classes."""
+    """Return the kind of rows: by default embeddings, or the scores of a classifier."""
     is_raw = False in (body.use_activation, body.activation, body.normalize)
     if body.task == "token_embed":
         if body.dimensions is not None:

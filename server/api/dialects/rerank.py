@@ -1,7 +1,7 @@
-"""POST /rerank, as Jina and Cohere have it, and /score, as vLLM has it: how well pairs of texts belong together.
+"""POST /rerank of Jina and Cohere, and /score of vLLM: how well pairs of texts belong together.
 
-A cross-encoder, whose head has one label, reads each pair as one text; of other models a pair's score is the cosine of
-the two embeddings.
+A cross-encoder, whose head has one label, reads each pair as one text. With any other model the score of a pair is the
+cosine of the two embeddings.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
 from neuronserve.server.api.pipeline.rows import Float32, answered, cosine, new_id
 from neuronserve.server.api.pipeline.texts import Given, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
@@ -40,7 +40,7 @@ from neuronserve.server.link.messages import PoolingFacts
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)
-WHOLE = -1  # `truncate_prompt_tokens`: as much as the model takes
+WHOLE = -1  # `truncate_prompt_tokens`: as many tokens as the model takes
 Version = Literal["1", "2"]
 
 
@@ -57,7 +57,7 @@ class _Pair:
 async def score(
     request: Request, body: Annotated[ScoreRequest, Depends(body_of(ScoreRequest))], service: ServiceOf
 ) -> Response:
-    """A score for each pair: one text with many, or each with that of its place."""
+    """Score each pair: one text with many, or each text with the one at the same place."""
     return await until_disconnect(request.receive, _score(origin_of(request), body, service))
 
 
@@ -66,7 +66,7 @@ async def score(
 async def rerank(
     request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
 ) -> Response:
-    """The documents in the order of how well they answer the query; with their texts, unless they are not wanted."""
+    """Sort the documents by how well they answer the query; the answer has their texts unless the request declines."""
     return await until_disconnect(request.receive, _rerank(origin_of(request), body, service, "1"))
 
 
@@ -74,7 +74,7 @@ async def rerank(
 async def rerank_v2(
     request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
 ) -> Response:
-    """As Cohere's second version has it: without texts, unless they are wanted."""
+    """Sort the documents as Cohere's second version does: without their texts, unless the request wants them."""
     return await until_disconnect(request.receive, _rerank(origin_of(request), body, service, "2"))
 
 
@@ -131,7 +131,7 @@ def _pairs(first: Sequence[Given], second: Sequence[Given]) -> list[_Pair]:
 
 
 def _documents(body: RerankRequest) -> tuple[str, list[str]]:
-    """Return the documents and the name of their field. Raises InvalidRequest where there are none, or two."""
+    """Return the documents and the name of their field. Raises InvalidRequest unless one field has them."""
     if (body.documents is None) == (body.texts is None):
         raise InvalidRequest("Exactly one of documents and texts is required.", "documents")
     if body.texts is not None:
@@ -140,7 +140,7 @@ def _documents(body: RerankRequest) -> tuple[str, list[str]]:
 
 
 class _Scorer:
-    """Scores pairs for one request."""
+    """Scores the pairs of one request."""
 
     def __init__(self, service: Service, origin: Origin, body: PoolingBody) -> None:
         self._service, self._origin, self._priority = service, origin, body.priority
@@ -149,7 +149,7 @@ class _Scorer:
         self._side = body.truncation_side
 
     async def scores(self, pairs: Sequence[_Pair], facts: PoolingFacts) -> tuple[list[float], PoolingUsage]:
-        """The score of each pair. Raises InvalidRequest for a model that has several classes."""
+        """Return the score of each pair. Raises InvalidRequest for a model that has several classes."""
         if not facts.labels:
             return await self._compare(pairs)
         if len(facts.labels) > 1:
@@ -159,7 +159,7 @@ class _Scorer:
         return [float(row[0]) for row in rows], usage
 
     async def _compare(self, pairs: Sequence[_Pair]) -> tuple[list[float], PoolingUsage]:
-        """Cosines; a text that stands in several pairs is encoded once."""
+        """Return cosines; a text that is in several pairs is encoded once."""
         prompt = self._service.model.sentences.prompt(None)
         texts = {each.text: each for pair in pairs for each in (pair.first, pair.second)}
         rows, usage = await self._encode([Given(each.param, prompt + str(text)) for text, each in texts.items()])
@@ -168,5 +168,5 @@ class _Scorer:
 
     async def _encode(self, given: Sequence[Given]) -> tuple[list[Float32], PoolingUsage]:
         texts = await tokenized(self._service.model, given, self._truncate, self._side)
-        pooling = Pooling(self._service, self._origin, Work(texts, priority=self._priority))
+        pooling = Pooling(self._service, self._origin, PoolingWork(texts, priority=self._priority))
         return await pooling.rows(), pooling.usage()

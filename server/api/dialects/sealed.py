@@ -1,4 +1,4 @@
-"""Text that clients keep for the server and give back as it is, in fields that others have for encrypted text."""
+"""Text that clients keep and send back unchanged, in fields that other servers fill with encrypted text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ MARK = "neuronserve:"
 
 
 def seal(text: str) -> str:
-    """The text as such a field carries it. It is no secret from the client."""
+    """Encode the text for such a field. It is no secret from the client."""
     return MARK + base64.b64encode(text.encode()).decode()
 
 
 def unseal(sealed: str | None) -> str:
-    """The text again; "" for what another server has written."""
+    """Decode a sealed text; "" if another server has written it."""
     if not sealed or not sealed.startswith(MARK):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Errors of a chat request, in the terms of the request of another dialect that it was made from."""
+"""Errors of a chat request that was made from another dialect's request, in the terms of that dialect."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass, field
 
 from neuronserve.server.errors import InvalidRequest
 
-Names = Sequence[tuple[str, str]]  # each a pattern of chat's name, and the dialect's
+Names = Sequence[tuple[str, str]]  # pairs: a pattern of chat's name, and the dialect's name
 
 
 @dataclass(slots=True)
 class Terms:
-    """Names of a dialect's fields. `messages` and `tools` have the field that each of the chat's comes from."""
+    """Names of a dialect's fields. `messages` and `tools` name the field that each of chat's was made from."""
 
     names: Names
-    tool_names: Names  # of fields of a tool, behind its place
+    tool_names: Names  # fields of a tool, without the tool's own name
     messages: list[str] = field(default_factory=list)
     tools: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """While the chat request is worked on: its errors have the names of what the client has sent."""
+        """Rename the fields in errors of the chat request to those that the client has sent."""
         try:
             yield
         except InvalidRequest as error:
             raise self.own(error) from error
 
     def own(self, error: InvalidRequest) -> InvalidRequest:
-        """The error with the names of what the client has sent."""
+        """Return the error with the names of the fields that the client has sent."""
         if error.param is None:
             return error
         param = self._param(error.param)

@@ -15,7 +15,7 @@ from neuronserve.server.api.config import MAX_ID_CHARS, ContextOverflow
 from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.tools.plan import chosen_parsers
 from neuronserve.server.api.wire.model import WireModel
 from neuronserve.server.errors import RequestError, Unavailable
 from neuronserve.server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply

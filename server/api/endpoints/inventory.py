@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from neuronserve.server import __version__
 from neuronserve.server.api.http.openapi import errors_of
 from neuronserve.server.api.service import ServedModel, Service, ServiceOf
-from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.tools.plan import chosen_parsers
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.link.messages import EngineInfo
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import ConfigDict
 
-from neuronserve.server.api.dialects import chat, completions
+from neuronserve.server.api.dialects import completions
 from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.http.origin import origin_of
+from neuronserve.server.api.pipeline.conversation import chat_generation
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.service import ServiceOf
 from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.api.wire.completions import CompletionRequest
@@ -68,9 +69,7 @@ async def render_chat(
     request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
 ) -> RenderedRequest:
     """The prompt of a conversation."""
-    origin = origin_of(request)
-    conversation = await chat.prepare_conversation(origin, body, service)
-    return _rendered(origin, conversation.name, body, conversation.generation)[0]
+    return _rendered(await chat_generation(origin_of(request), body, service), body)[0]
 
 
 @router.post("/v1/completions/render", responses=RESPONSES, openapi_extra=documented(CompletionRequest))
@@ -78,15 +77,14 @@ async def render_completion(
     request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
 ) -> list[RenderedRequest]:
     """The prompts of a request, in their order."""
-    origin = origin_of(request)
-    adapter = await completions.prepare(origin, body, service)
-    return _rendered(origin, service.require_name(body.model), body, adapter.generation)
+    return _rendered((await completions.prepare(origin_of(request), body, service)).generation, body)
 
 
-def _rendered(origin: Origin, name: str, body: GenerationRequest, generation: AnyGeneration) -> list[RenderedRequest]:
+def _rendered(generation: Generation, body: GenerationRequest) -> list[RenderedRequest]:
+    origin = generation.request.origin
     shared: dict[str, Any] = {
         "request_id": origin.request_id,
-        "model": name,
+        "model": generation.request.model_name,
         "stream": bool(body.stream),
         "cache_salt": body.cache_salt,
         "priority": origin.caller.priority(body.priority),

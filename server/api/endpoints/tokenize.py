@@ -149,4 +149,4 @@ async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:
     )
     tools = functions_of(chat.tools)
     require_template(template_source(model, chat), chat.messages, tools)
-    return await chat_prompt(model, chat, {}, tools, bool(body.add_special_tokens))
+    return await chat_prompt(model, chat, tools, bool(body.add_special_tokens))

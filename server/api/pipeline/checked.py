@@ -1,66 +1,58 @@
 """Outputs that are checked against schemas when they have ended, because no grammar could force all of them.
 
 A client that does not stream gets another attempt instead of an output with a fault, as long as its `max_tokens` last.
-What has been streamed cannot be taken back. Where a fault remains, the last delta of the choice names it (`fault`).
+A stream cannot be taken back. If a fault remains, the last delta of the choice names it (`fault`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
-from neuronserve.server.api.pipeline.deltas import Delta, Forward
-from neuronserve.server.api.pipeline.generation import AnyGeneration, Generation, PlannedSequence
+from neuronserve.server.api.pipeline.deltas import Delta, Forward, collect
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.output_format import Constraint
 from neuronserve.server.api.pipeline.prompts import Prompt
-from neuronserve.server.api.pipeline.respond import collect
-from neuronserve.server.api.wire.usage import DeviceUsage, RequestTimes, Usage
+from neuronserve.server.api.pipeline.stages import PlannedSequence, Sampled, Validated
+from neuronserve.server.api.wire.usage import DeviceUsage, Usage
 from neuronserve.server.errors import QueueFull, RequestError
-from neuronserve.server.text.parsers.output import OutputParser
-from neuronserve.server.text.schema_check import UNCHECKED, SchemaChecks
+from neuronserve.server.text.schema_check import UNCHECKED
 from neuronserve.server.types import SamplingParams
 
-MAX_ATTEMPTS = 8  # of one choice, the first included
-RETRY_TEMPERATURE = 0.7  # of the second attempt at least: a greedy choice would be the same again
-RETRY_HEAT = 0.2  # by which each later attempt is hotter than the one before
+MAX_ATTEMPTS = 8  # for one choice, the first included
+RETRY_TEMPERATURE = 0.7  # least of the second attempt: a greedy choice would be the same again
+RETRY_HEAT = 0.2  # added to the temperature of each later attempt
 SEED_STEP = 1_000_003  # between the attempts' seeds, larger than any number of choices
 SEED_MASK = 2**63 - 1
-
-ParserOf = Callable[[Prompt], OutputParser | None]
-Again = Callable[[Sequence[PlannedSequence]], Generation]  # generates these, one choice each
-
-
-def no_parser(prompt: Prompt) -> None:
-    """The parser of an output that is content alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """Finds faults in finished outputs. `parser_of` gives a parser for the output that follows a prompt."""
+    """Finds faults in finished outputs."""
 
-    checks: SchemaChecks
-    held: Constraint
-    parser_of: ParserOf = no_parser
+    request: Validated
+    constraint: Constraint
 
     async def fault(self, prompt: Prompt, text: str) -> str:
-        """What is wrong with an output; "" = nothing."""
+        """Return what is wrong with the output that follows a prompt; "" = nothing."""
+        checks = self.request.service.model.checks
         for name, schema, part in self._parts(prompt, text):
             try:
-                found = await asyncio.wrap_future(self.checks.submit(schema, part))
+                found = await asyncio.wrap_future(checks.submit(schema, part))
             except QueueFull as error:
                 found = f"{UNCHECKED}: {error}"
             if found:
-                whose = f"The arguments of {name} do" if name else "The output does"
-                return f"{whose} not follow the schema: {found}"
+                subject = f"The arguments of {name} do" if name else "The output does"
+                return f"{subject} not follow the schema: {found}"
         return ""
 
     def _parts(self, prompt: Prompt, text: str) -> list[tuple[str, str, str]]:
-        """Texts that are checked: the function called ("" = none), the schema, and the text."""
-        parser = self.parser_of(prompt)
+        """Return the texts to check, each with the function called ("" = none) and the schema."""
+        parser, answer = self.request.plan.parser(prompt.text or ""), self.constraint.answer
         if parser is None:
-            return [("", self.held.answer, text)] if self.held.answer else []
+            return [("", answer, text)] if answer else []
         first, last = parser.feed(text), parser.finish()
         names: list[str] = []
         arguments: list[str] = []
@@ -69,39 +61,24 @@ class OutputCheck:
                 names.append(part.name)
                 arguments.append("")
             arguments[-1] += part.arguments
-        if not names and self.held.answer:
-            return [("", self.held.answer, first.content + last.content)]
-        schemas = self.held.calls
+        if not names and answer:
+            return [("", answer, first.content + last.content)]
+        schemas = self.constraint.calls
         return [(name, schemas[name], text) for name, text in zip(names, arguments, strict=True) if name in schemas]
 
 
-class Checked:
-    """A generation whose outputs are checked; `again` None: there is one attempt, and its deltas go on as they come."""
+class CheckedGeneration(Generation):
+    """A generation whose outputs are checked. In a stream there is one attempt, and its deltas go on as they come."""
 
-    def __init__(self, first: AnyGeneration, check: OutputCheck, again: Again | None) -> None:
-        self._first, self._check, self._again = first, check, again
+    def __init__(self, sampled: Sampled) -> None:
+        super().__init__(sampled)
+        self._sampled = sampled
+        self._check = OutputCheck(self.request, sampled.constraint)
         self._others: list[Generation] = []  # further attempts
-
-    @property
-    def prompts(self) -> list[Prompt]:
-        """One prompt for each choice index."""
-        return self._first.prompts
-
-    @property
-    def planned(self) -> Sequence[PlannedSequence]:
-        """Each prompt once, with the sampling of its first choice."""
-        return self._first.planned
-
-    async def require_welcome(self) -> None:
-        await self._first.require_welcome()
-
-    def times(self, is_asked: bool = False) -> RequestTimes | None:
-        """Return how long the first attempt took."""
-        return self._first.times(is_asked)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time of all attempts; the prompt counts once."""
-        usage = self._first.usage(has_output)
+        usage = super().usage(has_output)
         for other in self._others if has_output else ():
             more = other.usage()
             usage.completion_tokens += more.completion_tokens
@@ -110,22 +87,22 @@ class Checked:
         return usage
 
     def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output: as it comes, or whole where there may be other attempts."""
+        """Batches of output: as it comes, or whole when there may be other attempts."""
         del forward  # an end has to wait for its check
-        return self._passed() if self._again is None else self._attempts(self._again)
+        return self._passed() if self.request.body.stream else self._attempts()
 
     async def _passed(self) -> AsyncGenerator[list[Delta], None]:
         texts: dict[int, str] = {}
-        async with contextlib.aclosing(self._first.deltas()) as batches:
+        async with contextlib.aclosing(super().deltas()) as batches:
             async for batch in batches:
                 for delta in batch:
                     texts[delta.index] = texts.get(delta.index, "") + delta.text
                     await self._mark(delta, texts[delta.index])
                 yield batch
 
-    async def _attempts(self, again: Again) -> AsyncGenerator[list[Delta], None]:
+    async def _attempts(self) -> AsyncGenerator[list[Delta], None]:
         """All choices, each the first of its attempts that has no fault, or else its last one."""
-        made = {delta.index: delta for delta in await collect(self._first)}
+        made = {delta.index: delta for delta in await collect(super().deltas())}
         left = {index: self._sampling(index).max_tokens - len(delta.token_ids) for index, delta in made.items()}
         for delta in made.values():
             await self._mark(delta, delta.text)
@@ -134,26 +111,27 @@ class Checked:
             if not failed:
                 break
             try:
-                other = again([self._retried(index, attempt, left[index]) for index in failed])
+                retried = [self._retried(index, attempt, left[index]) for index in failed]
+                other = Generation(replace(self._sampled, sequences=retried, n=1))
                 self._others.append(other)
-                found = await collect(other)
-            except RequestError:  # such as a limit of the key: what there is by now is the answer
+                found = await collect(other.deltas())
+            except RequestError:  # such as a limit of the key: the attempts so far are the answer
                 break
             for index, delta in zip(failed, found, strict=True):
                 left[index] -= len(delta.token_ids)
                 await self._mark(delta, delta.text)
-                if delta.fault or delta.finish_reason == "stop":  # one that was cut is no better than a whole one
+                if delta.fault or delta.finish_reason == "stop":  # an output that was cut is no better than a whole one
                     made[index] = replace(delta, index=index, prompt_logprobs=made[index].prompt_logprobs)
         yield [made[index] for index in sorted(made)]
 
     async def _mark(self, delta: Delta, text: str) -> None:
-        """Look for a fault where the output has ended by itself."""
+        """Look for a fault in an output that has ended by itself."""
         if delta.finish_reason == "stop" and delta.stop_reason is None:
             delta.fault = await self._check.fault(self.prompts[delta.index], text) or None
 
     def _sampling(self, index: int) -> SamplingParams:
-        """Sampling of a choice; those of one prompt differ in their seeds alone."""
-        return self.planned[index * len(self.planned) // len(self.prompts)].sampling
+        """Sampling of the first choice of this choice's prompt; they differ in their seeds alone."""
+        return self._sampled.sequences[index - index % self._sampled.n].sampling
 
     def _retried(self, index: int, attempt: int, most: int) -> PlannedSequence:
         params = self._sampling(index)
@@ -171,12 +149,12 @@ class Checked:
 
 
 def _is_wrong(delta: Delta) -> bool:
-    """Whether it is known that another attempt may do better."""
+    """Whether another attempt may do better."""
     return delta.fault is not None and UNCHECKED not in delta.fault
 
 
 def _sum(one: DeviceUsage | None, other: DeviceUsage | None) -> DeviceUsage | None:
-    """Device time of both."""
+    """Add the device time of two attempts."""
     if one is None or other is None:
         return one
     return DeviceUsage(

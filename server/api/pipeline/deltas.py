@@ -1,7 +1,9 @@
-"""What a generation gives out, piece by piece."""
+"""Output of a generation, piece by piece."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,8 +14,8 @@ from neuronserve.server.types import FinishReason, TokenLogprobs
 class Delta:
     """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`.
 
-    `fault` is what is wrong with a finished output whose schema could not be forced, in the last delta alone.
-    `prompt_logprobs` are those of the prompt's tokens after its first, in the first delta alone.
+    `fault`, in the last delta alone, says what is wrong with an output whose schema no grammar could force.
+    `prompt_logprobs`, in the first delta alone, has an entry for each token of the prompt after its first.
     """
 
     index: int
@@ -27,11 +29,29 @@ class Delta:
 
 
 class Forward(Protocol):
-    """Gives deltas on at once, in the turn of the event loop that brings them."""
+    """Receiver of deltas in the same turn of the event loop that brings them."""
 
     @property
     def is_open(self) -> bool:
         """Whether `give` may be called now."""
 
     def give(self, deltas: list[Delta]) -> None:
-        """Give these on; they follow all that came before."""
+        """Pass these on; they follow all deltas before."""
+
+
+async def collect(batches: AsyncGenerator[list[Delta], None]) -> list[Delta]:
+    """Run a generation to its end; one complete delta for each choice, by index."""
+    whole: dict[int, Delta] = {}
+    async with contextlib.aclosing(batches):
+        async for batch in batches:
+            for delta in batch:
+                _append(whole.setdefault(delta.index, Delta(delta.index)), delta)
+    return [whole[index] for index in sorted(whole)]
+
+
+def _append(whole: Delta, delta: Delta) -> None:
+    whole.text += delta.text
+    whole.token_ids += delta.token_ids
+    whole.logprobs += delta.logprobs
+    whole.prompt_logprobs = whole.prompt_logprobs or delta.prompt_logprobs
+    whole.finish_reason, whole.stop_reason, whole.fault = delta.finish_reason, delta.stop_reason, delta.fault

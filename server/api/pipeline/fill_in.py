@@ -1,4 +1,4 @@
-"""Prompts that stand before and after what is to be generated, for tokenizers with fill-in-the-middle tokens."""
+"""Prompts around a gap that the output fills, for tokenizers with fill-in-the-middle tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuronserve.server.text.tokenizer import Tokenizer
 
 
 class FillIn(NamedTuple):
-    """Tokens before a text's beginning, before its end, and before its middle, where that has one."""
+    """Marks before the beginning of a text, before its end, and before its middle, if the middle has a mark."""
 
     prefix: str
     suffix: str
@@ -20,7 +20,7 @@ class FillIn(NamedTuple):
     is_suffix_first: bool = False
 
 
-# As each model's card has them.
+# Source: the card of each model.
 FORMS = (
     FillIn("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen 2.5 Coder and later, CodeGemma
     FillIn("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite Code
@@ -32,7 +32,7 @@ FORMS = (
 
 
 def form_of(tokenizer: Tokenizer) -> FillIn | None:
-    """The form whose tokens the vocabulary has."""
+    """Return the form whose marks the vocabulary has."""
     for form in FORMS:
         if all(tokenizer.token_id(mark) is not None for mark in (form.prefix, form.suffix, form.middle) if mark):
             return form
@@ -42,7 +42,7 @@ def form_of(tokenizer: Tokenizer) -> FillIn | None:
 async def fill_in_prompts(
     model: ServedModel, given: Sequence[tuple[str, str | list[int]]], suffix: str, add_special_tokens: bool
 ) -> list[Prompt]:
-    """Each of the `given` prompts with `suffix` after it. Raises InvalidRequest where the model knows no such form."""
+    """Return each of the `given` prompts with `suffix` behind its gap. Raises InvalidRequest without a form."""
     form = form_of(model.tokenizer)
     if form is None:
         raise InvalidRequest(

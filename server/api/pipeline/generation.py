@@ -1,21 +1,19 @@
-"""The sequences of one HTTP request, from submission to text: n choices of each prompt, as merged deltas.
+"""Stage 4: the sequences of one HTTP request from submission to text, as merged deltas of n choices for each prompt.
 
-Aborts in the engine whatever has not ended when its iteration ends, for whichever reason.
+When the iteration ends, for any reason, sequences that still run are aborted in the engine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from neuronserve.server.api.errors import GenerationFailed, RequestTimeout
-from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.deltas import Delta, Forward
 from neuronserve.server.api.pipeline.prompts import Prompt
 from neuronserve.server.api.pipeline.room import counted_refusals, require_room
-from neuronserve.server.api.pipeline.timing import Deadline
+from neuronserve.server.api.pipeline.stages import PlannedSequence, Sampled
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.telemetry.request_observer import RequestWatch
 from neuronserve.server.api.wire.generation import GenerationRequest
@@ -25,39 +23,7 @@ from neuronserve.server.errors import RequestError, Unavailable
 from neuronserve.server.link.stream import Stream, Taker
 from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from neuronserve.server.text.tokenizer import Tokenizer
-from neuronserve.server.types import Charge, Request, SamplingParams, TokenEvent
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSequence:
-    """One choice to generate: a prompt, and how its continuation is sampled."""
-
-    prompt: Prompt
-    sampling: SamplingParams
-
-
-class AnyGeneration(Protocol):
-    """What a dialect sees of a generation, whichever way its choices come about."""
-
-    @property
-    def prompts(self) -> list[Prompt]:
-        """One prompt for each choice index."""
-
-    @property
-    def planned(self) -> Sequence[PlannedSequence]:
-        """Each prompt once, with the sampling of its first choice."""
-
-    async def require_welcome(self) -> None:
-        """Raise Overloaded when it would wait too long, RateLimited when the key's limits say so; `deltas` does too."""
-
-    def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes, but for those that `forward` was given; ends when every choice has ended."""
-
-    def usage(self, has_output: bool = True) -> Usage:
-        """Token counts and device time so far."""
-
-    def times(self, is_asked: bool = False) -> RequestTimes | None:
-        """Return how long it took, where the server says so or the request asks, and it is one sequence."""
+from neuronserve.server.types import Charge, Request, TokenEvent
 
 
 class _Choice:
@@ -69,10 +35,10 @@ class _Choice:
         self.num_cached_tokens = 0
         self.has_ended = False
         self.charge = Charge()
-        self.prefill_ns = 0  # of it, up to the first token
+        self.prefill_ns = 0  # part of the charge, up to the first token
         self._detokenizer = detokenizer
         self._keeps_stop = keeps_stop
-        self._is_mute = is_mute  # only the prompt was asked about: the token that the engine adds is not given
+        self._is_mute = is_mute  # max_tokens is 0: the one token that the engine generates is left out
 
     def take(self, event: TokenEvent, charge: Charge, delta: Delta) -> None:
         """Add one event, and the charge of its step, to `delta`.
@@ -97,7 +63,7 @@ class _Choice:
             self._check_stop(delta)
 
     def time_out(self, delta: Delta) -> None:
-        """End where it is, because the client's time is over."""
+        """End the choice because the request has timed out."""
         delta.text += self._detokenizer.finish()
         delta.finish_reason, delta.stop_reason = "length", "timeout"
 
@@ -116,7 +82,7 @@ class _Choice:
 
 
 def failure_of(event: TokenEvent) -> RequestError | None:
-    """The error of a sequence that the engine gave up with this event."""
+    """Return the error of a sequence that the engine gave up with this event."""
     if event.finish_reason == "error":
         return GenerationFailed(f"The model failed on this request: {event.error}")
     if event.finish_reason == "abort":
@@ -125,7 +91,7 @@ def failure_of(event: TokenEvent) -> RequestError | None:
 
 
 def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsage:
-    """`charge` on the wire; `prefill_ns` of it was up to the first token of each choice."""
+    """Return a charge for the wire; `prefill_ns` of it came before the first token of each choice."""
     return DeviceUsage(
         device_seconds=charge.device_ns / NS,
         prefill_device_seconds=prefill_ns / NS,
@@ -138,9 +104,9 @@ def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsa
 class Generation:
     """The sequences of one request, checked and ready to run; `deltas` runs them once."""
 
-    def __init__(
-        self, service: Service, origin: Origin, body: GenerationRequest, sequences: Sequence[PlannedSequence]
-    ) -> None:
+    def __init__(self, sampled: Sampled) -> None:
+        self.request = request = sampled.request
+        service, origin, body, sequences = request.service, request.origin, request.body, sampled.sequences
         require_room(service, len(sequences))
         service.engine.check_rank(origin.data_parallel_rank)
         self._service = service
@@ -148,9 +114,8 @@ class Generation:
         self._use = origin.caller.use
         self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
-        self._n = body.n or 1
+        self._n = sampled.n
         self._num_prompt_tokens = sum(len(each.prompt.token_ids) for each in self.planned)
-        self._deadline = Deadline.of(origin, body.timeout)
         self._has_device_usage = origin.has_device_usage
         tokenizer = service.served.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
@@ -180,12 +145,13 @@ class Generation:
         return [sequence.prompt for sequence in self._sequences]
 
     async def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended.
+        """Run the sequences; yield batches of output as it comes, with at most one delta for each choice.
 
-        `forward` is given what comes while it is open and the caller waits.
+        `forward` receives the deltas that come while it is open and the caller waits.
         """
         gate, adapters = self._service.served.gate, self._service.adapters
         entry = self._requests, self._rank, self._use, self._num_prompt_tokens
+        timeout_s = self.request.body.timeout
         with counted_refusals(self._service), adapters.using(self._adapter):
             async with gate.entered(*entry) as stream:
                 with self._watch as watch:
@@ -193,7 +159,7 @@ class Generation:
                     stream.taker = None if forward is None else self._taker(stream, watch, forward)
                     while stream.is_open:
                         try:
-                            events = await self._deadline.limit(stream.next(), self._service.clock)
+                            events = await (stream.next() if timeout_s is None else self._next(stream, timeout_s))
                         except RequestTimeout:
                             if not any(choice.num_tokens for choice in self._choices.values()):
                                 raise
@@ -203,7 +169,7 @@ class Generation:
                             yield self._merge(stream, watch, events)
 
     def usage(self, has_output: bool = True) -> Usage:
-        """Token counts and device time so far; without output, as it was before the first token was sent."""
+        """Return token counts and device time so far; without output, those before the first token."""
         choices = list(self._choices.values())
         firsts = range(0, len(choices), self._n)
         num_generated = sum(choice.num_tokens for choice in choices) if has_output else 0
@@ -216,7 +182,7 @@ class Generation:
         )
 
     def times(self, is_asked: bool = False) -> RequestTimes | None:
-        """Return how long it took, where the server says so or the request asks, and it is one sequence."""
+        """Return the times of a request with one sequence, if the settings or the caller want them."""
         is_shown = (is_asked or self._service.config.enable_per_request_metrics) and len(self._choices) == 1
         return self._watch.times if is_shown else None
 
@@ -226,6 +192,7 @@ class Generation:
         return self._sequences[:: self._n]
 
     async def require_welcome(self) -> None:
+        """Raise what `deltas` would raise at once: Overloaded, or RateLimited."""
         gate = self._service.served.gate
         with counted_refusals(self._service):
             await gate.require_welcome(self._requests, self._rank, self._use, self._num_prompt_tokens)
@@ -236,8 +203,16 @@ class Generation:
         charge = Charge(device_ns, any(choice.charge.is_extrapolated for choice in choices))
         return device_usage(self._service, charge, sum(choice.prefill_ns for choice in choices))
 
+    async def _next(self, stream: Stream, timeout_s: float) -> list[tuple[TokenEvent, Charge]]:
+        """Wait for events until the request's own timeout. Raises RequestTimeout."""
+        try:
+            async with asyncio.timeout(self.request.origin.arrival_time + timeout_s - self._service.clock.now()):
+                return await stream.next()
+        except TimeoutError as error:
+            raise RequestTimeout(f"The request's timeout of {timeout_s:g} s has passed.", "timeout") from error
+
     def _time_out(self) -> list[Delta]:
-        """The end of every choice that has none."""
+        """Return the end of every choice that has none."""
         deltas = []
         for choice in self._choices.values():
             if not choice.has_ended:

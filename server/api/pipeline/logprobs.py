@@ -1,6 +1,6 @@
-"""Log probabilities in OpenAI's two shapes: tokens as text and, in chat, also as their exact bytes.
+"""Log-probabilities in OpenAI's two shapes: tokens as text and, in chat, also as their exact bytes.
 
-Those of prompts are in vLLM's shape, and among the output's where the prompt is echoed.
+Log-probabilities of a prompt have vLLM's shape; if the prompt is echoed, they stand before those of the output.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from neuronserve.server.api.wire.usage import PromptLogprob, PromptLogprobs
 from neuronserve.server.text.tokenizer import Tokenizer
 from neuronserve.server.types import TokenLogprobs
 
-LEAST = -9999.0  # stands for minus infinity, which JSON does not have
-Entry = tuple[int, TokenLogprobs | None]  # a token; None for a prompt's first, which nothing predicts
+LEAST = -9999.0  # minus infinity, which JSON does not have
+Entry = tuple[int, TokenLogprobs | None]  # a token; None for the first of a prompt, which has no prediction
 
 
 class TokenNames:
-    """Names of tokens: their text, the bytes of a part of a character, or `token_id:N`, which no two tokens share."""
+    """Names of tokens: their text, the bytes of a part of a character, or `token_id:N`, which is unique."""
 
     def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
         self._tokenizer = tokenizer
         self._as_ids = as_ids
 
     def name(self, token_id: int) -> str:
-        """Return the name; bytes that are no text are written as OpenAI does, `bytes:\\xe2\\x82`."""
+        """Return the name; bytes that are no text are written as OpenAI writes them, `bytes:\\xe2\\x82`."""
         if self._as_ids:
             return _by_id(token_id)
         data = self._tokenizer.token_bytes(token_id)
@@ -39,7 +39,7 @@ class TokenNames:
             return "bytes:" + data.decode("ascii", errors="backslashreplace")
 
     def text(self, token_id: int) -> str:
-        """The token's text, whatever its name."""
+        """Return the token's text."""
         return self._tokenizer.token_text(token_id)
 
     def entry(self, token_id: int, logprob: float) -> dict[str, object]:
@@ -53,7 +53,7 @@ def _by_id(token_id: int) -> str:
 
 
 class TextOffsets:
-    """Places of a choice's tokens in its text, in characters; the tokens of one character begin where it does."""
+    """Offsets of a choice's tokens in its text, in characters; all tokens of one character have the offset of it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -61,7 +61,7 @@ class TextOffsets:
         self._next = 0
 
     def of(self, token_ids: Sequence[int], skips_special: bool = True) -> list[int]:
-        """Return where each of the next tokens begins; one that the text leaves out takes no room."""
+        """Return the offset of each of the next tokens; a token that the text leaves out has no length."""
         offsets = []
         for token_id in token_ids:
             offsets.append(self._next)
@@ -70,19 +70,19 @@ class TextOffsets:
         return offsets
 
     def of_prompt(self, token_ids: Sequence[int], num_chars: int) -> list[int]:
-        """Return the places of a prompt that has `num_chars` characters in the text; the output follows these."""
+        """Return the offsets in a prompt that has `num_chars` characters in the text; the output follows it."""
         offsets = [min(offset, num_chars) for offset in self.of(token_ids)]
         self._next = num_chars
         return offsets
 
 
 def num_shown(body: GenerationRequest, num_top: int | None) -> int:
-    """Number of alternatives to each token: those that the request names and the token itself, else the best."""
+    """Number of alternatives to each token: the tokens that the request names and the token itself, else the best."""
     return 1 + len(body.logprob_token_ids) if body.logprob_token_ids else num_top or 0
 
 
 def chat_logprobs(names: TokenNames, delta: Delta, num_top: int) -> ChatLogprobs:
-    """Entry of each token with its `num_top` alternatives, best first, or with those that the request has named."""
+    """Return an entry for each token with its `num_top` alternatives, best first."""
     return ChatLogprobs(
         content=[
             TokenLogprob(
@@ -95,14 +95,14 @@ def chat_logprobs(names: TokenNames, delta: Delta, num_top: int) -> ChatLogprobs
 
 
 def echoed(prompt: Prompt, delta: Delta) -> list[Entry]:
-    """The prompt's tokens as entries, where their log-probabilities are in `delta`."""
+    """Return the prompt's tokens as entries; `delta` has their log-probabilities."""
     return list(zip(prompt.token_ids, (None, *delta.prompt_logprobs), strict=True))
 
 
 def completion_logprobs(
     names: TokenNames, entries: Sequence[Entry], num_top: int, offsets: Sequence[int]
 ) -> CompletionLogprobs:
-    """Entry of each token with its `num_top` alternatives and itself. `offsets` are in characters."""
+    """Return an entry for each token with its `num_top` alternatives and itself. `offsets` are in characters."""
     return CompletionLogprobs(
         text_offset=list(offsets),
         token_logprobs=[None if entry is None else max(LEAST, entry.sampled) for _, entry in entries],
@@ -112,7 +112,7 @@ def completion_logprobs(
 
 
 def _by_name(names: TokenNames, token_id: int, entry: TokenLogprobs, num_top: int) -> dict[str, float]:
-    """Log probabilities of the token that is there and of the alternatives, best first; no two share a name."""
+    """Return the log-probabilities of the token and its alternatives, best first, under distinct names."""
     found: dict[str, float] = {}
     for i, value in {token_id: entry.sampled, **dict(_top(entry, num_top))}.items():
         name = names.name(i)
@@ -121,7 +121,7 @@ def _by_name(names: TokenNames, token_id: int, entry: TokenLogprobs, num_top: in
 
 
 def prompt_logprobs(names: TokenNames, prompt: Prompt, delta: Delta, num_top: int) -> PromptLogprobs:
-    """vLLM's `prompt_logprobs`: each token of the prompt, then the `num_top` best at its place, by token id."""
+    """Return vLLM's `prompt_logprobs`: each token of the prompt, then the `num_top` best at its place, by token id."""
     return [
         None if entry is None else _ranked(names, token_id, entry, num_top) for token_id, entry in echoed(prompt, delta)
     ]

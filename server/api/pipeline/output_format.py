@@ -24,7 +24,7 @@ from neuronserve.server.text.schema_fit import Fit
 
 ANY_OBJECT = {"type": "object"}
 CODE = "invalid_grammar"
-_FIELDS: tuple[tuple[str, Kind], ...] = (  # vLLM's earlier ones, and llama.cpp's
+_FIELDS: tuple[tuple[str, Kind], ...] = (  # vLLM's earlier fields, and llama.cpp's
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
@@ -36,20 +36,20 @@ _FIELDS: tuple[tuple[str, Kind], ...] = (  # vLLM's earlier ones, and llama.cpp'
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """One required format; `param` is the field of the request that has it."""
+    """Required format of an output; `param` is the field of the request that has it."""
 
     param: str
     kind: Kind
     spec: Any  # a schema, a regex, a list of texts, or a grammar
-    is_whole: bool = False  # holds for the reasoning too, not for the answer alone
+    is_whole: bool = False  # holds for the reasoning too
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What holds an output to its format: a grammar ("" = anything goes), and schemas that are checked at its end.
+    """Rules of an output: a grammar ("" = none), and the schemas that no grammar can force in full.
 
-    The schemas are JSON text, of the answer ("" = none) and of the arguments of functions, by name. They are those
-    that no grammar can force in full.
+    An output is checked against the schemas when it has ended. They are JSON text: `answer` for the answer ("" = none),
+    `calls` for the arguments of each function, by name.
     """
 
     grammar: str = ""
@@ -62,7 +62,7 @@ class Constraint:
 
 
 def requested_format(model: ServedModel, body: GenerationRequest) -> OutputFormat | None:
-    """The format that the request's fields require. Raises InvalidRequest when there are two, or one is not usable."""
+    """Return the format that the request's fields require. Raises InvalidRequest for two, or an unusable one."""
     formats = [
         *_response_format(body.response_format),
         *_structured_outputs(body.structured_outputs),
@@ -80,9 +80,9 @@ def requested_format(model: ServedModel, body: GenerationRequest) -> OutputForma
 
 
 async def compile_format(model: ServedModel, required: OutputFormat, before: str = "") -> Constraint:
-    """The grammar of `required`, which the engine can use, behind what the rules `before` allow.
+    """Compile `required` to a grammar for the engine; the rules `before` say what may precede it.
 
-    Raises InvalidRequest with the reason when there is none.
+    Raises InvalidRequest with the reason when that is not possible.
     """
     spec, checked = required.spec, ""
     if required.kind == "json":
@@ -94,7 +94,7 @@ async def compile_format(model: ServedModel, required: OutputFormat, before: str
 
 
 async def fitted(model: ServedModel, required: OutputFormat) -> Fit:
-    """The schema of `required` as a grammar can have it. Raises InvalidRequest where it is no usable schema."""
+    """Return the part of the schema of `required` that a grammar can force. Raises InvalidRequest for a bad schema."""
     with _named(required.param):
         return Fit.decode(await asyncio.wrap_future(model.grammars.fit(required.spec)))
 
@@ -126,7 +126,7 @@ def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:
     if given is None:
         return []
     for name, value in (given.model_extra or {}).items():
-        if value and name != "disable_fallback":  # there is no other way here to fall back to
+        if value and name != "disable_fallback":  # there is no fallback here
             field = f"structured_outputs.{name[:40]}"
             raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
     kinds: tuple[tuple[str, Kind, Any], ...] = (
@@ -146,7 +146,7 @@ def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:
 
 
 def _allowed_tokens(model: ServedModel, given: Sequence[int] | None) -> list[OutputFormat]:
-    """Nothing but these tokens; an output without an end token among them has no end but the length."""
+    """Format of these tokens alone; without an end token among them, an output ends at its length."""
     if given is None:
         return []
     ids = set(check_ids(given, model.vocab_size, "allowed_token_ids"))
@@ -157,11 +157,11 @@ def _allowed_tokens(model: ServedModel, given: Sequence[int] | None) -> list[Out
 
 
 def _bad_words(model: ServedModel, given: Sequence[str] | None) -> list[OutputFormat]:
-    """Any text with none of the words inside, however they are cut into tokens, and marks that are no part of one."""
+    """Format of any text without these words, however they are split into tokens, and of marks that are not in one."""
     if not given:
         return []
     words = " | ".join(map(quoted, dict.fromkeys(given)))
-    # A complement alone has bytes that are no UTF-8 too, after which any word might follow.
+    # A complement alone would also allow invalid UTF-8, and behind that any word.
     marks = [
         token
         for token, mark in model.tokenizer.marks.items()

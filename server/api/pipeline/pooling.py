@@ -1,7 +1,7 @@
-"""The texts of one HTTP request, from tokens to rows: what every endpoint that encodes stands on.
+"""The texts of one HTTP request, from tokens to rows, for every endpoint that encodes.
 
 A request has at most `MAX_OPEN` texts open at a time, so that a long list neither fills the queue nor is refused for
-its length. Whatever has not ended when the collection ends, for whichever reason, is aborted in the engine.
+its length. When the collection ends, for any reason, texts that are still open are aborted in the engine.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from neuronserve.server.api.errors import GenerationFailed
 from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.generation import device_usage
 from neuronserve.server.api.pipeline.room import require_room
 from neuronserve.server.api.pipeline.rows import Float32, row_of
 from neuronserve.server.api.pipeline.validate import paths_of
 from neuronserve.server.api.service import Service
-from neuronserve.server.api.wire.usage import DeviceUsage, PoolingUsage
-from neuronserve.server.clock import NS
+from neuronserve.server.api.wire.usage import PoolingUsage
 from neuronserve.server.errors import InvalidRequest, Unavailable
 from neuronserve.server.link.messages import PoolingFacts
 from neuronserve.server.types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
@@ -29,7 +29,7 @@ UNSUPPORTED = "unsupported_endpoint"
 
 
 def require_pooling(service: Service, name: str | None) -> tuple[str, PoolingFacts]:
-    """The model name for the answer, and what rows are. Raises RequestError where the model encodes nothing."""
+    """Return the model name for the answer, and facts of its rows. Raises RequestError if the model encodes nothing."""
     info = service.model.info
     found = service.require_name(name)
     if info.pooling is None or found not in service.config.model_names:
@@ -39,7 +39,7 @@ def require_pooling(service: Service, name: str | None) -> tuple[str, PoolingFac
 
 
 def require_kind(service: Service, is_classifier: bool) -> None:
-    """Raise InvalidRequest unless rows are scores of classes, or embeddings."""
+    """Raise InvalidRequest unless rows are of the given kind: scores of classes, or embeddings."""
     info = service.model.info
     if info.pooling is not None and bool(info.pooling.labels) != is_classifier:
         what = "embeds and has no classes" if is_classifier else "classifies and makes no embeddings"
@@ -47,8 +47,8 @@ def require_kind(service: Service, is_classifier: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What is asked of the engine: texts, what is made of each, and how soon."""
+class PoolingWork:
+    """Texts to encode, the kind of row to make of each, and the priority."""
 
     texts: Sequence[TokenizedText]
     params: PoolingParams = AS_IT_IS
@@ -56,9 +56,9 @@ class Work:
 
 
 class Pooling:
-    """The texts of one request, checked and ready to be encoded; `rows` does so once."""
+    """The texts of one request, checked and ready; `rows` encodes them once."""
 
-    def __init__(self, service: Service, origin: Origin, work: Work) -> None:
+    def __init__(self, service: Service, origin: Origin, work: PoolingWork) -> None:
         require_room(service, min(MAX_OPEN, len(work.texts)))
         service.engine.check_rank(origin.data_parallel_rank)
         self._service, self._origin = service, origin
@@ -84,7 +84,7 @@ class Pooling:
         return [len(request.prompt_token_ids) for request in self._requests]
 
     async def rows(self) -> list[Float32]:
-        """The row of each text, in their order."""
+        """Encode the texts; return the row of each, in their order."""
         engine, rank = self._service.engine, self._origin.data_parallel_rank
         found: dict[str, Float32] = {}
         use = self._origin.caller.use.generating(sum(self.lengths))
@@ -103,24 +103,16 @@ class Pooling:
         return [found[request.request_id] for request in self._requests]
 
     def usage(self) -> PoolingUsage:
-        """Token counts, and device time where it was asked for."""
+        """Return token counts, and device time if the request wants it."""
         num_tokens = sum(self.lengths)
-        device = self._device_usage() if self._origin.has_device_usage else None
+        has_device = self._origin.has_device_usage
+        device = device_usage(self._service, self._charge, self._charge.device_ns) if has_device else None
         return PoolingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens, neuronserve=device)
 
     def _add(self, charge: Charge) -> None:
         total = self._charge
         is_extrapolated = total.is_extrapolated or charge.is_extrapolated
         self._charge = Charge(total.device_ns + charge.device_ns, is_extrapolated)
-
-    def _device_usage(self) -> DeviceUsage:
-        return DeviceUsage(
-            device_seconds=self._charge.device_ns / NS,
-            prefill_device_seconds=self._charge.device_ns / NS,
-            decode_device_seconds=0.0,
-            cost_usd=self._service.served.rate.usd(self._charge.device_ns),
-            is_extrapolated=self._charge.is_extrapolated,
-        )
 
 
 def _row(event: TokenEvent) -> Float32:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -14,15 +14,14 @@ from neuronserve.server.api.http.json_meter import require_small
 from neuronserve.server.api.service import ServedModel
 from neuronserve.server.api.wire.chat import ROLES, ChatInput, Message
 from neuronserve.server.api.wire.completions import Prompts
-from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.text.chat_template import RESERVED, TemplateInput
 
-# No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
-# them than the context has tokens need not be encoded to be refused.
+# No token of a sensible vocabulary is longer than this many characters (some are runs of spaces), so a longer text than
+# the context has room for is refused without being encoded.
 MAX_CHARS_PER_TOKEN = 256
-SHORT_CHARS = 2000  # of a text that takes less time to encode than a thread takes to begin
+SHORT_CHARS = 2000  # a text up to this length is encoded faster than a thread starts
 _DOCUMENTS = re.compile(r"\bdocuments\b")
 
 
@@ -36,7 +35,7 @@ class Prompt:
 
 
 def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
-    """Each prompt of a completions request with the name of its field."""
+    """Return each prompt of a completions request with the name of its field."""
     if isinstance(given, str):
         return [("prompt", given)]
     items = cast(Sequence[Any], given)
@@ -48,7 +47,7 @@ def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
 async def completion_prompts(
     model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool, most: int | None = None
 ) -> list[Prompt]:
-    """Encode or check each of the `given` prompts. One that must have more than `most` tokens is not encoded."""
+    """Encode or check each of the `given` prompts. A text that must exceed `most` tokens is refused unencoded."""
     prompts = []
     for param, item in given:
         if isinstance(item, str):
@@ -61,14 +60,13 @@ async def completion_prompts(
 async def chat_prompt(
     model: ServedModel,
     chat: ChatInput,
-    extra: dict[str, Any],
     tools: Sequence[Tool],
     add_special: bool = False,
     most: int | None = None,
 ) -> Prompt:
-    """The prompt of a conversation with `tools`, whose special tokens the template writes.
+    """Render the prompt of a conversation with `tools`; the template writes the special tokens.
 
-    One that must have more than `most` tokens is not encoded, and raises InvalidRequest.
+    Raises InvalidRequest. A prompt that must have more than `most` tokens is refused unencoded.
     """
     if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
         raise InvalidRequest(
@@ -77,17 +75,12 @@ async def chat_prompt(
             "unsupported_parameter",
         )
     render = _renderer(model, chat)
-    text = await model.threads.run(lambda: render(_conversation(chat, extra, tools)))
+    text = await model.threads.run(lambda: render(_conversation(chat, tools)))
     return Prompt(await encode(model, text, add_special, "messages", most), text, "messages")
 
 
-def most_tokens(model: ServedModel, body: GenerationRequest) -> int | None:
-    """The most tokens that a prompt may have; None where a longer one is truncated."""
-    return model.info.max_model_len if body.truncate_prompt_tokens is None else None
-
-
 def template_source(model: ServedModel, chat: ChatInput) -> str | None:
-    """The template that the conversation is rendered by: the request's own, else the model's, if it has one."""
+    """Return the template that renders the conversation: the request's own, else the model's, if it has one."""
     return chat.chat_template or (model.template.source if model.template else None)
 
 
@@ -111,9 +104,9 @@ def _renderer(model: ServedModel, chat: ChatInput) -> Callable[[TemplateInput], 
 async def encode(
     model: ServedModel, text: str, add_special_tokens: bool, param: str, most: int | None = None
 ) -> tuple[int, ...]:
-    """Token ids of a prompt, at least one. A long text is encoded in a thread, so that others do not wait.
+    """Return the token ids of a prompt, at least one. A long text is encoded in a thread, so that other tasks run.
 
-    Raises InvalidRequest, before it encodes, for a text that must have more than `most` tokens.
+    Raises InvalidRequest. A text that must have more than `most` tokens is refused unencoded.
     """
     if len(text) > model.info.max_model_len * MAX_CHARS_PER_TOKEN:
         raise _too_long(model, text, param)
@@ -140,37 +133,15 @@ def _too_long(model: ServedModel, text: str, param: str) -> InvalidRequest:
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...]:
-    """`ids` as a tuple. Raises InvalidRequest when one is not below `vocab_size`."""
+    """Return `ids` as a tuple. Raises InvalidRequest when one is not below `vocab_size`."""
     largest = max(ids, default=0)
     if largest >= vocab_size:
         raise InvalidRequest(f"{param}: token id {largest} is out of vocabulary: it is not below {vocab_size}.", param)
     return tuple(ids)
 
 
-def truncated(prompt: Prompt, body: GenerationRequest, max_model_len: int, num_new: int) -> Prompt:
-    """Return what `truncate_prompt_tokens` leaves of a prompt; -1 keeps what leaves room for `num_new` tokens.
-
-    The end is kept, or the beginning where `truncation_side` is right.
-
-    Raises InvalidRequest when nothing would be left, or `most` is beyond the context.
-    """
-    most = body.truncate_prompt_tokens
-    if most is None:
-        return prompt
-    if most == 0 or most > max_model_len:
-        raise InvalidRequest(
-            f"truncate_prompt_tokens is {most}; it must be -1, or from 1 to the context of {max_model_len}.",
-            "truncate_prompt_tokens",
-        )
-    kept = max(1, max_model_len - num_new) if most == -1 else most
-    if len(prompt.token_ids) <= kept:
-        return prompt
-    ids = prompt.token_ids[:kept] if body.truncation_side == "right" else prompt.token_ids[-kept:]
-    return replace(prompt, token_ids=ids, text=None)
-
-
-def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool]) -> TemplateInput:
-    kwargs = {**extra, **(chat.chat_template_kwargs or {})}
+def _conversation(chat: ChatInput, tools: Sequence[Tool]) -> TemplateInput:
+    kwargs = {**chat.template_fields, **(chat.chat_template_kwargs or {})}
     for name in RESERVED & set(kwargs):
         raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
     messages = [_message(message, f"messages[{i}]") for i, message in enumerate(chat.messages)]
@@ -185,7 +156,7 @@ def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool])
 
 
 def _message(message: Message, param: str) -> dict[str, Any]:
-    """The message as chat templates expect it: content as text, unknown fields kept."""
+    """Return the message as chat templates expect it: content as text, unknown fields kept."""
     if message.role not in ROLES:
         known = ", ".join(ROLES)
         raise InvalidRequest(f"{param}.role is {message.role[:40]!r}; supported are {known}.", f"{param}.role")
@@ -196,7 +167,7 @@ def _message(message: Message, param: str) -> dict[str, Any]:
             raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
     content = content_text(message, param)
     rendered = {**extra, "role": message.role, "content": content}
-    if extra.get("reasoning"):  # as vLLM calls it now; templates know the other name
+    if extra.get("reasoning"):  # vLLM's present name; templates know the other
         rendered.setdefault("reasoning_content", extra["reasoning"])
     if message.tool_calls:
         rendered["tool_calls"] = [
@@ -206,7 +177,7 @@ def _message(message: Message, param: str) -> dict[str, Any]:
 
 
 def _tool_call(call: ToolCall | CustomToolCall, param: str) -> dict[str, Any]:
-    """The call as chat templates expect it: arguments as an object, or as text where they are not a JSON object."""
+    """Return the call as chat templates expect it: arguments as an object, or as text if they are not a JSON object."""
     if isinstance(call, CustomToolCall):
         known = {} if call.id is None else {"id": call.id}
         return {
@@ -226,7 +197,7 @@ def _tool_call(call: ToolCall | CustomToolCall, param: str) -> dict[str, Any]:
 
 
 def content_text(message: Message, param: str) -> str:
-    """The text of a message whose place in the request is `param`. Raises InvalidRequest for parts of other types."""
+    """Return the text of the message at `param` in the request. Raises InvalidRequest for parts of other types."""
     field = f"{param}.content"
     if message.content is None:
         if message.role == "assistant":
@@ -238,8 +209,8 @@ def content_text(message: Message, param: str) -> str:
     for index, part in enumerate(message.content):
         if part.type != "text":
             where = f"{field}[{index}].type"
-            message_text = f"{where} is {part.type[:40]!r}; this server takes only text parts."
-            raise InvalidRequest(message_text, where, "unsupported_parameter")
+            what = f"{where} is {part.type[:40]!r}; this server takes only text parts."
+            raise InvalidRequest(what, where, "unsupported_parameter")
         if part.text is None:
             raise InvalidRequest(f"{field}[{index}].text is required.", f"{field}[{index}].text")
         texts.append(part.text)

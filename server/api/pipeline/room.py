@@ -1,4 +1,4 @@
-"""Whether there is room for more sequences, and the count of those that were refused for want of it."""
+"""Room in the queue for more sequences, and the count of requests that were refused for lack of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from neuronserve.server.scheduler.admission import check_queue
 
 
 def require_room(service: Service, count: int) -> None:
-    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them.
-
-    Raises Overloaded, which is one, while the host's memory is short.
-    """
+    """Raise QueueFull unless `count` more sequences may be opened, and Overloaded while the host's memory is short."""
     model = service.model
     with counted_refusals(service):
         check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
@@ -24,11 +21,11 @@ def require_room(service: Service, count: int) -> None:
 
 @contextlib.contextmanager
 def counted_refusals(service: Service) -> Iterator[None]:
-    """Count a request that meets a limit here."""
+    """Count a request that is refused by a limit of the server."""
     try:
         yield
     except RateLimited:
-        raise  # is counted with its key
+        raise  # it is counted with its key
     except QueueFull as error:
         service.served.requests.rejected(error.limit)
         raise

@@ -1,4 +1,4 @@
-"""Rows of float32 in the forms that answers have. Views of memory, not numpy's arrays: no other request needs numpy."""
+"""Rows of float32 in the forms that answers have. They are views of memory: the API needs numpy for nothing else."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from neuronserve.server.link.messages import PoolingFacts
 Float32: TypeAlias = "memoryview[float]"  # one row, or one for each token of a text
 NOTICE_HEADER = "X-Neuronserve-Notice"
 FLOAT32_BYTES = 4
-MANY = 1 << 15  # values whose writing others should not wait for
+MANY = 1 << 15  # values; longer answers are written in a thread
 
 
 def row_of(content: bytes) -> Float32:
-    """The row of these float32, which are little-endian as every host is."""
+    """Return the row that these little-endian float32 are."""
     return memoryview(content).cast("f")
 
 
 def rows_of(row: Float32, count: int) -> Float32:
-    """As `count` rows of equal length."""
+    """Split a row into `count` rows of equal length."""
     return row.cast("B").cast("f", (count, len(row) // count))
 
 
 def shown(row: Float32, encoding: EncodingFormat | None) -> list[Any] | str:
-    """Values as JSON has them, or the bytes of float32, little-endian, in base64."""
+    """Return the values as JSON has them, or the bytes of float32, little-endian, in base64."""
     if encoding == "base64":
         return base64.b64encode(row).decode("ascii")
     values: list[Any] = row.tolist()
@@ -41,7 +41,7 @@ def shown(row: Float32, encoding: EncodingFormat | None) -> list[Any] | str:
 
 
 def cosine(a: Float32, b: Float32) -> float:
-    """Of two embeddings; 0 where one has no length."""
+    """Cosine of the angle of two embeddings; 0 if one has no length."""
     x, y = a.tolist(), b.tolist()
     length = hypot(*x) * hypot(*y)
     return sum(map(mul, x, y)) / length if length else 0.0
@@ -52,7 +52,7 @@ def new_id(prefix: str) -> str:
 
 
 async def answered(make: Callable[[], BaseModel], rows: Sequence[Float32], facts: PoolingFacts) -> Response:
-    """The response of the answer that `make` makes of `rows`, with what a user should know of them in a header."""
+    """Return the response with the answer that `make` makes of `rows`, and the model's notice in a header."""
 
     def write() -> str:
         return make().model_dump_json()

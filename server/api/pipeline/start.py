@@ -1,72 +1,47 @@
-"""The generation of a request that has been checked: sampled, the best of several, or by beam search."""
+"""Stages 2 to 4 of a generation request: its prompts, its sequences, and the generation of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.beam_generation import BeamGeneration
-from neuronserve.server.api.pipeline.best_of import BestOf
-from neuronserve.server.api.pipeline.checked import Checked, OutputCheck, ParserOf, no_parser
-from neuronserve.server.api.pipeline.generation import AnyGeneration, Generation
-from neuronserve.server.api.pipeline.output_format import Constraint
+from neuronserve.server.api.pipeline.checked import CheckedGeneration
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.prompts import Prompt
-from neuronserve.server.api.pipeline.sampling import SamplingBuilder
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.wire.generation import GenerationRequest
+from neuronserve.server.api.pipeline.sampling import sampled
+from neuronserve.server.api.pipeline.stages import Rendered, Validated
+from neuronserve.server.api.tools.reasoning import compile_output
 from neuronserve.server.errors import InvalidRequest
 
 
-def num_choices(body: GenerationRequest) -> int:
-    """Choices that are generated of each prompt. Raises InvalidRequest where fewer are generated than given."""
-    n, best_of = body.n or 1, body.best_of or 0
-    if 0 < best_of < n:
-        raise InvalidRequest(f"best_of is {best_of}; it must be at least n, which is {n}.", "best_of")
-    if best_of > n and body.stream:
-        raise InvalidRequest("best_of cannot be streamed: which is the best is known at the end.", "best_of")
-    return max(n, best_of)
+async def start(request: Validated, prompts: Sequence[Prompt], max_tokens: int | None) -> Generation:
+    """Return the generation of at most `max_tokens` for each prompt. Raises RequestError; nothing runs yet."""
+    planned = sampled(await rendered(request, prompts, max_tokens))
+    return CheckedGeneration(planned) if planned.constraint.is_checked else Generation(planned)
 
 
-def generation_of(
-    service: Service,
-    origin: Origin,
-    body: GenerationRequest,
-    sampling: SamplingBuilder,
-    planned: tuple[Sequence[Prompt], int | None, Constraint],
-    parser_of: ParserOf = no_parser,
-) -> AnyGeneration:
-    """`planned` are the prompts, the most tokens for each, and what holds them. Raises InvalidRequest."""
-    prompts, most, held = planned
-    generation = _unchecked(service, origin, body, sampling, (prompts, most, held.grammar))
-    if not held.is_checked:
-        return generation
-    single = body.model_copy(update={"n": 1})
-    is_final = bool(body.stream) or not isinstance(generation, Generation)
-    again = None if is_final else partial(Generation, service, origin, single)
-    return Checked(generation, OutputCheck(service.model.checks, held, parser_of), again)
+async def rendered(request: Validated, prompts: Sequence[Prompt], max_tokens: int | None) -> Rendered:
+    """Compile the constraint of the output, and truncate the prompts where the request says so."""
+    constraint = await compile_output(request.service.model, request.plan, prompts[0].text or "")
+    return Rendered(request, [_truncated(request, each, max_tokens or 1) for each in prompts], max_tokens, constraint)
 
 
-def _unchecked(
-    service: Service,
-    origin: Origin,
-    body: GenerationRequest,
-    sampling: SamplingBuilder,
-    planned: tuple[Sequence[Prompt], int | None, str],
-) -> AnyGeneration:
-    """The generation under a grammar, without any check."""
-    count = num_choices(body)
-    if body.use_beam_search:
-        return BeamGeneration(service, origin, body, sampling.sequences(*planned, num_choices=1))
-    _require_beams(body)
-    wide = body if count == (body.n or 1) else body.model_copy(update={"n": count})
-    generation = Generation(service, origin, wide, sampling.sequences(*planned, num_choices=count))
-    return generation if wide is body else BestOf(generation, body.n or 1, count)
+def _truncated(request: Validated, prompt: Prompt, num_new: int) -> Prompt:
+    """Return what `truncate_prompt_tokens` leaves of a prompt; -1 leaves room for `num_new` tokens.
 
-
-def _require_beams(body: GenerationRequest) -> None:
-    """Raise InvalidRequest for parameters that only beams have."""
-    if body.length_penalty not in (None, 1.0):
-        raise InvalidRequest("length_penalty needs use_beam_search.", "length_penalty")
-    if body.early_stopping:
-        raise InvalidRequest("early_stopping needs use_beam_search.", "early_stopping")
+    The end is kept, or the beginning when `truncation_side` is right.
+    """
+    body, max_model_len = request.body, request.service.model.info.max_model_len
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return prompt
+    if most == 0 or most > max_model_len:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {most}; it must be -1, or from 1 to the context of {max_model_len}.",
+            "truncate_prompt_tokens",
+        )
+    kept = max(1, max_model_len - num_new) if most == -1 else most
+    if len(prompt.token_ids) <= kept:
+        return prompt
+    ids = prompt.token_ids[:kept] if body.truncation_side == "right" else prompt.token_ids[-kept:]
+    return replace(prompt, token_ids=ids, text=None)

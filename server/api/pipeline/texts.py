@@ -1,4 +1,4 @@
-"""Texts of a body as the tokens that an encoder reads. Whatever is wrong with one is refused with its field."""
+"""Texts of a body as the tokens that an encoder reads. A refusal names the field of the text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOO_LONG = "context_length_exceeded"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One text, or a pair of them, with the name of its field; or token ids, which are taken as they are."""
+    """One text, a pair of texts, or token ids, which are taken as they are, with the name of the field."""
 
     param: str
     text: TextOrPair | None = None
@@ -35,7 +35,7 @@ class Given:
 
 
 def given_texts(inputs: Inputs, prefix: str = "") -> list[Given]:
-    """Each text of `input`, after `prefix`, a prompt of the model's."""
+    """Return each text of `input` behind `prefix`, a prompt of the model's."""
     items = cast(Sequence[Any], inputs)
     if isinstance(inputs, str) or isinstance(items[0], int):
         return [_given("input", inputs, prefix)]
@@ -49,10 +49,10 @@ def _given(param: str, item: Any, prefix: str) -> Given:
 async def tokenized(
     model: ServedModel, given: Sequence[Given], truncate: int | None, side: Side | None = None
 ) -> list[TokenizedText]:
-    """Return the tokens of each; `truncate` holds them to so many, -1 to what the model takes.
+    """Return the tokens of each text, at most `truncate` of them; -1 is the model's own limit.
 
-    Texts lose their end, or their beginning where `side` is left. Raises InvalidRequest for one that is too long, or
-    has no token.
+    A text loses its end, or its beginning when `side` is left. Raises InvalidRequest for a text that is too long or has
+    no token.
     """
     facts = model.info.pooling
     assert facts is not None
@@ -65,7 +65,7 @@ async def tokenized(
 
 
 def _encode(model: ServedModel, given: Sequence[Given], truncate: int | None, side: Side) -> list[TokenizedText]:
-    """Encode in a thread: a tokenizer is made when it is asked for first, and a long text takes its time."""
+    """Encode in a thread: the first use of a tokenizer builds it, and a long text takes long."""
     tokenizer = model.sentences.tokenizer
     if truncate is None:
         _require_short(model, given)
@@ -77,7 +77,7 @@ def _encode(model: ServedModel, given: Sequence[Given], truncate: int | None, si
 
 
 def _require_short(model: ServedModel, given: Sequence[Given]) -> None:
-    """Raise InvalidRequest for a text that has too many tokens, whatever they are."""
+    """Raise InvalidRequest for a text that has too many tokens however it is split."""
     facts = model.info.pooling
     assert facts is not None
     for each in given:

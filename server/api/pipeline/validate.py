@@ -1,20 +1,23 @@
-"""First stage of the pipeline: the checks of a generation request that hold for every dialect.
+"""Stage 1: the checks of a generation request that hold for every dialect.
 
-A parameter that changes what an answer means and that this server does not have is refused by name, never ignored. Any
-other unknown field is harmless here (user, metadata, store and what clients will think of next).
+A parameter that changes the meaning of an answer and is not implemented is refused by name, never ignored. Any other
+unknown field is harmless here (user, metadata, store, and fields that clients will add).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.api.pipeline.stream_options import stream_usage
+from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.room import require_room
+from neuronserve.server.api.pipeline.stages import Validated
 from neuronserve.server.api.service import Service
+from neuronserve.server.api.tools.reasoning import keep_tags, output_plan
 from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.link.messages import EngineInfo
 
-# Field -> values, besides null, false and what is empty, that request nothing beyond what this server does anyway.
+# Field -> values, besides null, false and empty ones, that ask for nothing beyond the default.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "tools": (),
     "tool_choice": ("none",),
@@ -37,33 +40,44 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": (),
     "typical_p": (1, 1.0),
     "mirostat": (0,),
+    "best_of": (1,),
+    "use_beam_search": (),
+    "length_penalty": (1, 1.0),
+    "early_stopping": (),
     "lora": (),
     "lora_path": (),
     "adapter_id": (),
 }
 
 
-def validate(service: Service, body: GenerationRequest) -> str:
-    """The model name for the answer. Raises RequestError when the request cannot be served, whatever its prompt."""
-    require_generator(service.model.info)
-    name = service.require_name(body.model)
-    refuse_unsupported(body.model_extra)
-    stream_usage(body)
-    return name
+def validated(
+    origin: Origin, body: GenerationRequest, service: Service, num_prompts: int = 1, clips: bool = False
+) -> Validated:
+    """Check everything but the prompts and their sampling. Raises RequestError."""
+    name = check_fields(service, body)
+    require_room(service, num_prompts * (body.n or 1))
+    plan = output_plan(service.model, service.config, body)
+    return Validated(service, origin, keep_tags(service.model, plan, body), name, plan, clips)
 
 
-def require_generator(info: EngineInfo) -> None:
-    """Raise InvalidRequest where the model only encodes."""
+def check_fields(service: Service, body: GenerationRequest) -> str:
+    """Check the fields that no prompt changes; return the model name for the answer. Raises RequestError."""
+    info = service.model.info
     if not info.generates:
         raise InvalidRequest(
             f"{info.facts.architecture} encodes texts here and generates none: ask {paths_of(info)}.",
             "model",
             "unsupported_endpoint",
         )
+    name = service.require_name(body.model)
+    _refuse_unsupported(body.model_extra or {})
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options is allowed only with stream.", "stream_options")
+    return name
 
 
 def paths_of(info: EngineInfo) -> str:
-    """The endpoints that the model of this server answers."""
+    """Return the endpoints that the model of this server answers."""
     paths = ["/v1/chat/completions", "/v1/completions"] if info.generates else []
     if info.pooling is not None:
         labels = len(info.pooling.labels)
@@ -72,9 +86,9 @@ def paths_of(info: EngineInfo) -> str:
     return ", ".join(paths)
 
 
-def refuse_unsupported(extra: dict[str, Any] | None) -> None:
-    """Raise InvalidRequest naming the first unsupported field of a request's unknown fields."""
-    for name, value in (extra or {}).items():
+def _refuse_unsupported(extra: dict[str, Any]) -> None:
+    """Raise InvalidRequest that names the first unsupported field among a request's unknown fields."""
+    for name, value in extra.items():
         if name in _REFUSED and not _is_empty(value) and value not in _REFUSED[name]:
             raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
 

@@ -1,4 +1,4 @@
-"""Messages of the assistant: content, reasoning and tool calls of a choice's text, whole or in parts."""
+"""Messages of the assistant: content, reasoning and tool calls, read from a choice's text whole or in parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neuronserve.server.text.parsers.output import CallPart, OutputParser, Parse
 
 @dataclass(frozen=True, slots=True)
 class MessagePart:
-    """Content, reasoning and tool calls of a message, or of a part of one."""
+    """Content, reasoning and tool calls of a message or of a part of one."""
 
     content: str
     reasoning: str
@@ -31,15 +31,12 @@ class MessagePart:
 
 
 class MessageReader:
-    """Reads the text of one choice as a message. Without a parser all of it is content.
-
-    `has_reasoning` False: reasoning is left out. `custom` are the names of tools that take one text: their calls are
-    held back until they are whole.
-    """
+    """Reads the text of one choice as a message; without a parser all of it is content."""
 
     def __init__(
         self, parser: OutputParser | None, has_reasoning: bool = True, custom: frozenset[str] = frozenset()
     ) -> None:
+        """`has_reasoning` False leaves reasoning out. Calls of `custom` tools are held back until they are whole."""
         self._parser = parser
         self._has_reasoning = has_reasoning
         self._custom = custom
@@ -50,7 +47,7 @@ class MessageReader:
         return 0 if self._parser is None else self._parser.num_calls
 
     def read(self, text: str, is_last: bool) -> MessagePart:
-        """Read the next part of the text; one delta for each call, because clients add them up by index."""
+        """Read the next part of the text. Each call has one delta, because clients add deltas up by index."""
         if self._parser is None:
             return MessagePart(text, "", [])
         parsed = self._parser.feed(text)
@@ -69,7 +66,7 @@ class MessageReader:
         )
 
     def _custom_calls(self, calls: dict[int, ToolCallDelta], is_last: bool) -> list[CustomCallDelta]:
-        """Take the pieces of custom calls out of `calls`. Returns those that are whole: no more of them can come."""
+        """Take the pieces of custom calls out of `calls`, and return the calls that are whole."""
         whole: list[CustomCallDelta] = []
         for index, call in list(calls.items()):
             if self._held is not None and index == self._held.index:
@@ -89,7 +86,7 @@ class MessageReader:
 
 
 def whole_calls(part: MessagePart) -> list[ToolCall | CustomToolCall] | None:
-    """The calls of a text that was read in one part, in their order."""
+    """Return the calls of a text that was read in one part, in their order."""
     found: dict[int, ToolCall | CustomToolCall] = {
         call.index: ToolCall(
             id=call.id, function=CalledFunction(name=call.function.name or "", arguments=call.function.arguments)
@@ -101,7 +98,7 @@ def whole_calls(part: MessagePart) -> list[ToolCall | CustomToolCall] | None:
 
 
 def _text_of(arguments: str) -> str:
-    """The one argument of a custom tool; all that was written, where that is something else."""
+    """Return the one argument of a custom tool, or the text as it is if it has no such argument."""
     try:
         value = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:

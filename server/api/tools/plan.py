@@ -17,7 +17,6 @@ from neuronserve.server.api.pipeline.output_format import (
 )
 from neuronserve.server.api.pipeline.prompts import template_source
 from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.tools.chosen import chosen_parsers
 from neuronserve.server.api.wire.chat import ChatRequest, Message
 from neuronserve.server.api.wire.tools import (
     AllowedToolChoice,
@@ -31,7 +30,7 @@ from neuronserve.server.api.wire.tools import (
 )
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.text.grammar import GrammarError, json_schema
-from neuronserve.server.text.parsers.formats import CALLS, ToolParserName
+from neuronserve.server.text.parsers.formats import CALLS, ReasoningParserName, ToolParserName, parsers_for
 from neuronserve.server.text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
 from neuronserve.server.text.parsers.property_rules import is_held
 
@@ -43,14 +42,14 @@ _TOOLS = re.compile(r"\btools\b")
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """Use of the tools of one request. With mode "none" there might as well be no tools."""
+    """Use of the tools of one request. Mode "none": the tools are ignored."""
 
     mode: Mode = "none"
-    tools: tuple[Tool, ...] = ()  # those that may be called
-    offered: tuple[Tool, ...] = ()  # those that are in the prompt
+    tools: tuple[Tool, ...] = ()  # tools that may be called
+    offered: tuple[Tool, ...] = ()  # tools in the prompt
     is_parallel: bool = True
-    parser: ToolParserName = "none"  # of the calls
-    custom: frozenset[str] = frozenset()  # names of those that take one text, and are functions to the model alone
+    parser: ToolParserName = "none"  # parser of the calls
+    custom: frozenset[str] = frozenset()  # names of custom tools, which take one text; the model sees functions
 
     @property
     def max_calls(self) -> int | None:
@@ -61,8 +60,17 @@ class ToolPlan:
         return self.mode in {"required", "named"}
 
     def finish_reason(self, reason: str, num_calls: int) -> str:
-        """OpenAI's finish_reason, which is "stop" after a call of the function that the client itself named."""
+        """Return OpenAI's finish_reason; it stays "stop" after a call of the function that the client has named."""
         return "tool_calls" if reason == "stop" and num_calls and self.mode != "named" else reason
+
+
+def chosen_parsers(config: ApiConfig, template: str | None) -> tuple[ToolParserName, ReasoningParserName]:
+    """Return the parsers of calls and reasoning that the settings name, else those of the chat template."""
+    tools, reasoning = parsers_for(template)
+    return (
+        tools if config.tool_call_parser == "auto" else config.tool_call_parser,
+        reasoning if config.reasoning_parser == "auto" else config.reasoning_parser,
+    )
 
 
 def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolPlan:
@@ -94,7 +102,7 @@ def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolP
 
 
 def _chosen(choice: ToolChoice | None, tools: tuple[Tool, ...]) -> tuple[Mode, tuple[Tool, ...]]:
-    """Whether there must be calls, and of which tools. Raises InvalidRequest for a name that `tools` does not have."""
+    """Return the mode and the tools that may be called. Raises InvalidRequest for a name that `tools` does not have."""
     if isinstance(choice, NamedToolChoice | NamedCustomChoice):
         return "named", (_named(tools, *_name_in(choice, "tool_choice")),)
     if isinstance(choice, AllowedToolChoice):
@@ -108,14 +116,14 @@ def _chosen(choice: ToolChoice | None, tools: tuple[Tool, ...]) -> tuple[Mode, t
 
 
 def _name_in(choice: NamedToolChoice | NamedCustomChoice, param: str) -> tuple[str, str]:
-    """The name of a tool, and its field."""
+    """Return the name of a tool, and its field."""
     if isinstance(choice, NamedToolChoice):
         return choice.function.name, f"{param}.function.name"
     return choice.custom.name, f"{param}.custom.name"
 
 
 def _custom(body: ChatRequest) -> frozenset[str]:
-    """Names of the custom tools. Raises InvalidRequest for a format that the text of an argument cannot be held to."""
+    """Return the names of custom tools. Raises InvalidRequest for a format that no grammar of calls can force."""
     for index, tool in enumerate(body.tools or ()):
         given = tool.custom.format if isinstance(tool, CustomTool) else None
         if isinstance(given, GrammarFormat) and given.grammar.syntax == "lark":
@@ -129,17 +137,14 @@ def _custom(body: ChatRequest) -> frozenset[str]:
 
 
 def _kind(custom: frozenset[str], name: str) -> str:
-    """The field in which a tool of this name is described."""
+    """Return the field that describes a tool of this name."""
     return "custom" if name in custom else "function"
 
 
 async def compile_plan(
     model: ServedModel, plan: ToolPlan, output_format: OutputFormat | None, lead: Lead = NO_LEAD
 ) -> Constraint:
-    """What holds an answer that may be, or must be, calls, behind its `lead`.
-
-    Raises InvalidRequest.
-    """
+    """Compile the constraint of an answer that may be, or must be, calls; `lead` precedes it. Raises InvalidRequest."""
     if not plan.is_forced and not (plan.mode == "auto" and (output_format or _is_bound(plan))):
         return (
             Constraint() if output_format is None else await compile_format(model, output_format, lead.before_answer())
@@ -153,7 +158,7 @@ async def compile_plan(
             f"{output_format.param} and tools exclude each other unless the format is JSON.", output_format.param
         )
     has_grammar = bool(_grammar(model, plan, (), "" if output_format else None))
-    # Without a mark a call may be read inside text too, which no grammar holds.
+    # Without a mark, text that no grammar constrains may also be read as a call.
     is_forced = has_grammar and (plan.is_forced or not CALLS[plan.parser].shape.lead)
     functions, checks = await _functions(model, plan, is_forced)
     if not has_grammar:
@@ -166,9 +171,9 @@ async def compile_plan(
 
 
 async def _functions(model: ServedModel, plan: ToolPlan, is_forced: bool) -> tuple[list[Function], dict[str, str]]:
-    """The functions with schemas that a grammar can force, and the schemas that their arguments are checked by.
+    """Return the functions with schemas that a grammar can force, and the schemas to check their arguments by.
 
-    All of them have one where the grammar does not hold every call (`is_forced` False).
+    If the grammar does not force every call (`is_forced` False), the arguments of all functions are checked.
     """
     shape, functions, checks = CALLS[plan.parser].shape, [], {}
     for tool in plan.tools:
@@ -190,7 +195,7 @@ async def _functions(model: ServedModel, plan: ToolPlan, is_forced: bool) -> tup
 
 
 async def _require_form(model: ServedModel, plan: ToolPlan, function: Function, param: str) -> None:
-    """Raise InvalidRequest that names `param` where this model's form of calls cannot have such arguments."""
+    """Raise InvalidRequest for `param` if this model's form of calls cannot have such arguments."""
     try:
         _grammar(model, ToolPlan("named", parser=plan.parser), [function], None)
     except GrammarError as error:
@@ -198,7 +203,7 @@ async def _require_form(model: ServedModel, plan: ToolPlan, function: Function, 
 
 
 def require_template(template: str | None, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-    """Raise InvalidRequest where the chat template would leave out tools, their calls or their results."""
+    """Raise InvalidRequest if the chat template would leave out tools, their calls or their results."""
     if template is None or _TOOLS.search(template):
         return
     fields = ["tools"] if tools else []
@@ -215,7 +220,7 @@ def require_template(template: str | None, messages: Sequence[Message], tools: S
 
 
 def _parser(template: str | None, config: ApiConfig) -> ToolParserName:
-    """The parser of calls for this template. Raises InvalidRequest where there is none."""
+    """Return the parser of calls for this template. Raises InvalidRequest if there is none."""
     parser, _ = chosen_parsers(config, template)
     if parser == "none":
         why = (
@@ -224,7 +229,7 @@ def _parser(template: str | None, config: ApiConfig) -> ToolParserName:
             else "the chat template of this model writes calls in no form that this server knows"
         )
         raise InvalidRequest(
-            f"tools: {why}; --tool-call-parser takes them for one of {', '.join(CALLS)} all the same.",
+            f"tools: {why}; --tool-call-parser sets one of {', '.join(CALLS)}.",
             "tools",
             "unsupported_parameter",
         )
@@ -240,7 +245,7 @@ def _named(tools: Sequence[Tool], name: str, param: str) -> Tool:
 
 
 def _is_bound(plan: ToolPlan) -> bool:
-    """Whether a call that the model decides on may not be any."""
+    """Whether calls that the model decides on are restricted."""
     return plan.tools != plan.offered or any(tool.function.strict for tool in plan.tools)
 
 
@@ -250,9 +255,9 @@ def _parameters(tool: Tool) -> dict[str, Any]:
 
 
 def _grammar(model: ServedModel, plan: ToolPlan, functions: Sequence[Function], answer: str | None) -> str:
-    """A grammar in llguidance's Lark; "" where none can tell the beginning of a call from text.
+    """Return a grammar in llguidance's Lark; "" if no grammar can tell the beginning of a call from text.
 
-    `answer` is the rule of an answer that is no call, None = text.
+    `answer` is the rule of an answer that is no call; None = text.
     """
     row = CALLS[plan.parser]
     marks = Marks(row.tags, model.tokenizer.token_id)
@@ -271,5 +276,5 @@ def _grammar(model: ServedModel, plan: ToolPlan, functions: Sequence[Function], 
 
 
 def _is_free(plan: ToolPlan, tool: Tool) -> bool:
-    """Whether the arguments may be anything."""
+    """Whether the tool may have any arguments."""
     return plan.mode == "auto" and not tool.function.strict

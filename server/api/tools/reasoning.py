@@ -1,16 +1,17 @@
-"""The reasoning of a chat request: how the model writes it, how much it may be, and what follows it."""
+"""The output of a request: its format, its tool calls, and the reasoning before them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.pipeline.output_format import Constraint, OutputFormat, compile_format
-from neuronserve.server.api.pipeline.prompts import content_text
+from neuronserve.server.api.pipeline.output_format import Constraint, OutputFormat, compile_format, requested_format
+from neuronserve.server.api.pipeline.prompts import content_text, template_source
 from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.tools.chosen import chosen_parsers
-from neuronserve.server.api.tools.plan import ToolPlan, compile_plan
+from neuronserve.server.api.tools.message import MessageReader
+from neuronserve.server.api.tools.plan import ToolPlan, chosen_parsers, compile_plan, tool_plan
 from neuronserve.server.api.wire.chat import ChatRequest
+from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.text.grammar import GrammarError
 from neuronserve.server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, output_reader
@@ -19,17 +20,19 @@ from neuronserve.server.text.parsers.output import OutputParser
 from neuronserve.server.text.parsers.shapes import Thinking
 
 BUDGET = "thinking_token_budget"
+NO_TOOLS = ToolPlan()
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPlan:
-    """How the output of one request is read: calls, and reasoning of at most `budget` tokens (None: of any number)."""
+    """Format of one request's output, and how it is read: as calls, and as reasoning of at most `budget` tokens."""
 
-    tools: ToolPlan
+    format: OutputFormat | None = None
+    tools: ToolPlan = NO_TOOLS
     reasoning: ReasoningParserName = "none"
     budget: int | None = None
-    continued: str = ""  # the message that the output goes on with
-    ignores_ends: bool = False  # the model's end tokens do not end it
+    continued: str = ""  # the message that the output continues
+    ignores_ends: bool = False  # the model's end tokens do not end the output
 
     @property
     def thinking(self) -> Thinking | None:
@@ -37,16 +40,16 @@ class OutputPlan:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Marks that the output may have."""
+        """Marks that the output may contain."""
         reasoning = () if self.reasoning == "none" else REASONING[self.reasoning].tags
         return (*(CALLS[self.tools.parser].tags if self.tools.parser != "none" else ()), *reasoning)
 
     def is_open(self, prompt: str) -> bool | None:
-        """Whether the output that follows `prompt` begins within reasoning; None: the model decides."""
+        """Whether the output behind `prompt` begins within reasoning; None = the model decides."""
         return self.thinking.is_open(prompt, self.continued) if self.thinking else False
 
     def parser(self, prompt: str) -> OutputParser | None:
-        """Parser of the text of one choice that follows `prompt`; None where all of it is content."""
+        """Return a parser for one choice behind `prompt`; None if all of it is content."""
         if self.tools.mode == "none" and self.reasoning == "none":
             return None
         functions = {tool.function.name: tool.function.parameters or {} for tool in self.tools.tools}
@@ -54,10 +57,17 @@ class OutputPlan:
         read = output_reader(self.tools.parser, self.reasoning, functions if has_calls else None, self.is_open(prompt))
         return OutputParser(read, self.tools.max_calls)
 
+    def reader(self, prompt: str | None, has_reasoning: bool = True) -> MessageReader:
+        """Return a reader of one choice behind `prompt` as a message."""
+        return MessageReader(self.parser(prompt or ""), has_reasoning, self.tools.custom)
 
-def output_plan(config: ApiConfig, template: str | None, body: ChatRequest, tools: ToolPlan) -> OutputPlan:
-    """Check the fields of a request that are about reasoning. Raises InvalidRequest."""
-    _, name = chosen_parsers(config, template)
+
+def output_plan(model: ServedModel, config: ApiConfig, body: GenerationRequest) -> OutputPlan:
+    """Check the fields of a request that are about tools, formats and reasoning. Raises InvalidRequest."""
+    if not isinstance(body, ChatRequest):
+        return OutputPlan(requested_format(model, body))
+    tools, output_format = tool_plan(model, config, body), requested_format(model, body)
+    _, name = chosen_parsers(config, template_source(model, body))
     budget = body.thinking_token_budget
     if budget is not None and name == "none":
         raise InvalidRequest(
@@ -65,7 +75,8 @@ def output_plan(config: ApiConfig, template: str | None, body: ChatRequest, tool
             BUDGET,
             "unsupported_parameter",
         )
-    return OutputPlan(tools, name, budget if budget != -1 else None, _continued(body), bool(body.ignore_eos))
+    limit = None if budget == -1 else budget
+    return OutputPlan(output_format, tools, name, limit, _continued(body), bool(body.ignore_eos))
 
 
 def _continued(body: ChatRequest) -> str:
@@ -73,14 +84,12 @@ def _continued(body: ChatRequest) -> str:
     return content_text(last, f"messages[{len(body.messages) - 1}]") if body.continue_final_message else ""
 
 
-async def compile_output(
-    model: ServedModel, plan: OutputPlan, output_format: OutputFormat | None, prompt: str
-) -> Constraint:
-    """What holds the output that follows `prompt`. Raises InvalidRequest.
+async def compile_output(model: ServedModel, plan: OutputPlan, prompt: str) -> Constraint:
+    """Compile the constraint of the output behind `prompt`. Raises InvalidRequest.
 
-    What the answer must be begins behind the reasoning.
+    The format of the answer holds from the end of the reasoning on.
     """
-    thinking, is_open = plan.thinking, plan.is_open(prompt)
+    thinking, is_open, output_format = plan.thinking, plan.is_open(prompt), plan.format
     if output_format is not None and output_format.is_whole and plan.budget is not None:
         raise InvalidRequest(f"{output_format.param} and {BUDGET} exclude each other.", output_format.param)
     if thinking is None or is_open is False or (output_format is not None and output_format.is_whole):
@@ -99,8 +108,8 @@ async def compile_output(
         raise InvalidRequest(f"{BUDGET} cannot be used: {error}.", BUDGET, "invalid_grammar") from error
 
 
-def keep_tags(model: ServedModel, plan: OutputPlan, body: ChatRequest) -> ChatRequest:
-    """The request with special tokens left in its text, where the marks of calls or reasoning are such tokens."""
+def keep_tags(model: ServedModel, plan: OutputPlan, body: GenerationRequest) -> GenerationRequest:
+    """Return the request with special tokens left in its text if the marks of calls or reasoning are such tokens."""
     ids = [model.tokenizer.token_id(tag) for tag in plan.tags]
     if not any(token is not None and model.tokenizer.is_silent(token) for token in ids):
         return body

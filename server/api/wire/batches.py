@@ -2,28 +2,24 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.responses import Metadata
 from neuronserve.server.api.wire.usage import optional
 
-Endpoint = Literal[  # of lines
+Endpoint = Literal[  # url of a line
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"
 ]
 MIN_LIFETIME_S, MAX_LIFETIME_S = 3600, 30 * 86400  # OpenAI's
 
 
-class ExpiresAfter(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class ExpiresAfter(BodyModel):
     anchor: Literal["created_at"]
     seconds: int = Field(ge=MIN_LIFETIME_S, le=MAX_LIFETIME_S)
 
 
-class BatchRequest(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class BatchRequest(BodyModel):
     input_file_id: str = Field(max_length=256)
     endpoint: Endpoint
     completion_window: str = Field(pattern=r"^[1-9][0-9]{0,6}[smhd]$")

@@ -1,11 +1,11 @@
 """/v1/chat/completions on the wire, in OpenAI's shapes."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from neuronserve.server.api.wire.generation import INT32, GenerationRequest, TokenId, listed, needing
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
 from neuronserve.server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
@@ -14,25 +14,25 @@ MAX_DOCUMENTS = 1024
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class ContentPart(WireModel):
-    """A part of a message's content; one of another type than text may have none."""
+class ContentPart(BodyModel):
+    """A part of a message's content; only the type text must have a text."""
 
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type", "text"))
+    model_config = ConfigDict(json_schema_extra=needing("type", "text"))
 
     type: Annotated[str, listed("text")]
     text: str | None = None
 
 
-class Message(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class Message(BodyModel):
     role: Annotated[str, listed(*ROLES)]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[AnyToolCall], Field(fail_fast=True)] | None = None
 
 
 class ChatInput(WireModel):
-    """A conversation and how to make a prompt of it; /tokenize takes it too."""
+    """A conversation, and how to render its prompt; /tokenize takes it too."""
+
+    TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ()  # fields that are passed to the chat template
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
     tools: Tools | None = None
@@ -42,25 +42,29 @@ class ChatInput(WireModel):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)] | None = None
 
+    @property
+    def template_fields(self) -> dict[str, Any]:
+        """Fields of the request that its chat template may know."""
+        return {name: value for name in self.TEMPLATE_FIELDS if (value := getattr(self, name))}
 
-class Prediction(WireModel):
-    """OpenAI's guess of the output. It would only make the answer faster, and here it does not."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+class Prediction(BodyModel):
+    """OpenAI's guess of the output. It could only make the answer faster, and is ignored."""
 
     type: Literal["content"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
-class TransferParams(WireModel):
-    """vLLM's `kv_transfer_params`: only the prompt's tokens are taken from them."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class TransferParams(BodyModel):
+    """vLLM's `kv_transfer_params`: only the token ids of the prompt are read."""
 
     prompt_token_ids: Annotated[list[TokenId], Field(fail_fast=True, min_length=1)] | None = None
 
 
 class ChatRequest(GenerationRequest, ChatInput):
+    LOGPROBS_FIELD: ClassVar[str] = "top_logprobs"
+    TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ("reasoning_effort", "verbosity")
+
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_completion_tokens: int | None = Field(None, ge=1, le=INT32)
@@ -75,6 +79,16 @@ class ChatRequest(GenerationRequest, ChatInput):
     service_tier: str | None = Field(None, max_length=32)
     kv_transfer_params: TransferParams | None = None
     store: bool | None = None  # accepted: no chat is kept
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is None:
+            return "max_tokens", self.max_tokens
+        return "max_completion_tokens", self.max_completion_tokens
 
 
 class TopLogprob(WireModel):
@@ -96,8 +110,8 @@ class ChatMessage(WireModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | None = optional()
-    reasoning: str | None = None  # the same, as vLLM calls it now
-    refusal: str | None = None  # in what the answer does not follow its schema
+    reasoning: str | None = None  # the same, under vLLM's present name
+    refusal: str | None = None  # how the answer violates its schema
     tool_calls: list[AnyToolCall] | None = optional()
 
 
@@ -116,7 +130,7 @@ class ChatCompletion(WireModel):
     created: int
     model: str
     system_fingerprint: str
-    service_tier: Literal["default"] | None = optional()  # where the request names any: there is one
+    service_tier: Literal["default"] | None = optional()  # if the request names any tier: there is only one
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | None = None

@@ -13,7 +13,7 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_leng
 
 
 def _kind_of_prompt(value: Any) -> str | None:
-    """Type that a prompt was meant to have, so that validation errors are about that one alone."""
+    """Return the type that a prompt was meant to have, so that validation errors are about that type alone."""
     if isinstance(value, str):
         return "a text"
     if not isinstance(value, list):
@@ -38,16 +38,24 @@ Prompts = Annotated[
 
 class CompletionRequest(GenerationRequest):
     prompt: Prompts
-    max_tokens: int | None = Field(None, ge=0, le=INT32)  # 0 is for what is said of the prompt
+    max_tokens: int | None = Field(None, ge=0, le=INT32)  # 0 asks only for data about the prompt
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0)
     add_special_tokens: bool | None = None
     suffix: str | None = None
 
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_echoed_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
+
 
 class CompletionLogprobs(WireModel):
     text_offset: list[int]
-    token_logprobs: list[float | None]  # None for a prompt's first token, which nothing predicts
+    token_logprobs: list[float | None]  # None for the first token of a prompt, which has no prediction
     tokens: list[str]
     top_logprobs: list[dict[str, float] | None]
 
@@ -58,14 +66,14 @@ class CompletionChoice(WireModel):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = optional()
-    refusal: str | None = optional()  # in what the text does not follow its schema
+    refusal: str | None = optional()  # how the text violates its schema
     token_ids: list[int] | None = optional()
     prompt_token_ids: list[int] | None = optional()
     prompt_logprobs: PromptLogprobs | None = optional()
 
 
 class WholeCompletionChoice(CompletionChoice):
-    """A choice of an answer that is no stream: it has vLLM's keys also where they are null."""
+    """A choice of an answer that is no stream: vLLM's keys are present even when they are null."""
 
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None

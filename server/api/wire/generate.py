@@ -1,4 +1,4 @@
-"""/generate on the wire, as LMDeploy has it."""
+"""/generate of LMDeploy on the wire."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from neuronserve.server.api.wire.model import WireModel
 
 
 class GenerateRequest(GenerationRequest):
-    """Either `prompt` or `input_ids`. One output: n is 1."""
+    """Body with either `prompt` or `input_ids`, for one output."""
 
     prompt: Annotated[str, Field(min_length=1)] | None = None
     input_ids: TokenIds | None = None
@@ -27,7 +27,7 @@ class GenerateMeta(WireModel):
 
 
 class GenerateAnswer(WireModel):
-    """A whole answer, or one chunk of a stream, which has the text and the tokens since the one before."""
+    """A whole answer, or one chunk of a stream with the text and the tokens since the chunk before."""
 
     text: str
     output_ids: list[int]

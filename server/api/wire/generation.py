@@ -1,10 +1,10 @@
-"""Fields that every generation request has on the wire, with the range of each: OpenAI's, and vLLM's extras.
+"""Fields of every generation request on the wire, with their ranges: OpenAI's, and vLLM's extras.
 
 Unknown fields are kept: some of them change the meaning of a request and must be refused (`pipeline/validate.py`).
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
@@ -20,12 +20,12 @@ from neuronserve.server.api.config import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 MAX_CHOICES = 1024
-MAX_IDS = 2**18  # of one prompt; a body has no room for more (MAX_VALUES)
+MAX_IDS = 2**18  # in one prompt; a body has no room for more (MAX_VALUES)
 BY_TOKEN_ID: JsonDict = {"propertyNames": {"pattern": "^[0-9]{1,10}$"}, "maxProperties": MAX_LOGIT_BIAS}
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -36,16 +36,16 @@ AllowedTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, m
 
 LogprobTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
 
-JsonSchema = dict[str, Any] | str | bool  # a text is parsed
+JsonSchema = dict[str, Any] | str | bool  # a text is parsed as JSON
 
 
 def listed(*values: str) -> WithJsonSchema:
-    """A text for which /openapi.json lists these values. Others are refused where they are read, by what is offered."""
+    """Return the schema of a text with these values. The code that reads the text refuses other values."""
     return WithJsonSchema({"type": "string", "enum": [*values]})
 
 
 def needing(*names: str) -> Callable[[JsonDict], None]:
-    """Of a model: /openapi.json requires these fields. Types that are not offered may lack them, and are refused."""
+    """Make /openapi.json require these fields. Unsupported types may lack them, and are refused later."""
 
     def require(schema: JsonDict) -> None:
         fields = cast(dict[str, dict[str, Any]], schema["properties"])
@@ -58,42 +58,32 @@ def needing(*names: str) -> Callable[[JsonDict], None]:
     return require
 
 
-class StreamOptions(WireModel):
+class StreamOptions(BodyModel):
     """OpenAI's `stream_options`: which chunks of a stream carry usage."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class JsonSchemaFormat(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class JsonSchemaFormat(BodyModel):
     name: str | None = None
     schema_: JsonSchema = Field(alias="schema")
     strict: bool | None = None
 
 
-class TextResponse(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class TextResponse(BodyModel):
     type: Literal["text"]
     json_schema: None = None
     schema_: None = Field(None, alias="schema")
 
 
-class JsonObjectResponse(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class JsonObjectResponse(BodyModel):
     type: Literal["json_object"]
     json_schema: None = None
-    schema_: JsonSchema | None = Field(None, alias="schema")  # as other servers have it
+    schema_: JsonSchema | None = Field(None, alias="schema")  # a field of other servers
 
 
-class JsonSchemaResponse(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class JsonSchemaResponse(BodyModel):
     type: Literal["json_schema"]
     json_schema: JsonSchemaFormat
     schema_: None = Field(None, alias="schema")
@@ -102,10 +92,8 @@ class JsonSchemaResponse(WireModel):
 ResponseFormat = TextResponse | JsonObjectResponse | JsonSchemaResponse
 
 
-class StructuredOutputs(WireModel):
+class StructuredOutputs(BodyModel):
     """vLLM's `structured_outputs`: exactly one of these fields is given."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     json_: JsonSchema | None = Field(None, alias="json")
     regex: str | None = None
@@ -114,10 +102,11 @@ class StructuredOutputs(WireModel):
     json_object: bool | None = None
 
 
-class GenerationRequest(WireModel):
-    """Body of a generation request. A null field is an absent one: the model's default holds, else OpenAI's."""
+class GenerationRequest(BodyModel):
+    """Body of a generation request. A null field counts as absent: the model's default applies, else OpenAI's."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(allow_inf_nan=False)
+    LOGPROBS_FIELD: ClassVar[str] = "logprobs"  # the field of `num_logprobs`
 
     model: str | None = Field(None, max_length=4096)
     stream: bool | None = None
@@ -143,10 +132,6 @@ class GenerationRequest(WireModel):
     priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARS)
     timeout: float | None = Field(None, gt=0, le=86400)  # seconds
-    best_of: int | None = Field(None, ge=1, le=MAX_N)
-    use_beam_search: bool | None = None
-    length_penalty: float | None = Field(None, ge=-100, le=100)
-    early_stopping: bool | Literal["never"] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
     truncation_side: Literal["left", "right"] | None = None
     allowed_token_ids: AllowedTokenIds | None = None
@@ -163,6 +148,21 @@ class GenerationRequest(WireModel):
     json_schema: JsonSchema | None = None
     grammar: str | None = None
     user: Any = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives to each token of the output; None without log-probabilities."""
+        return None
+
+    @property
+    def num_echoed_logprobs(self) -> int | None:
+        """Alternatives to each token of a prompt that is part of the output; None without log-probabilities."""
+        return None
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        """The field that limits the tokens of the output, and its value."""
+        return "max_tokens", self.max_tokens
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -1,20 +1,20 @@
 """The endpoints of llama.cpp's server on the wire: bodies with their ranges, and answers."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
 from neuronserve.server.api.config import MAX_LOGIT_BIAS
 from neuronserve.server.api.wire.chat import ChatInput
 from neuronserve.server.api.wire.generation import INT32, INT64, GenerationRequest
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.pooling import EncodingFormat, Inputs
 from neuronserve.server.api.wire.usage import optional
 
-MAX_EXTRA = 256  # files of one /infill
+MAX_EXTRA = 256  # files in one /infill
 MAX_FIELDS = 64
 
-Bias = Annotated[float, Field(ge=-100, le=100)] | Literal[False]  # false: the token never comes
+Bias = Annotated[float, Field(ge=-100, le=100)] | Literal[False]  # false: the token is never generated
 BiasPair = Annotated[list[int | str | Bias], Field(min_length=2, max_length=2)]
 
 
@@ -22,7 +22,7 @@ Biases = dict[str, Bias] | Annotated[list[BiasPair], Field(fail_fast=True, max_l
 
 
 class LlamaRequest(GenerationRequest):
-    """Fields of /completion and /infill that OpenAI's completions do not have, or call otherwise."""
+    """Fields of /completion and /infill that OpenAI's completions lack, or name differently."""
 
     n_predict: int | None = Field(None, ge=-1, le=INT32)
     max_tokens: int | None = Field(None, ge=-1, le=INT32)
@@ -39,7 +39,7 @@ class LlamaRequest(GenerationRequest):
 
 
 class LlamaCompletionRequest(LlamaRequest):
-    """`prompt` is a text, `{"prompt_string": text}`, tokens with texts among them, or a list of such prompts."""
+    """Body whose `prompt` is a text, `{"prompt_string": text}`, tokens mixed with texts, or a list of such prompts."""
 
     prompt: Any
 
@@ -58,10 +58,8 @@ class InfillRequest(LlamaRequest):
     prompt: str | None = None
 
 
-class LlamaEmbeddingRequest(WireModel):
-    """Texts or tokens in `content`, or in `input`."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+class LlamaEmbeddingRequest(BodyModel):
+    """Body with texts or tokens in `content` or in `input`."""
 
     model: str | None = None
     content: Inputs | None = None
@@ -69,8 +67,8 @@ class LlamaEmbeddingRequest(WireModel):
     encoding_format: EncodingFormat | None = None
 
 
-class ApplyTemplateRequest(ChatInput):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+class ApplyTemplateRequest(BodyModel, ChatInput):
+    TEMPLATE_FIELDS: ClassVar[tuple[str, ...]] = ("reasoning_effort",)
 
     model: str | None = None
     reasoning_effort: str | None = Field(None, max_length=32)
@@ -81,7 +79,7 @@ class AppliedTemplate(WireModel):
 
 
 class Timings(WireModel):
-    """Tokens and times of a completion; those of the output are after its first token."""
+    """Tokens and times of a completion; times of the output begin after its first token."""
 
     cache_n: int
     prompt_n: int
@@ -117,7 +115,7 @@ class LlamaChunk(WireModel):
 
 
 class LlamaCompletion(WireModel):
-    """A whole answer, or what a stream ends with, whose `content` and `tokens` are empty."""
+    """A whole answer, or the end of a stream, with empty `content` and `tokens`."""
 
     index: int
     content: str
@@ -134,12 +132,12 @@ class LlamaCompletion(WireModel):
     stop_type: Literal["eos", "limit", "word"]
     stopping_word: str
     tokens_cached: int
-    timings: Timings | None = optional()  # of an answer with one output
+    timings: Timings | None = optional()  # only with one output
     completion_probabilities: list[TokenProbability] | None = optional()
 
 
 class LlamaAnswer(RootModel[Any]):
-    """A `LlamaCompletion` or what a request wants of it; a list of them where a request has several outputs."""
+    """A `LlamaCompletion` or the fields that a request names; a list of them for several outputs."""
 
 
 class LlamaEmbedding(WireModel):
@@ -148,7 +146,7 @@ class LlamaEmbedding(WireModel):
 
 
 class Props(WireModel):
-    """What a client should know of the server and its model."""
+    """Properties of the server and its model."""
 
     default_generation_settings: dict[str, Any]
     total_slots: int
@@ -163,7 +161,7 @@ class Props(WireModel):
 
 
 class Slot(WireModel):
-    """A place in the batch; which sequence has it is not told."""
+    """A slot of the batch. It does not say which sequence it holds."""
 
     id: int
     n_ctx: int

@@ -18,7 +18,7 @@ class TextBlock(WireModel):
 class ThinkingBlock(WireModel):
     type: Literal["thinking"] = "thinking"
     thinking: str = ""
-    signature: str = ""  # the text itself where it is not to be displayed
+    signature: str = ""  # the text itself if it is not displayed
 
 
 class ToolUseBlock(WireModel):
@@ -32,7 +32,7 @@ AnyBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class MessagesUsage(WireModel):
-    """All tokens of the prompt are the sum of its three counts."""
+    """Token counts; the prompt is the sum of the three input counts."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -42,7 +42,7 @@ class MessagesUsage(WireModel):
 
 
 class StopDetails(WireModel):
-    """In what an answer that counts as refused does not follow its schema."""
+    """Explanation of a refusal: how the answer violates its schema."""
 
     type: Literal["refusal"] = "refusal"
     category: None = None
@@ -77,7 +77,7 @@ class BlockStart(WireModel):
 
 
 class BlockPiece(WireModel):
-    """A piece of one block, in the field that its type has."""
+    """A piece of one block, in the field that belongs to its type."""
 
     type: Literal["text_delta", "thinking_delta", "signature_delta", "input_json_delta"]
     text: str | None = optional()

@@ -4,28 +4,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 
 MAX_REQUESTS = 50_000
 
 
-class BatchItem(WireModel):
-    """One request of a batch; its `params` are the body of a message, checked when its turn comes."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class BatchItem(BodyModel):
+    """One request of a batch; its `params` are the body of a message, checked when it runs."""
 
     custom_id: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     params: dict[str, Any]
 
 
-class MessageBatchRequest(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+class MessageBatchRequest(BodyModel):
+    model_config = ConfigDict(allow_inf_nan=False)
 
     requests: Annotated[list[BatchItem], Field(fail_fast=True, min_length=1, max_length=MAX_REQUESTS)]
 
 
 class MessageBatchCounts(WireModel):
-    """Requests by what became of them; all are processing until the batch has ended."""
+    """Requests by outcome; all are processing until the batch has ended."""
 
     processing: int = 0
     succeeded: int = 0
@@ -39,7 +37,7 @@ class MessageBatch(WireModel):
     type: Literal["message_batch"] = "message_batch"
     processing_status: Literal["in_progress", "canceling", "ended"]
     request_counts: MessageBatchCounts
-    created_at: str  # RFC 3339, as all times of this API
+    created_at: str  # RFC 3339, like all times of this API
     expires_at: str
     ended_at: str | None
     cancel_initiated_at: str | None

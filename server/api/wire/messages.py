@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from neuronserve.server.api.config import MAX_STOP_STRINGS
 from neuronserve.server.api.wire.generation import INT32, StopString, listed, needing
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel
 from neuronserve.server.api.wire.tools import MAX_TOOLS, FunctionName
 
 TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT, DOCUMENT, SEARCH_RESULT, TOOL_REFERENCE = BLOCK_TYPES = (
@@ -20,9 +20,9 @@ TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT, DOCUMENT, SEARCH_RESULT, TOOL_R
     "search_result",
     "tool_reference",
 )
-CUSTOM = "custom"  # type of a tool whose schema the client gives
+CUSTOM = "custom"  # type of a tool with the client's own schema
 CLEAR_THINKING = "clear_thinking_20251015"
-KEPT = {  # turns of the assistant whose thinking stays: all of them, or so many of the last
+KEPT = {  # turns of the assistant that keep their thinking: all, or a number of the last
     "anyOf": [
         {"enum": ["all", {"type": "all"}, None]},
         {
@@ -32,31 +32,27 @@ KEPT = {  # turns of the assistant whose thinking stays: all of them, or so many
         },
     ]
 }
-MAX_EDITS = 16  # of `context_management`
+MAX_EDITS = 16  # in `context_management`
 
 
-class Citations(WireModel):
-    """Whether the answer is to cite the block. No model here does."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class Citations(BodyModel):
+    """Whether the answer should cite the block. No model here does."""
 
     enabled: Literal[False] | None = None
 
 
-class DocumentSource(WireModel):
+class DocumentSource(BodyModel):
     """Source of a document: plain text, or content blocks. PDFs, URLs and files have other types."""
 
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type"))
+    model_config = ConfigDict(json_schema_extra=needing("type"))
 
     type: Annotated[str, listed("text", "content")]
     data: str | None = None
     content: str | Annotated[list["TextParam"], Field(fail_fast=True)] | None = None
 
 
-class Block(WireModel):
-    """Any content block of a request; which fields it must have depends on its type."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class Block(BodyModel):
+    """Any content block of a request; its type decides which fields it must have."""
 
     type: Annotated[str, listed(*BLOCK_TYPES)]
     text: str | None = None
@@ -76,7 +72,7 @@ class Block(WireModel):
 
 
 class TextParam(Block):
-    """A block where nothing but text is possible."""
+    """A block that must be text."""
 
     model_config = ConfigDict(json_schema_extra=needing("type", "text"))
 
@@ -88,30 +84,26 @@ Content = str | Annotated[list["Block"], Field(fail_fast=True)]
 TextContent = str | Annotated[list[TextParam], Field(fail_fast=True)]
 
 
-class MessageParam(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class MessageParam(BodyModel):
     role: Literal["user", "assistant", "system"]
     content: Content
 
 
-class ToolParam(WireModel):
+class ToolParam(BodyModel):
     """A tool of the client. Tools that a server would run have another `type` and no schema."""
 
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("name", "input_schema"))
+    model_config = ConfigDict(json_schema_extra=needing("name", "input_schema"))
 
     type: Annotated[str, listed(CUSTOM)] | None = None
     name: FunctionName
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
-    defer_loading: bool | None = None  # it is offered once a result refers to it
+    defer_loading: bool | None = None  # the prompt lists it only after a result refers to it
 
 
-class ClientToolParam(WireModel):
+class ClientToolParam(BodyModel):
     """A tool that Anthropic has defined and the client runs, by its type; its schema is the server's."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal[
         "bash_20241022",
@@ -137,7 +129,7 @@ CLIENT_TOOLS = re.compile(r"(bash|text_editor|memory|computer)_\d+")
 
 
 def _kind_of_tool(value: Any) -> str:
-    """The kind of a tool, so that validation errors concern that one alone."""
+    """Return the kind of a tool, so that validation errors are about that kind alone."""
     given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return "a client tool" if isinstance(given, str) and CLIENT_TOOLS.fullmatch(given) else "a custom tool"
 
@@ -148,55 +140,45 @@ AnyTool = Annotated[
 ]
 
 
-class ToolChoiceParam(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class ToolChoiceParam(BodyModel):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class ThinkingParam(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class ThinkingParam(BodyModel):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1, le=INT32)
     display: Literal["summarized", "omitted"] | None = None
 
 
-class FormatParam(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
+class FormatParam(BodyModel):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class OutputParam(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class OutputParam(BodyModel):
     effort: str | None = Field(None, max_length=32)
     format: FormatParam | None = None
 
 
-class EditParam(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type"))
+class EditParam(BodyModel):
+    model_config = ConfigDict(json_schema_extra=needing("type"))
 
     type: Annotated[str, listed(CLEAR_THINKING)]
     keep: Annotated[Any, WithJsonSchema(KEPT)] = None
 
 
-class ContextParam(WireModel):
-    """Parts of the conversation that are left out of the prompt."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class ContextParam(BodyModel):
+    """Parts of the conversation to leave out of the prompt."""
 
     edits: Annotated[list[EditParam], Field(fail_fast=True, max_length=MAX_EDITS)] | None = None
 
 
-class CountTokensRequest(WireModel):
-    """The part of a request that makes its prompt."""
+class CountTokensRequest(BodyModel):
+    """Fields of a request that make its prompt."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     model: str = Field(max_length=4096)
     messages: Annotated[list[MessageParam], Field(fail_fast=True, min_length=1)]
@@ -205,7 +187,7 @@ class CountTokensRequest(WireModel):
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputParam | None = None
-    output_format: FormatParam | None = None  # as earlier clients have it
+    output_format: FormatParam | None = None  # the name in earlier clients
     context_management: ContextParam | None = None
 
 
@@ -216,4 +198,4 @@ class MessagesRequest(CountTokensRequest):
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=INT32)
-    priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)  # as the other endpoints have it
+    priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)  # a field of the other endpoints

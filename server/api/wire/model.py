@@ -1,7 +1,7 @@
-"""The base of bodies and answers: what checks and writes them is built when they are first used, not at import.
+"""Base classes of bodies and answers. Their validators and serializers are built at first use, not at import.
 
-Modules that declare them, routes or settings evaluate their annotations themselves, without `from __future__ import
-annotations`: pydantic and FastAPI would compile each from its text, which takes a thirtieth of a start's imports.
+Modules that declare models, routes or settings have no `from __future__ import annotations`: pydantic and FastAPI would
+compile each annotation from its text, which takes a thirtieth of the time that a start spends in imports.
 """
 
 import asyncio
@@ -10,14 +10,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-MAX_ITEMS = 4096  # of a list or a map of a body whose field states no other limit
+MAX_ITEMS = 4096  # in a list or a map of a body whose field states no other limit
 
 
 class WireModel(BaseModel):
-    """A body, an answer, or a part of one.
-
-    A body's model is strict, and each of its lists and maps is bounded, by `MAX_ITEMS` where its field says nothing.
-    """
+    """A body, an answer, or a part of one."""
 
     model_config = ConfigDict(defer_build=True)
 
@@ -27,6 +24,15 @@ class WireModel(BaseModel):
         if cls.model_config.get("strict"):
             _bound(schema)
         return schema
+
+
+class BodyModel(WireModel):
+    """A body or a part of one: strict, with unknown fields kept.
+
+    Each of its lists and maps is bounded, by `MAX_ITEMS` unless its field has another limit.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
 
 def _bound(schema: Any) -> None:
@@ -42,7 +48,7 @@ def _bound(schema: Any) -> None:
 
 
 async def build_models() -> None:
-    """Build those that nobody has used yet, so that no request waits for it; others have their turn between any two."""
+    """Build all models that are not in use yet, so that no request waits for it; other tasks run between any two."""
     left = [WireModel]
     while left:
         kind = left.pop(0)

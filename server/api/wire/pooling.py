@@ -3,12 +3,12 @@
 import builtins
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag
+from pydantic import Discriminator, Field, RootModel, Tag
 
 from neuronserve.server.api.config import MAX_PROMPTS
 from neuronserve.server.api.wire.completions import BY_KIND, TokenIds
 from neuronserve.server.api.wire.generation import INT32
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.usage import PoolingUsage, optional
 
 EncodingFormat = Literal["float", "base64"]
@@ -16,7 +16,7 @@ CohereType = Literal["float", "base64", "binary", "ubinary"]
 PoolingTask = Literal["embed", "classify", "token_embed"]
 
 
-FilledText = Annotated[str, Field(min_length=1)]  # of an empty one there is no vector, whatever the model
+FilledText = Annotated[str, Field(min_length=1)]  # no model has a vector for an empty text
 FilledTexts = Annotated[list[FilledText], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
 Inputs = Annotated[
     Annotated[FilledText, Tag("a text")]
@@ -27,10 +27,8 @@ Inputs = Annotated[
 ]
 
 
-class PoolingBody(WireModel):
-    """Fields of every request whose texts are encoded. Unknown fields are harmless here: none changes a row."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+class PoolingBody(BodyModel):
+    """Fields of every request that encodes texts. Unknown fields are harmless here: none changes a row."""
 
     model: str | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
@@ -43,7 +41,7 @@ class InputBody(PoolingBody):
     """A body with texts, or token ids, in `input`."""
 
     input: Inputs
-    prompt_name: str | None = None  # of the model's own prompts
+    prompt_name: str | None = None  # one of the model's own prompts
 
 
 class EmbeddingRequest(InputBody):
@@ -54,7 +52,7 @@ class EmbeddingRequest(InputBody):
 
 class ClassifyRequest(InputBody):
     use_activation: bool | None = None
-    activation: bool | None = None  # as vLLM called it before
+    activation: bool | None = None  # vLLM's earlier name
 
 
 class TextPoolingRequest(EmbeddingRequest):
@@ -73,15 +71,13 @@ Texts = Annotated[
 
 
 class ScoreRequest(PoolingBody):
-    """Pairs: each text of `text_2` with the one of `text_1`, or with that of its place."""
+    """Pairs: each text of `text_2` with the one text of `text_1`, or with the text at the same place."""
 
     text_1: Texts
     text_2: Texts
 
 
-class Document(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class Document(BodyModel):
     text: FilledText
 
 
@@ -106,10 +102,8 @@ class RerankRequest(PoolingBody):
     max_tokens_per_doc: int | None = Field(None, ge=1, le=INT32)
 
 
-class CohereEmbedRequest(WireModel):
+class CohereEmbedRequest(BodyModel):
     """Cohere's second version of embeddings."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     texts: FilledTexts
@@ -153,8 +147,8 @@ class ScoreItem(WireModel):
     score: float
 
 
-class ItemList(WireModel):
-    """vLLM's frame of a list."""
+class RowList(WireModel):
+    """vLLM's list of results."""
 
     id: str
     object: Literal["list"] = "list"
@@ -163,20 +157,20 @@ class ItemList(WireModel):
     usage: PoolingUsage
 
 
-class PoolingList(ItemList):
+class PoolingList(RowList):
     data: list[PoolingItem]
 
 
-class ClassifyList(ItemList):
+class ClassifyList(RowList):
     data: list[ClassifyItem]
 
 
-class ScoreList(ItemList):
+class ScoreList(RowList):
     data: list[ScoreItem]
 
 
 class TeiItem(WireModel):
-    """A text of TEI's answer."""
+    """One text in TEI's answer."""
 
     index: int
     score: float
@@ -202,7 +196,7 @@ class BilledUnits(WireModel):
 
 
 class RerankMeta(WireModel):
-    """Cohere's."""
+    """Cohere's `meta`."""
 
     api_version: ApiVersion
     billed_units: BilledUnits = BilledUnits.model_construct()  # nothing is built for it yet
@@ -219,7 +213,7 @@ class CohereEmbedMeta(WireModel):
 
 
 class CohereEmbeddings(WireModel):
-    """Rows by type; bits of the binary ones stand eight in a byte, the first the highest."""
+    """Rows by type; binary rows have eight bits in a byte, the first one highest."""
 
     float: list[list[builtins.float]] | None = optional()
     base64: list[str] | None = optional()
@@ -236,7 +230,7 @@ class CohereEmbedAnswer(WireModel):
 
 
 class RerankAnswer(WireModel):
-    """What Jina's and Cohere's answers have, together."""
+    """Answer with the fields of both Jina's and Cohere's."""
 
     id: str
     model: str

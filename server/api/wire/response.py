@@ -20,7 +20,7 @@ class OutputText(WireModel):
 
 
 class Refusal(WireModel):
-    """What is wrong with the output, where it does not follow the schema that it was asked for."""
+    """Explanation how the output violates its schema."""
 
     type: Literal["refusal"] = "refusal"
     refusal: str
@@ -43,7 +43,7 @@ class ReasoningItem(WireModel):
     type: Literal["reasoning"] = "reasoning"
     id: str
     status: ItemStatus = "in_progress"
-    summary: list[Any] = Field([])  # none is written
+    summary: list[Any] = Field([])  # always empty
     content: list[ReasoningText] = Field([])
     encrypted_content: str | None = optional()
 
@@ -65,7 +65,7 @@ class CustomCallItem(WireModel):
     name: str
     namespace: str | None = optional()
     input: str = ""
-    status: ItemStatus = Field("in_progress", exclude=True)  # which OpenAI's type does not have
+    status: ItemStatus = Field("in_progress", exclude=True)  # OpenAI's type does not have it
 
 
 OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem
@@ -148,7 +148,7 @@ class InputTokens(WireModel):
 
 
 class Compaction(WireModel):
-    """A conversation in short: the messages of its user, and an item that stands for the rest."""
+    """A conversation in short: the messages of its user, and an item with a summary of the rest."""
 
     id: str
     object: Literal["response.compaction"] = "response.compaction"
@@ -157,7 +157,7 @@ class Compaction(WireModel):
     usage: ResponseUsage
 
 
-class Conversation(WireModel):
+class ConversationObject(WireModel):
     id: str
     object: Literal["conversation"] = "conversation"
     created_at: int
@@ -171,7 +171,7 @@ class DeletedConversation(WireModel):
 
 
 class ItemList(WireModel):
-    """Items of a response's input or of a conversation; without any, both ids are empty."""
+    """Items of a response's input or of a conversation; both ids are empty if there are none."""
 
     object: Literal["list"] = "list"
     data: list[dict[str, Any]]

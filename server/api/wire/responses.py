@@ -1,4 +1,4 @@
-"""/v1/responses on the wire: what a client asks for, in OpenAI's shapes. Fields that are not here are chat's."""
+"""Requests of /v1/responses on the wire, in OpenAI's shapes. Other fields are passed on to chat."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from neuronserve.server.api.wire.chat import ROLES
 from neuronserve.server.api.wire.generation import INT32, listed, needing
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel
 from neuronserve.server.api.wire.tools import MAX_TOOLS, FunctionName
 
 MAX_METADATA = 16
@@ -24,9 +24,9 @@ ITEM_TYPES = (
     *("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
     *("compaction", REFERENCE),
 )
-MAX_ADDED = 20  # items that are added to a conversation at a time
+MAX_ADDED = 20  # items that one request may add to a conversation
 NotOffered = Annotated[Any, WithJsonSchema({"type": "null"})]
-Summary = Literal["auto", "concise", "detailed"]  # a hint: none is written, since items have the reasoning itself
+Summary = Literal["auto", "concise", "detailed"]  # ignored: items have the reasoning itself
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -42,11 +42,7 @@ Metadata = Annotated[
 ]
 
 
-class _Strict(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
-
-class Part(_Strict):
+class ItemPart(BodyModel):
     """A part of a message's content."""
 
     type: Annotated[str, listed(*TEXT_PARTS, REFUSAL)]
@@ -54,11 +50,11 @@ class Part(_Strict):
     refusal: str | None = None
 
 
-Content = str | Annotated[list[Part], Field(fail_fast=True)]
+Content = str | Annotated[list[ItemPart], Field(fail_fast=True)]
 
 
-class InputItem(_Strict):
-    """An item of the input, of any type; which fields it must have depends on that."""
+class InputItem(BodyModel):
+    """An item of the input; its type decides which fields it must have."""
 
     type: Annotated[str, listed(*ITEM_TYPES)] = "message"
     id: str | None = Field(None, max_length=256)
@@ -71,18 +67,18 @@ class InputItem(_Strict):
     input: str | None = None
     encrypted_content: str | None = None
     output: Content | None = None
-    summary: list[Part] | None = None
+    summary: list[ItemPart] | None = None
 
 
-class ToolFormat(_Strict):
-    """The texts that a custom tool takes: any, or those of a grammar."""
+class ToolFormat(BodyModel):
+    """Texts that a custom tool takes: any text, or the texts of a grammar."""
 
     type: Literal["text", "grammar"]
     syntax: Annotated[Literal["regex", "lark"], listed("regex")] | None = None
     definition: str | None = None
 
 
-class InnerTool(_Strict):
+class InnerTool(BodyModel):
     """A tool that the client runs."""
 
     model_config = ConfigDict(json_schema_extra=needing("type", "name"))
@@ -105,7 +101,7 @@ class ResponseTool(InnerTool):
     external_web_access: bool | None = None
 
 
-class NamedTool(_Strict):
+class NamedTool(BodyModel):
     model_config = ConfigDict(json_schema_extra=needing("type", "name"))
 
     type: Annotated[str, listed(FUNCTION, CUSTOM)]
@@ -113,8 +109,8 @@ class NamedTool(_Strict):
     namespace: str | None = None
 
 
-class ResponseToolChoice(_Strict):
-    """A tool by its name, or with the type `allowed_tools` several."""
+class ResponseToolChoice(BodyModel):
+    """One tool by its name, or several with the type `allowed_tools`."""
 
     type: Annotated[str, listed(FUNCTION, CUSTOM, ALLOWED_TOOLS)]
     name: str | None = None
@@ -123,12 +119,12 @@ class ResponseToolChoice(_Strict):
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)] | None = None
 
 
-class PlainFormat(_Strict):
+class PlainFormat(BodyModel):
     type: Literal["text", "json_object"]
     schema_: None = Field(None, alias="schema")
 
 
-class SchemaFormat(_Strict):
+class SchemaFormat(BodyModel):
     type: Literal["json_schema"]
     name: str | None = None
     description: str | None = None
@@ -136,31 +132,25 @@ class SchemaFormat(_Strict):
     strict: bool | None = None
 
 
-class TextOptions(_Strict):
+class TextOptions(BodyModel):
     format: PlainFormat | SchemaFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ReasoningOptions(_Strict):
+class ReasoningOptions(BodyModel):
     effort: str | None = Field(None, max_length=32)
     summary: Summary | None = None
     generate_summary: Summary | None = None
 
 
-class ConversationRef(_Strict):
+class ConversationRef(BodyModel):
     id: str = Field(max_length=256)
 
 
-class ResponsesRequest(WireModel):
-    """Body of POST /v1/responses. A null field is an absent one; `input` may be, after a stored response."""
+class ResponsesRequest(BodyModel):
+    """Body of POST /v1/responses. A null field counts as absent; `input` may be absent after a stored response."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="allow",
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        json_schema_extra=needing("input"),
-    )
+    model_config = ConfigDict(allow_inf_nan=False, json_schema_extra=needing("input"))
 
     model: str | None = Field(None, max_length=4096)
     input: str | Annotated[list[InputItem], Field(fail_fast=True)] | None = None
@@ -201,10 +191,10 @@ class ResponsesRequest(WireModel):
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
 
-class CompactRequest(WireModel):
+class CompactRequest(BodyModel):
     """Body of POST /v1/responses/compact."""
 
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), json_schema_extra=needing("input"))
+    model_config = ConfigDict(json_schema_extra=needing("input"))
 
     model: str | None = Field(None, max_length=4096)
     input: str | Annotated[list[InputItem], Field(fail_fast=True)] | None = None
@@ -215,26 +205,20 @@ class CompactRequest(WireModel):
 Items = Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ADDED)]
 
 
-class ConversationRequest(WireModel):
+class ConversationRequest(BodyModel):
     """Body of POST /v1/conversations."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     metadata: Metadata | None = None
     items: Items | None = None
 
 
-class MetadataRequest(WireModel):
+class MetadataRequest(BodyModel):
     """Body of POST /v1/conversations/{id}."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     metadata: Metadata | None
 
 
-class ItemsRequest(WireModel):
+class ItemsRequest(BodyModel):
     """Body of POST /v1/conversations/{id}/items."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     items: Items

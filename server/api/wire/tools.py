@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from neuronserve.server.api.wire.generation import listed
-from neuronserve.server.api.wire.model import WireModel
+from neuronserve.server.api.wire.model import BodyModel, WireModel
 from neuronserve.server.api.wire.usage import optional
 
 MAX_TOOLS = 128
@@ -15,61 +15,47 @@ INPUT = "input"  # the argument of a custom tool
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
-class FunctionTool(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class FunctionTool(BodyModel):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class Tool(BodyModel):
     type: Literal["function"]
     function: FunctionTool
 
 
-class TextFormat(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class TextFormat(BodyModel):
     type: Literal["text"]
 
 
-class Grammar(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class Grammar(BodyModel):
     syntax: Annotated[Literal["regex", "lark"], listed("regex")]
     definition: str
 
 
-class GrammarFormat(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class GrammarFormat(BodyModel):
     type: Literal["grammar"]
     grammar: Grammar
 
 
-class CustomToolSpec(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class CustomToolSpec(BodyModel):
     name: FunctionName
     description: str | None = None
     format: TextFormat | GrammarFormat | None = None
 
 
-class CustomTool(WireModel):
-    """OpenAI's custom tool, which takes one text. Models know functions alone: here it is one with that argument."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class CustomTool(BodyModel):
+    """OpenAI's custom tool, which takes one text. The model sees a function with one argument."""
 
     type: Literal["custom"]
     custom: CustomToolSpec
 
     @property
     def function(self) -> Tool:
-        """The tool as a function of one text, which keeps to the regex where there is one."""
+        """The tool as a function of one text, which must match the regex if there is one."""
         given, text = self.custom, {"type": "string"}
         if isinstance(given.format, GrammarFormat):
             text["pattern"] = f"^(?:{given.format.grammar.definition})$"
@@ -82,22 +68,16 @@ class CustomTool(WireModel):
         return Tool(type="function", function=FunctionTool(**known))
 
 
-class NamedFunction(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class NamedFunction(BodyModel):
     name: str
 
 
-class NamedToolChoice(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class NamedToolChoice(BodyModel):
     type: Literal["function"]
     function: NamedFunction
 
 
-class NamedCustomChoice(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class NamedCustomChoice(BodyModel):
     type: Literal["custom"]
     custom: NamedFunction
 
@@ -105,24 +85,20 @@ class NamedCustomChoice(WireModel):
 NamedTool = NamedToolChoice | NamedCustomChoice
 
 
-class AllowedTools(WireModel):
-    """Those of `tools` that may be called, or of which one must be."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class AllowedTools(BodyModel):
+    """Subset of `tools` that may be called, or of which one must be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
-class AllowedToolChoice(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class AllowedToolChoice(BodyModel):
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
 
 
 def _kind_of_tool(value: Any) -> str:
-    """Type that a tool was meant to have, so that validation errors are about that one alone."""
+    """Return the type that a tool was meant to have, so that validation errors are about that type alone."""
     given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return "a custom tool" if given == "custom" else "a function"
 
@@ -135,37 +111,29 @@ ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | NamedCustom
 
 
 def functions_of(tools: Sequence[Tool | CustomTool] | None) -> list[Tool]:
-    """The tools as a chat template and a model know them."""
+    """Return the tools as a chat template and a model see them."""
     return [tool.function if isinstance(tool, CustomTool) else tool for tool in tools or ()]
 
 
-class CalledFunction(WireModel):
+class CalledFunction(BodyModel):
     """A function's name with the JSON text of its arguments, as the model wrote it."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     name: str
     arguments: str
 
 
-class ToolCall(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class ToolCall(BodyModel):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class CalledCustom(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class CalledCustom(BodyModel):
     name: str
     input: str
 
 
-class CustomToolCall(WireModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
+class CustomToolCall(BodyModel):
     id: str | None = None
     type: Literal["custom"]
     custom: CalledCustom

@@ -1,4 +1,4 @@
-"""What every generation endpoint sends on the wire: token counts and device time (`usage`), and logprobs of prompts."""
+"""Parts of every generation answer on the wire: token counts and device time, times, and logprobs of prompts."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from neuronserve.server.api.wire.model import WireModel
 
 
 def optional() -> Any:
-    """A field that is left out of the answer when it is None, where OpenAI's shape does not have it as null."""
+    """Return a field that the answer leaves out when it is None: OpenAI's shape does not have it as null."""
     return Field(None, exclude_if=lambda value: value is None)
 
 
 class RequestTimes(WireModel):
-    """Times of a request with one choice, as vLLM has them (`--enable-per-request-metrics`)."""
+    """Times of a request with one choice, in vLLM's shape (`--enable-per-request-metrics`)."""
 
     time_to_first_token_ms: float | None = optional()  # from its first step
     generation_time_ms: float | None = optional()  # after the first token
@@ -23,14 +23,14 @@ class RequestTimes(WireModel):
 
 
 class PromptLogprob(WireModel):
-    """Of one token of the vocabulary at one place of the prompt, as vLLM has it."""
+    """Log-probability of one token of the vocabulary at one place of the prompt, in vLLM's shape."""
 
     logprob: float
     rank: int  # from 1, the most probable token
     decoded_token: str
 
 
-PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id; None for the first token, which nothing predicts
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id; None for the first token
 
 
 class PromptTokensDetails(WireModel):
@@ -38,13 +38,13 @@ class PromptTokensDetails(WireModel):
 
 
 class DeviceUsage(WireModel):
-    """Modelled device time that a request used, all its choices together."""
+    """Modelled device time of a request with all its choices."""
 
     device_seconds: float
     prefill_device_seconds: float  # up to each choice's first token
-    decode_device_seconds: float  # after it, with what was computed again after a preemption
+    decode_device_seconds: float  # after it, including recomputation after preemptions
     cost_usd: float | None = optional()  # absent where no price is known
-    is_extrapolated: bool  # no measurement stands behind some of these seconds
+    is_extrapolated: bool  # some of these seconds have no measurement behind them
 
 
 class Usage(WireModel):

@@ -19,11 +19,11 @@ from neuronserve.server.api.wire.llama import InfillRequest, LlamaRequest
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.text.tokenizer import Tokenizer
 
-NEVER = -100.0  # the bias of a token that is to be left out
+NEVER = -100.0  # bias of a token that is left out
 FILE_MARK = "<|file_sep|>"  # before each file, where the vocabulary has it
-# Own fields of the dialect, which are read here or in `writer.py`.
+# Fields of the dialect alone: they are read here or in `writer.py`.
 _OWN = frozenset(LlamaRequest.model_fields) - frozenset(CompletionRequest.model_fields)
-# Samplers and controls that are not offered -> the values at which they do nothing.
+# Unsupported samplers and controls -> the values at which they do nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_n_sigma": (-1, 0),
     "xtc_probability": (0,),
@@ -59,7 +59,7 @@ def completion_request(service: Service, body: LlamaRequest) -> CompletionReques
         "repetition_penalty": body.repetition_penalty if body.repeat_penalty is None else body.repeat_penalty,
         "logit_bias": _bias(service.model.tokenizer, body),
     }
-    if body.cache_prompt is False:  # the prompt is computed as if nobody had sent its beginning before
+    if body.cache_prompt is False:  # a salt of its own finds no cached blocks
         fields["cache_salt"] = secrets.token_hex(16)
     try:
         return CompletionRequest.model_validate(fields)
@@ -68,9 +68,9 @@ def completion_request(service: Service, body: LlamaRequest) -> CompletionReques
 
 
 def limit_of(body: LlamaRequest) -> int | None:
-    """Return the most tokens of the output, None for all that the context has room for."""
-    asked = body.max_tokens if body.n_predict is None else body.n_predict
-    return None if asked == -1 else asked
+    """Return the most tokens of the output; None = all that the context has room for."""
+    limit = body.max_tokens if body.n_predict is None else body.n_predict
+    return None if limit == -1 else limit
 
 
 def _refuse_samplers(body: LlamaRequest) -> None:
@@ -126,7 +126,7 @@ async def mixed_prompt(model: ServedModel, given: Any, param: str) -> Prompt:
 
 
 async def infill_prompt(model: ServedModel, body: InfillRequest) -> Prompt:
-    """Return files, what stands before the gap and behind it, and the beginning of what fills it, as one prompt."""
+    """Return files, the text around the gap, and the beginning of the text that fills it, as one prompt."""
     mark = FILE_MARK if model.tokenizer.token_id(FILE_MARK) is not None else ""
     files = "".join(f"{mark}{each.filename}\n{each.text}\n" for each in body.input_extra or ())
     (gap,) = await fill_in_prompts(model, [("input_prefix", body.input_prefix)], body.input_suffix, True)

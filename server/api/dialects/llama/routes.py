@@ -1,5 +1,6 @@
 """The endpoints of llama.cpp's server: completions, infilling, embeddings, templates, and what clients ask about it."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -18,10 +19,11 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from neuronserve.server.api.http.origin import origin_of
-from neuronserve.server.api.pipeline.continuation import Continuation
 from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, template_source
 from neuronserve.server.api.pipeline.respond import respond
-from neuronserve.server.api.pipeline.sampling import SamplingBuilder
+from neuronserve.server.api.pipeline.sampling import room_of, sampling_of
+from neuronserve.server.api.pipeline.start import start
+from neuronserve.server.api.pipeline.validate import validated
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.tools.plan import require_template
 from neuronserve.server.api.wire.completions import CompletionRequest
@@ -55,23 +57,20 @@ async def complete(
 ) -> Response:
     """Continue the prompts, whole or as a stream."""
     given, is_list = split_mixed(body.prompt)
-    asked = completion_request(service, body)
-    continuation = Continuation(service, origin_of(request), asked, len(given), clips=True)
+    checked = validated(origin_of(request), completion_request(service, body), service, len(given), clips=True)
     prompts = [await mixed_prompt(service.model, item, param) for param, item in given]
-    generation = await continuation.of(prompts, limit_of(body))
-    shown = continuation.name, is_list, limit_of(body)
-    return await respond(request.receive, LlamaWriter(service, generation, body, shown), bool(body.stream), b"")
+    generation = await start(checked, prompts, limit_of(body))
+    return await respond(request.receive, LlamaWriter(generation, body, is_list), bool(body.stream), b"")
 
 
 @router.post("/infill", responses=RESPONSES, openapi_extra=documented(InfillRequest, LlamaCompletion))
 async def infill(
     request: Request, body: Annotated[InfillRequest, Depends(body_of(InfillRequest))], service: ServiceOf
 ) -> Response:
-    """Generate what stands between a beginning and an end, of models with fill-in-the-middle tokens."""
-    continuation = Continuation(service, origin_of(request), completion_request(service, body), 1, clips=True)
-    generation = await continuation.of([await infill_prompt(service.model, body)], limit_of(body))
-    shown = continuation.name, False, limit_of(body)
-    return await respond(request.receive, LlamaWriter(service, generation, body, shown), bool(body.stream), b"")
+    """Fill the gap between a beginning and an end, by a model with fill-in-the-middle tokens."""
+    checked = validated(origin_of(request), completion_request(service, body), service, clips=True)
+    generation = await start(checked, [await infill_prompt(service.model, body)], limit_of(body))
+    return await respond(request.receive, LlamaWriter(generation, body), bool(body.stream), b"")
 
 
 @router.post("/embedding", responses=errors_of(401, 429, *OF_BODIES), openapi_extra=_EMBEDDED)
@@ -81,7 +80,7 @@ async def embed(
     body: Annotated[LlamaEmbeddingRequest, Depends(body_of(LlamaEmbeddingRequest))],
     service: ServiceOf,
 ) -> list[LlamaEmbedding]:
-    """Encode every text; each has a list of one vector."""
+    """Encode every text; the answer has a list of one vector for each."""
     given = body.input if body.content is None else body.content
     if given is None:
         raise InvalidRequest("content is required.", "content")
@@ -99,22 +98,22 @@ async def apply_template(
     model, tools = service.model, functions_of(body.tools)
     service.require_name(body.model)
     require_template(template_source(model, body), body.messages, tools)
-    extra = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
-    prompt = await chat_prompt(model, body, extra, tools)
+    prompt = await chat_prompt(model, body, tools)
     return AppliedTemplate(prompt=prompt.text or "")
 
 
 @router.get("/props", responses=errors_of(401, 503))
 async def props(service: ServiceOf) -> Props:
-    """Return how the server samples by default, its places, and the model's template and marks."""
+    """Return the sampling defaults, the number of slots, and the template and marks of the model."""
     model, config = service.model, service.config
-    builder = SamplingBuilder(service, CompletionRequest(prompt=""), None)
-    (default,) = builder.sequences([Prompt((0,), None, "prompt")], None, "", 1)
+    default = replace(
+        sampling_of(model, CompletionRequest(prompt="")), max_tokens=room_of(model, Prompt((0,), None, "prompt"), None)
+    )
     special = model.tokenizer.special
     return Props(
         default_generation_settings={
             "n_ctx": model.info.max_model_len,
-            "params": settings_of(default.sampling) | {"seed": -1},  # one is drawn for each request
+            "params": settings_of(default) | {"seed": -1},  # one is drawn for each request
         },
         total_slots=len(_slots(service)),
         model_alias=config.model_names[0],
@@ -129,12 +128,12 @@ async def props(service: ServiceOf) -> Props:
 
 @router.get("/slots", responses=errors_of(401, 503))
 async def slots(service: ServiceOf) -> list[Slot]:
-    """Return the places of every engine's batch, as many of them busy as sequences are open."""
+    """Return the slots of every engine; as many are busy as sequences are open."""
     return _slots(service)
 
 
 def _slots(service: Service) -> list[Slot]:
-    places = service.config.max_num_seqs
-    busy = [i < client.num_open for client in service.engine.clients for i in range(places)]
+    num_slots = service.config.max_num_seqs
+    busy = [i < client.num_open for client in service.engine.clients for i in range(num_slots)]
     n_ctx = service.model.info.max_model_len
     return [Slot(id=i, n_ctx=n_ctx, is_processing=is_busy) for i, is_busy in enumerate(busy)]

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from neuronserve.server.api.dialects.llama.request import limit_of
 from neuronserve.server.api.http.event_stream import frame
 from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import AnyGeneration
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
-from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.llama import (
     LlamaAnswer,
     LlamaChunk,
@@ -22,7 +22,7 @@ from neuronserve.server.api.wire.llama import (
 from neuronserve.server.types import FinishReason, SamplingParams, TokenLogprobs
 
 MS = 1e3
-# Samplers of llama.cpp that are not offered, as they are when switched off.
+# Unsupported samplers of llama.cpp, with the values of their off state.
 OFF = {
     "dynatemp_range": 0.0,
     "dynatemp_exponent": 1.0,
@@ -44,7 +44,7 @@ OFF = {
 
 @dataclass(slots=True)
 class _Output:
-    """One choice, as far as it has come."""
+    """Counts of one choice so far."""
 
     num_tokens: int = 0
     has_new_line: bool = False
@@ -53,15 +53,15 @@ class _Output:
 class LlamaWriter:
     """Puts deltas into completions, and into the chunks of a stream."""
 
-    def __init__(
-        self, service: Service, generation: AnyGeneration, body: LlamaRequest, shown: tuple[str, bool, int | None]
-    ) -> None:
-        """`shown`: the model's name, whether the prompts are a list, and the most tokens, None for any number."""
-        self.generation: AnyGeneration = generation
-        self._model, self._is_list, self._most = shown
+    def __init__(self, generation: Generation, body: LlamaRequest, is_list: bool = False) -> None:
+        """`is_list`: the answer is a list even if it has one completion."""
+        self.generation = generation
+        self._is_list = is_list
         self._body = body
-        self._tokenizer = service.served.tokenizer
-        self._max_model_len = service.served.info.max_model_len
+        self._most = limit_of(body)
+        self._model, model = generation.request.model_name, generation.request.service.model
+        self._tokenizer = model.tokenizer
+        self._max_model_len = model.info.max_model_len
         self._names = TokenNames(self._tokenizer, False)
         self._num_top = body.n_probs or body.logprobs or 0
         self._outputs = [_Output() for _ in generation.prompts]
@@ -75,7 +75,7 @@ class LlamaWriter:
         return LlamaAnswer(found if self._is_list or len(found) > 1 else found[0])
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk for each delta with tokens, and a completion without content behind the last of a choice."""
+        """Yield one chunk for each delta with tokens, and a completion without content behind the last of a choice."""
         for delta in deltas:
             output = self._note(delta)
             if delta.token_ids or delta.text:
@@ -127,7 +127,7 @@ class LlamaWriter:
         )
 
     def _fields(self, completion: LlamaCompletion) -> dict[str, Any]:
-        """Return the answer, or those of its fields that the request names; `a/b` is the field b inside of a."""
+        """Return the answer, or the fields that the request names; `a/b` is the field b inside of a."""
         data = completion.model_dump()
         if not self._body.response_fields:
             return data
@@ -144,9 +144,9 @@ class LlamaWriter:
     def _probabilities(self, delta: Delta) -> list[TokenProbability] | None:
         if not self._num_top or not delta.logprobs:
             return None
-        return [self._of_token(i, entry) for i, entry in zip(delta.token_ids, delta.logprobs, strict=True)]
+        return [self._probability(i, entry) for i, entry in zip(delta.token_ids, delta.logprobs, strict=True)]
 
-    def _of_token(self, token_id: int, entry: TokenLogprobs) -> TokenProbability:
+    def _probability(self, token_id: int, entry: TokenLogprobs) -> TokenProbability:
         top = list(zip(entry.top_token_ids, entry.top_logprobs, strict=True))[: self._num_top]
         shown = [TokenProbability(id=i, **self._names.entry(i, value)) for i, value in top]
         return TokenProbability(id=token_id, **self._names.entry(token_id, entry.sampled), top_logprobs=shown)

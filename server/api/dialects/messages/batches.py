@@ -1,4 +1,4 @@
-"""/v1/messages/batches: Anthropic's batches over the same files, records and runner as /v1/batches."""
+"""/v1/messages/batches: Anthropic's batches, with the same files, records and runner as /v1/batches."""
 
 import contextlib
 import json
@@ -31,9 +31,9 @@ from neuronserve.server.api.wire.message_batches import (
 from neuronserve.server.errors import InvalidRequest, RequestError
 
 PATH = "/v1/messages/batches"
-ENDPOINT = "/v1/messages"  # of every line
+ENDPOINT = "/v1/messages"  # url of every line
 WINDOW_S = 86_400
-LIFETIME_S = 30 * 86_400  # of the input; the runner's own for the results
+LIFETIME_S = 30 * 86_400  # of the input; the runner sets that of the results
 MAX_LISTED = 1000
 NO_BATCH = "There is no batch of messages {!r}."
 STORED = anthropic_errors_of(400, 401, 404, 507)
@@ -49,7 +49,7 @@ async def create_message_batch(
     service: ServiceOf,
     caller: CallerOf,
 ) -> MessageBatch:
-    """Begin a batch of messages."""
+    """Create a batch of messages."""
     files, lines = service.store.files, _lines(body.requests, service.config.max_body_bytes)
     files.require_space(2 * sum(map(len, lines)))
     batch_id, now = f"msgbatch_{uuid.uuid4().hex}", int(time.time())
@@ -83,7 +83,7 @@ async def list_message_batches(
     after_id: str | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
 ) -> MessageBatchList:
-    """Batches of messages, the newest first."""
+    """List batches of messages, the newest first."""
     param = "before_id" if after_id is None else "after_id"
     wanted = Wanted(after_id, before_id, ENDPOINT, param)
     found = await service.store.batches.page(caller.sees, wanted, limit + 1)
@@ -95,13 +95,13 @@ async def list_message_batches(
 
 @router.get(PATH + "/{batch_id}", responses=STORED)
 async def get_message_batch(batch_id: str, request: Request, service: ServiceOf, caller: CallerOf) -> MessageBatch:
-    """How far a batch is."""
+    """Return the state of a batch."""
     return _shown(request, *await _found(batch_id, service, caller.sees))
 
 
 @router.post(PATH + "/{batch_id}/cancel", responses=STORED)
 async def cancel_message_batch(batch_id: str, request: Request, service: ServiceOf, caller: CallerOf) -> MessageBatch:
-    """Answer no more of its requests. A batch that has ended stays as it is."""
+    """Stop answering the requests of a batch. A batch that has ended stays as it is."""
     await _found(batch_id, service, caller.sees)
     changes = {"status": "cancelling", "cancelling_at": int(time.time())}
     await service.store.batches.update(batch_id, ("validating", "in_progress"), **changes)
@@ -110,7 +110,7 @@ async def cancel_message_batch(batch_id: str, request: Request, service: Service
 
 @router.delete(PATH + "/{batch_id}", responses=STORED)
 async def delete_message_batch(batch_id: str, service: ServiceOf, caller: CallerOf) -> DeletedMessageBatch:
-    """Forget a batch that has ended, and its results."""
+    """Delete a batch that has ended, and its results."""
     batch, _ = await _found(batch_id, service, caller.sees)
     if batch.status not in ENDED:
         raise InvalidRequest(f"The batch {batch_id!r} has not ended: cancel it first.", "batch_id")
@@ -123,7 +123,7 @@ async def delete_message_batch(batch_id: str, service: ServiceOf, caller: Caller
 
 @router.get(PATH + "/{batch_id}/results", responses=STORED | {200: {"content": {"application/x-jsonl": {}}}})
 async def message_batch_results(batch_id: str, service: ServiceOf, caller: CallerOf) -> StreamingResponse:
-    """A line for each request of a batch that has ended."""
+    """Return a line for each request of a batch that has ended."""
     batch, _ = await _found(batch_id, service, caller.sees)
     if batch.status not in ENDED:
         raise InvalidRequest(f"The batch {batch_id!r} has not ended, so there are no results yet.", "batch_id")
@@ -140,7 +140,7 @@ async def _found(batch_id: str, service: Service, sees: str | None) -> tuple[Sto
 
 
 def _lines(items: list[BatchItem], most: int) -> list[bytes]:
-    """Lines as the runner reads them. Raises InvalidRequest for a custom_id that comes twice, and for a long line."""
+    """Return lines for the runner. Raises InvalidRequest for a custom_id that occurs twice, and for a long line."""
     seen: set[str] = set()
     lines = []
     for index, item in enumerate(items):
@@ -191,7 +191,7 @@ def _results(paths: list[str]) -> Iterator[bytes]:
 
 
 def _result(record: dict[str, Any]) -> dict[str, Any]:
-    """The result of a request, in Anthropic's words."""
+    """Return the result of a request in Anthropic's shape."""
     response, error = record["response"], record["error"]
     if response is None:
         return {"type": "expired" if error["code"] == "batch_expired" else "canceled"}

@@ -1,4 +1,4 @@
-"""Content blocks of Anthropic's messages as the text of chat's. Blocks of other media are refused by their type."""
+"""Content blocks of Anthropic's messages as text of chat messages. Blocks of other media are refused by their type."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ UNSUPPORTED = "unsupported_parameter"
 
 
 def text_of(content: str | Sequence[Block], param: str) -> str:
-    """The text of a message, a result or a system prompt. Raises InvalidRequest for blocks without any."""
+    """Return the text of a message, a result or a system prompt. Raises InvalidRequest for blocks without text."""
     if isinstance(content, str):
         return content
     return "\n".join(part_of(block, f"{param}[{i}]")["text"] for i, block in enumerate(content))
 
 
 def part_of(block: Block, param: str) -> dict[str, Any]:
-    """A text part of a chat message. Raises InvalidRequest for blocks of other types."""
+    """Return a text part of a chat message. Raises InvalidRequest for blocks of other types."""
     match block.type:
         case messages.TEXT:
             text = required(block.text, f"{param}.text")
@@ -44,12 +44,12 @@ def part_of(block: Block, param: str) -> dict[str, Any]:
 
 
 def thought_of(block: Block) -> str:
-    """The text of a thinking block, which its signature has where the text was not to be displayed."""
+    """Return the text of a thinking block; if it was not displayed, its signature has the text."""
     return block.thinking or unseal(block.signature)
 
 
 def required(value: Any, param: str) -> Any:
-    """`value`. Raises InvalidRequest where there is none."""
+    """Return `value`. Raises InvalidRequest if it is None."""
     if value is None:
         raise InvalidRequest(f"{param} is required.", param)
     return value
@@ -73,6 +73,6 @@ def _document(block: Block, param: str) -> str:
 
 
 def _titled(tag: str, text: str, **fields: str | None) -> str:
-    """Text of a source between marks that tell it from the rest of the message, below what is known of it."""
+    """Return the text of a source below its known fields, between marks that set it apart."""
     known = "".join(f"{name}: {value}\n" for name, value in fields.items() if value)
     return f"<{tag}>\n{known}{text}\n</{tag}>"

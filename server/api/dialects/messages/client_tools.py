@@ -1,6 +1,6 @@
-"""Tools that Anthropic has defined and the client runs: the names, descriptions and schemas that its models know.
+"""Tools that Anthropic has defined and the client runs: their names, descriptions and schemas.
 
-Source: Anthropic's documentation of each tool. A model that was not trained on them learns from these what it may call.
+Source: Anthropic's documentation of each tool. A model that was not trained on a tool reads here how to call it.
 """
 
 from __future__ import annotations

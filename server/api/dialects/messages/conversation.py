@@ -1,4 +1,4 @@
-"""Anthropic's request as the chat request that means the same; what no chat request can say is refused by name."""
+"""Anthropic's request as a chat request of the same meaning; fields that chat cannot express are refused by name."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from neuronserve.server.errors import InvalidRequest
 
 REFUSED = ("container", "mcp_servers", "compaction")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-SAME = ("temperature", "top_p", "top_k", "stream", "max_tokens", "priority")  # fields that both have
-DIRECT = "direct"  # how a tool is called here
+SAME = ("temperature", "top_p", "top_k", "stream", "max_tokens", "priority")  # fields of both
+DIRECT = "direct"  # the caller of every tool here: the model
 NAMES = (
     (r"max_completion_tokens", "max_tokens"),
     (r"stop", "stop_sequences"),
@@ -44,9 +44,9 @@ TOOL_NAMES = ((r"\.function\.parameters", ".input_schema"), (r"\.function", ""))
 
 
 def chat_request(body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
-    """The chat request of `body`, which has what is generated only where it is a MessagesRequest.
+    """Return the chat request of `body`, and the terms that name the fields of `body` in its errors.
 
-    Errors of that request are put into the terms of `body` by the second. Raises InvalidRequest.
+    Fields of the output are set only for a MessagesRequest. Raises InvalidRequest.
     """
     _refuse(body.model_extra or {})
     terms = Terms(NAMES, TOOL_NAMES)
@@ -55,7 +55,7 @@ def chat_request(body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
     if isinstance(body, MessagesRequest):
         fields |= {name: getattr(body, name) for name in SAME}
         fields["stop"] = body.stop_sequences or None
-    if body.messages[-1].role == "assistant":  # the answer goes on with it
+    if body.messages[-1].role == "assistant":  # the answer continues it
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
     try:
         return ChatRequest.model_validate(fields), terms
@@ -64,7 +64,7 @@ def chat_request(body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
 
 
 def _refuse(extra: dict[str, Any]) -> None:
-    """Raise InvalidRequest for fields of Anthropic's that would change the answer and are not here."""
+    """Raise InvalidRequest for fields of Anthropic's API that would change the answer and are not supported."""
     for name in REFUSED:
         if extra.get(name):
             raise InvalidRequest(f"{name} is not supported by this server.", name, UNSUPPORTED)
@@ -89,7 +89,7 @@ def _messages(body: CountTokensRequest, terms: Terms) -> list[dict[str, Any]]:
 
 
 def _thoughtless(body: CountTokensRequest) -> set[int]:
-    """Places of the messages whose thinking `context_management` leaves out. Raises InvalidRequest for other edits."""
+    """Return the indexes of messages whose thinking `context_management` removes. Raises InvalidRequest."""
     edits = body.context_management.edits if body.context_management else None
     thinking = [
         index
@@ -110,7 +110,7 @@ def _thoughtless(body: CountTokensRequest) -> set[int]:
 
 
 def _num_kept(keep: Any, param: str) -> int | None:
-    """The turns that keep their thinking, by default the last; None = all. Raises InvalidRequest."""
+    """Return how many of the last turns keep their thinking, by default 1; None = all. Raises InvalidRequest."""
     if keep is None:
         return 1
     if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
@@ -122,7 +122,7 @@ def _num_kept(keep: Any, param: str) -> int | None:
 
 
 def _turn(message: MessageParam, param: str, is_thoughtless: bool) -> list[dict[str, Any]]:
-    """One message, or several where it has results of tools, each of which is a message of its own in chats."""
+    """Return the chat messages of one message: in chats each result of a tool is a message of its own."""
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content}]
     if message.role == "assistant":
@@ -139,7 +139,7 @@ def _turn(message: MessageParam, param: str, is_thoughtless: bool) -> list[dict[
 
 
 def _answer(blocks: Sequence[Block], param: str, is_thoughtless: bool) -> dict[str, Any]:
-    """A message of the assistant: its text, its thinking, and its calls."""
+    """Return a message of the assistant: its text, its thinking, and its calls."""
     parts, calls, thoughts = [], [], []
     for i, block in enumerate(blocks):
         match block.type:
@@ -148,7 +148,7 @@ def _answer(blocks: Sequence[Block], param: str, is_thoughtless: bool) -> dict[s
             case messages.THINKING:
                 thoughts.append(thought_of(block))
             case messages.REDACTED:
-                pass  # it was encrypted elsewhere and cannot be read
+                pass  # another server has encrypted it
             case _:
                 parts.append(part_of(block, f"{param}[{i}]"))
     message: dict[str, Any] = {"role": "assistant", "content": parts or ""}
@@ -183,7 +183,7 @@ def _tools(body: CountTokensRequest, terms: Terms) -> dict[str, Any]:
 
 
 def _blocks(body: CountTokensRequest) -> Iterable[Block]:
-    """All blocks of results of tools."""
+    """Yield all blocks in results of tools."""
     for message in body.messages:
         for block in message.content if not isinstance(message.content, str) else ():
             if block.type == messages.TOOL_RESULT and not isinstance(block.content, str):
@@ -191,16 +191,16 @@ def _blocks(body: CountTokensRequest) -> Iterable[Block]:
 
 
 def _function(tool: AnyTool, param: str) -> dict[str, Any]:
-    """The function of chat that a tool is. Raises InvalidRequest for a tool that the server would run."""
+    """Return the chat function of a tool. Raises InvalidRequest for a tool that the server would run."""
     callers = (tool.model_extra or {}).get("allowed_callers")
     if isinstance(callers, list) and callers and DIRECT not in callers:
         field = f"{param}.allowed_callers"
-        raise InvalidRequest(f"{field}: a model calls tools here itself; {DIRECT!r} is not among them.", field)
+        raise InvalidRequest(f"{field}: the model is the only caller of tools here; the list needs {DIRECT!r}.", field)
     if isinstance(tool, ClientToolParam):
         return {**function_of(tool), "strict": tool.strict}
     if tool.type not in (None, messages.CUSTOM):
         raise InvalidRequest(
-            f"{param}.type: {tool.type[:60]!r} runs on Anthropic's servers; here are only tools of the client.",
+            f"{param}.type: {tool.type[:60]!r} runs on Anthropic's servers; this server takes only client tools.",
             f"{param}.type",
             UNSUPPORTED,
         )
@@ -217,7 +217,7 @@ def _choice(choice: ToolChoiceParam) -> dict[str, Any]:
 
 
 def _output(body: CountTokensRequest) -> dict[str, Any]:
-    """What the answer is to be, and how much is thought before."""
+    """Return the fields of the output: its format, and the thinking before it."""
     fields: dict[str, Any] = {}
     thinking, output = body.thinking, body.output_config
     if thinking is not None and thinking.type != "adaptive":

@@ -1,6 +1,6 @@
-"""System messages behind the beginning of a conversation, which Claude Code sends and not every template has.
+"""System messages behind the beginning of a conversation. Claude Code sends them, and not every template takes them.
 
-Where a template refuses such a message, or leaves it out, its text becomes a part of the user's turn.
+If a template refuses such a message, or leaves it out, its text becomes a part of the user's turn.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ T = TypeVar("T")
 async def rendered(
     chat: ChatRequest, terms: Terms, render: Callable[[ChatRequest], Awaitable[T]], text_of: Callable[[T], str]
 ) -> T:
-    """The result of `render`, whose prompt `text_of` reads: of the chat as it is, or else with its system messages in
-    turns of the user. Raises RequestError in the terms of the client."""
+    """Render the chat as it is, or else with its late system messages in turns of the user.
+
+    `text_of` reads the prompt of a result of `render`. Raises RequestError that names the client's fields.
+    """
     late = _late(chat.messages)
     try:
         with terms.applied():
@@ -40,7 +42,7 @@ async def rendered(
 
 
 def _late(messages: Sequence[Message]) -> frozenset[int]:
-    """Places of the system messages that another message comes before."""
+    """Return the indexes of system messages that follow another message."""
     systems = [index for index, message in enumerate(messages) if message.role == "system"]
     return frozenset(index for index in systems if any(message.role != "system" for message in messages[:index]))
 
@@ -48,7 +50,7 @@ def _late(messages: Sequence[Message]) -> frozenset[int]:
 def _folded(
     messages: Sequence[Message], places: Sequence[str], late: frozenset[int]
 ) -> tuple[list[Message], list[str]]:
-    """Messages with the `late` ones in turns of the user, which they share with what the user says beside them."""
+    """Move the `late` messages into turns of the user, joined with the user's own messages beside them."""
     made: list[Message] = []
     kept: list[str] = []
     is_open = False  # the last message is a turn of the user that has a system message in it

@@ -11,10 +11,10 @@ from neuronserve.server.api.dialects.messages.run import count, prepare
 from neuronserve.server.api.dialects.messages.writer import MessageWriter
 from neuronserve.server.api.errors import as_request_error
 from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import EventStream, ShortWay, until_disconnect
+from neuronserve.server.api.http.event_stream import EventStream, ShortWay
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
 from neuronserve.server.api.http.origin import origin_of
-from neuronserve.server.api.pipeline.respond import frames_of, whole_answer
+from neuronserve.server.api.pipeline.respond import frames_of, respond
 from neuronserve.server.api.service import ServiceOf
 from neuronserve.server.api.wire.message import MessageAnswer, TokenCount
 from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
@@ -32,11 +32,10 @@ async def create_message(
 ) -> Response:
     """Answer a conversation, whole or as a stream."""
     writer = await prepare(origin_of(request), body, service)
-    if body.stream:
-        way = ShortWay()
-        return EventStream(_events(writer, way), b"", way)
-    answer = await until_disconnect(request.receive, whole_answer(writer))
-    return Response(answer.model_dump_json(), media_type="application/json")
+    if not body.stream:
+        return await respond(request.receive, writer, is_stream=False)
+    way = ShortWay()
+    return EventStream(_events(writer, way), b"", way)
 
 
 @router.post(
@@ -47,12 +46,12 @@ async def create_message(
 async def count_tokens(
     body: Annotated[CountTokensRequest, Depends(body_of(CountTokensRequest))], service: ServiceOf
 ) -> TokenCount:
-    """Number of tokens that the prompt of such a message has."""
+    """Count the tokens of the prompt of such a message."""
     return TokenCount(input_tokens=await count(body, service))
 
 
 async def _events(writer: MessageWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:
-    """All events. An error after the first is an event; one before it is raised, to be an HTTP error."""
+    """Yield all events. An error before the first is raised, to become an HTTP error; a later one is an event."""
     is_begun = False
     try:
         async with contextlib.aclosing(frames_of(writer, way)) as frames:

@@ -1,4 +1,4 @@
-"""One message of Anthropic's, from its request to what writes it; and the tokens of its prompt."""
+"""One message of Anthropic's API, from its request to its writer; and the number of tokens in its prompt."""
 
 from __future__ import annotations
 
@@ -8,46 +8,47 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from neuronserve.server.api.dialects.chat import Conversation, prepare_conversation, prompt_of
 from neuronserve.server.api.dialects.messages.conversation import chat_request
 from neuronserve.server.api.dialects.messages.late_system import rendered
 from neuronserve.server.api.dialects.messages.writer import MessageWriter
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.conversation import chat_generation, prompt_of
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.prompts import template_source
 from neuronserve.server.api.service import Service
-from neuronserve.server.api.tools.chosen import chosen_parsers
+from neuronserve.server.api.tools.plan import chosen_parsers
 from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
 
 
 async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:
-    """Check and render a request. Raises RequestError in the terms of `body`."""
+    """Check and render a request. Raises RequestError that names the fields of `body`."""
     chat, terms = await _chat(service, body)
 
-    async def render(given: ChatRequest) -> Conversation:  # `max_tokens` beyond the context is cut; the answer says so
-        return await prepare_conversation(origin, given, service, clips=True)
+    async def render(given: ChatRequest) -> Generation:  # the answer says if the context has cut it
+        return await chat_generation(origin, given, service, clips=True)
 
-    conversation = await rendered(chat, terms, render, lambda made: made.generation.prompts[0].text or "")
+    generation = await rendered(chat, terms, render, lambda made: made.prompts[0].text or "")
     cache = service.model.info.cache
     cached_in = cache.block_size if cache.enable_prefix_caching and has_cache_control(body) else None
-    return MessageWriter(conversation, body, f"msg_{origin.request_id}", cached_in)
+    return MessageWriter(generation, body, f"msg_{origin.request_id}", cached_in)
 
 
 async def count(body: CountTokensRequest, service: Service) -> int:
-    """Number of tokens that the prompt of such a message has. Raises RequestError."""
+    """Count the tokens of the prompt of such a message. Raises RequestError."""
     chat, terms = await _chat(service, body)
     prompt = await rendered(chat, terms, lambda given: prompt_of(service, given), lambda made: made.text or "")
     return len(prompt.token_ids)
 
 
 def has_cache_control(body: CountTokensRequest) -> bool:
-    """Whether the client marks any part of its prompt to be cached."""
+    """Whether the client marks any part of its prompt for caching."""
     return any("cache_control" in (part.model_extra or {}) for part in _parts(body))
 
 
 async def _chat(service: Service, body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
-    """The chat request. A budget of thinking binds nothing where the model does not think."""
+    """Return the chat request. A thinking budget is ignored if the model does not think."""
     chat, terms = await service.parsing.run_large(partial(chat_request, body))
     _, reasoning = chosen_parsers(service.config, template_source(service.model, chat))
     return (chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat), terms

@@ -1,4 +1,4 @@
-"""What is generated as a message of Anthropic's: content blocks, whole or as the events that build them up."""
+"""Output as a message of Anthropic's API: content blocks, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from neuronserve.server.api.dialects.chat import Conversation
 from neuronserve.server.api.dialects.sealed import seal
 from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import AnyGeneration
-from neuronserve.server.api.tools.message import MessagePart, MessageReader
+from neuronserve.server.api.pipeline.generation import Generation
+from neuronserve.server.api.tools.message import MessagePart
 from neuronserve.server.api.wire.message import (
     AnyBlock,
     BlockDelta,
@@ -37,7 +36,7 @@ from neuronserve.server.api.wire.tools import ToolCallDelta
 
 
 def event(made: Event) -> bytes:
-    """One event of a stream."""
+    """Encode one event of a stream."""
     return f"event: {made.type}\ndata: {made.model_dump_json()}\n\n".encode()
 
 
@@ -45,28 +44,28 @@ class MessageWriter:
     """Puts the deltas of one choice into Anthropic's shapes."""
 
     def __init__(
-        self, conversation: Conversation, body: MessagesRequest, answer_id: str, cached_in: int | None = None
+        self, generation: Generation, body: MessagesRequest, answer_id: str, cached_in: int | None = None
     ) -> None:
-        """`cached_in`: tokens of a block of the prefix cache, where the client marks what is to be cached."""
-        self.generation: AnyGeneration = conversation.generation
+        """`cached_in`: tokens in a block of the prefix cache, if the client marks parts of the prompt for caching."""
+        self.generation = generation
         self._max_tokens = body.max_tokens
         self._is_hidden = body.thinking is not None and body.thinking.display == "omitted"
-        self._hidden = ""  # thinking of the open block
+        self._hidden = ""  # thinking of the open block that is not displayed
         self._cached_in = cached_in
-        self._id, self._model = answer_id, conversation.name
-        self._reader = MessageReader(conversation.plan.parser(self.generation.prompts[0].text or ""))
+        self._id, self._model = answer_id, generation.request.model_name
+        self._reader = generation.request.plan.reader(generation.prompts[0].text)
         self._stop: Stop | None = None
-        self._index = -1  # of the open block
-        self._open: tuple[str, int] | None = None  # its type, and which call it is
+        self._index = -1  # number of the open block
+        self._open: tuple[str, int] | None = None  # type of the block, and number of the call
         self._is_begun = False
 
     def whole(self, deltas: list[Delta]) -> MessageAnswer:
-        """The answer to a client that does not stream."""
+        """Return the answer to a client that does not stream."""
         part = self._reader.read(deltas[0].text, is_last=True)
         return self._answer(list(_blocks(part, self._is_hidden)), self._stop_of(deltas[0]))
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """Events for the next deltas."""
+        """Yield events for the next deltas."""
         if not self._is_begun:
             self._is_begun = True
             yield event(MessageStart(message=self._answer([], None, has_output=False)))
@@ -78,7 +77,7 @@ class MessageWriter:
                 self._stop = self._stop_of(delta)
 
     def last_frames(self) -> Iterable[bytes]:
-        """Events that end the message."""
+        """Yield the events that end the message."""
         yield from self._close()
         assert self._stop is not None, "a choice ends with a reason"
         yield event(MessageDelta(delta=self._stop, usage=self._usage()))
@@ -97,7 +96,7 @@ class MessageWriter:
             )
 
     def _piece(self, kind: tuple[str, int], block: AnyBlock, **fields: str) -> Iterable[bytes]:
-        """A piece of the open block, or of a new one where that is of another kind."""
+        """Yield a piece of the open block, or of a new block if that is of another kind."""
         if self._open != kind:
             yield from self._close()
             self._open, self._index = kind, self._index + 1
@@ -116,7 +115,7 @@ class MessageWriter:
             yield event(BlockStop(index=self._index))
 
     def _stop_of(self, delta: Delta) -> Stop:
-        """To be called when the delta's text has been read."""
+        """Return why the message has ended. The delta's text must have been read."""
         text = delta.stop_reason if isinstance(delta.stop_reason, str) and delta.finish_reason == "stop" else None
         if delta.fault is not None:
             return Stop(stop_reason="refusal", stop_sequence=None, stop_details=StopDetails(explanation=delta.fault))
@@ -164,12 +163,12 @@ def _blocks(part: MessagePart, is_hidden: bool) -> Iterable[AnyBlock]:
 
 
 def _tool_use(call: ToolCallDelta, arguments: dict[str, Any]) -> ToolUseBlock:
-    """The block of a call; only its first piece has an id and a name."""
+    """Return the block of a call; only its first piece has an id and a name."""
     return ToolUseBlock(id=(call.id or "").replace("call_", "toolu_"), name=call.function.name or "", input=arguments)
 
 
 def _input(text: str) -> dict[str, Any]:
-    """The arguments as an object: as much of one as there is, where the output was cut."""
+    """Return the arguments as an object; if the output was cut, the part that is there."""
     try:
         value = from_json(text, allow_partial="trailing-strings")
     except ValueError:

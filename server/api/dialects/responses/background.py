@@ -1,4 +1,4 @@
-"""Responses that are generated whether a client waits or not: followed, cancelled, and waited for at the end."""
+"""Responses that run without a client: followed, cancelled, and awaited when the server ends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from neuronserve.server.api.peers import Part, Peers
 from neuronserve.server.errors import InvalidRequest, Unavailable
 
 MAX_REMEMBERED = 16  # streams that have ended and can still be followed
-NUM_TRIES = 3  # to hear of a stream in another process
-PART_S = 0.5  # after which a follower in another process is told that there is no news
+NUM_TRIES = 3  # requests for a stream in another process, before it counts as lost
+PART_S = 0.5  # longest wait before a follower in another process receives an empty part
 
 
 class _Running:
-    """One response under way, with the events so far where it may be followed."""
+    """One running response, with its events so far if it is a stream."""
 
     def __init__(self, run: ResponseRun, is_stream: bool) -> None:
         self.run = run
@@ -40,7 +40,7 @@ class _Running:
             self._wake()
 
     async def follow(self, first: int) -> AsyncGenerator[bytes, None]:
-        """Events from number `first` on, until the last."""
+        """Yield events from number `first` on, until the last."""
         while True:
             while first < len(self.frames):
                 yield self.frames[first]
@@ -50,7 +50,7 @@ class _Running:
             await self._news.wait()
 
     async def part(self, first: int) -> Part:
-        """Events from number `first` on, as soon as there is one; none where none comes for a while."""
+        """Return events from number `first` on as soon as there is one; none after a while without any."""
         if first >= len(self.frames) and not self.is_done:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), PART_S)
@@ -62,7 +62,7 @@ class _Running:
 
 
 class Background:
-    """All responses of one server that run in the background, by id. Used on one event loop."""
+    """All responses that run in the background of one server, by id. Used on one event loop."""
 
     def __init__(self) -> None:
         self._running: dict[str, _Running] = {}
@@ -71,7 +71,7 @@ class Background:
     async def start(self, run: ResponseRun, is_stream: bool) -> None:
         """Store the response as queued, and generate it from now on.
 
-        Raises StorageFull, and what would end it at once: a client tries again after 429, and not after `failed`.
+        Raises StorageFull, Overloaded and RateLimited: a client tries again after 429, but not after `failed`.
         """
         await run.require_welcome()
         await run.store(is_required=True)
@@ -81,28 +81,28 @@ class Background:
         running.task.add_done_callback(lambda _: self._end(running))
 
     def get(self, response_id: str) -> ResponseRun | None:
-        """A response that has not ended."""
+        """Return a response that has not ended."""
         running = self._running.get(response_id)
         return None if running is None else running.run
 
     def follow(self, response_id: str, after: int) -> AsyncGenerator[bytes, None]:
-        """Events behind number `after`. Raises InvalidRequest for a response that was not streamed, or long ago."""
+        """Yield events behind number `after`. Raises InvalidRequest if the stream is not kept."""
         running = self._stream(response_id)
         if running is None:
             raise not_streamed(response_id)
         return running.follow(after + 1)
 
     def can_follow(self, response_id: str) -> bool:
-        """Whether there is such a stream here."""
+        """Whether this process has the stream of a response."""
         return self._stream(response_id) is not None
 
     async def part(self, response_id: str, first: int) -> Part | None:
-        """Events of a stream from number `first` on, for a follower elsewhere. None: there is no such stream here."""
+        """Return events from number `first` on for another process; None if this process has no such stream."""
         running = self._stream(response_id)
         return None if running is None else await running.part(first)
 
     async def cancel(self, response_id: str) -> None:
-        """End a response if it is under way."""
+        """Cancel a response if it runs."""
         running = self._running.get(response_id)
         if running is None or running.task is None:
             return
@@ -112,7 +112,7 @@ class Background:
             await running.run.cancel()
 
     async def close(self) -> None:
-        """Wait until all have ended, as they do when the engine answers no more."""
+        """Wait until all responses have ended. They end when the engine stops answering."""
         tasks = [running.task for running in self._running.values() if running.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -130,7 +130,7 @@ class Background:
 
 
 def not_streamed(response_id: str) -> InvalidRequest:
-    """The refusal of a response that there is no stream of."""
+    """Return the refusal of a response that has no stream."""
     return InvalidRequest(
         f"{response_id!r} cannot be streamed: it is no response in the background that was created with "
         f"stream, or none of the last {MAX_REMEMBERED} of them.",
@@ -139,11 +139,11 @@ def not_streamed(response_id: str) -> InvalidRequest:
 
 
 async def follow_elsewhere(peers: Peers, response_id: str, after: int) -> AsyncGenerator[bytes, None]:
-    """Events behind number `after` of a stream that another process has, or had. Raises InvalidRequest, Unavailable."""
+    """Yield events behind number `after` of a stream in another process. Raises InvalidRequest, Unavailable."""
     first, num_lost, is_known = after + 1, 0, False
     while num_lost < NUM_TRIES:
         part = await peers.part(response_id, first)
-        if part is None:  # or it did not answer in time
+        if part is None:  # no process has it, or the process did not answer in time
             num_lost += 1
             continue
         num_lost, is_known = 0, True
@@ -158,6 +158,6 @@ async def follow_elsewhere(peers: Peers, response_id: str, after: int) -> AsyncG
 
 
 async def the_background(request: Request) -> Background:
-    """FastAPI dependency: the background of this application."""
+    """Return the background of this application: a dependency of FastAPI."""
     background: Background = request.app.state.background
     return background

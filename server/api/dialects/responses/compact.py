@@ -1,24 +1,25 @@
-"""A conversation in short, written by the model: what the items of /v1/responses/compact stand for."""
+"""/v1/responses/compact: a conversation in short, with a summary that the model writes."""
 
 from __future__ import annotations
 
 import time
 
-from neuronserve.server.api.dialects import chat
+from neuronserve.server.api.dialects.chat import ChatWriter
 from neuronserve.server.api.dialects.responses.conversation import NAMES, TOOL_NAMES, messages_of
-from neuronserve.server.api.dialects.responses.history import asked_of
+from neuronserve.server.api.dialects.responses.history import items_for
 from neuronserve.server.api.dialects.responses.items import ItemIds, listed, new_id
 from neuronserve.server.api.dialects.responses.writer import response_usage
 from neuronserve.server.api.dialects.sealed import seal
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.conversation import chat_generation
 from neuronserve.server.api.pipeline.respond import whole_answer
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
 from neuronserve.server.api.wire.response import Compaction
 from neuronserve.server.api.wire.responses import CompactRequest, InputItem
 
-MAX_TOKENS = 2048  # of a summary
+MAX_TOKENS = 2048  # in a summary
 REQUEST = (
     "Summarize this conversation for a reader who will go on with it and has nothing else: what was asked, what was "
     "found and decided, results of tools that matter, and what is left to do. Write the summary alone."
@@ -26,20 +27,20 @@ REQUEST = (
 
 
 async def compacted(origin: Origin, body: CompactRequest, service: Service) -> Compaction:
-    """The messages of the user, and an item that has the model's summary. Raises RequestError."""
-    asked = await asked_of(body, service, origin.caller.sees)
-    messages = messages_of(body, asked.before, asked.items)
+    """Return the messages of the user, and an item with the model's summary. Raises RequestError."""
+    items = await items_for(body, service, origin.caller.sees)
+    messages = messages_of(body, items.before, items.new)
     summary = {"role": "user", "content": REQUEST}
     request = ChatRequest.model_validate(
         {"model": body.model, "messages": [*messages.messages, summary], "max_completion_tokens": MAX_TOKENS}
     )
     compaction_id = new_id("resp")
     with Terms(NAMES, TOOL_NAMES, [*messages.params, "input"]).applied():
-        conversation = await chat.prepare_conversation(origin, request, service, clips=True)
-    answer = await whole_answer(chat.ChatAdapter(service, conversation, request, compaction_id))
+        generation = await chat_generation(origin, request, service, clips=True)
+    answer = await whole_answer(ChatWriter(generation, request, compaction_id))
     assert isinstance(answer, ChatCompletion), "what the chat endpoint answers"
     text = answer.choices[0].message.content or ""
-    kept = [item for item in (*asked.before, *asked.items) if item.type == "message" and item.role == "user"]
+    kept = [item for item in (*items.before, *items.new) if item.type == "message" and item.role == "user"]
     kept.append(InputItem(type="compaction", encrypted_content=seal(text)))
     return Compaction(
         id=compaction_id,

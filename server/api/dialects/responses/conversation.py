@@ -1,4 +1,4 @@
-"""A request of /v1/responses as one of chat: items become messages, and errors name what the client wrote."""
+"""A request of /v1/responses as a chat request: items become messages, and errors name the client's own fields."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from neuronserve.server.api.wire.responses import (
 )
 from neuronserve.server.errors import InvalidRequest
 
-Asking = ResponsesRequest | CompactRequest
+ItemsBody = ResponsesRequest | CompactRequest
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
-ELSEWHERE = {  # chat's names of what has another here
+ELSEWHERE = {  # fields of chat -> what responses have instead
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -40,7 +40,7 @@ ELSEWHERE = {  # chat's names of what has another here
     "echo": "no echo",
     "return_token_ids": "no token ids",
 }
-NAMES = (  # chat's, and what they are here
+NAMES = (  # patterns of chat's fields -> fields of responses
     (r"max_(completion_)?tokens", "max_output_tokens"),
     (r"response_format\.json_schema", "text.format"),
     (r"response_format", "text.format"),
@@ -57,14 +57,14 @@ SUMMARY = "The conversation before this, in short:\n"
 
 @dataclass(slots=True)
 class Messages:
-    """Chat's messages, and for each the field of the request that it is from."""
+    """Chat messages, each with the field of the request that it was made from."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
-    _reasoning: str = ""  # which the next message of the assistant comes from
+    _reasoning: str = ""  # reasoning of the next message of the assistant
 
     def add(self, item: InputItem, param: str) -> None:
-        """Add one item. Raises InvalidRequest for what is no text and no call."""
+        """Add one item. Raises InvalidRequest for an item that is neither text nor a call."""
         match item.type:
             case "message":
                 self._add_message(item, param)
@@ -110,7 +110,7 @@ class Messages:
         self.params.append(param)
 
     def without(self, num_oldest: int) -> Messages:
-        """As if the oldest messages had not been, but for the instructions and what answers a call that is gone."""
+        """Return the messages without the oldest, and without answers to calls that are gone; instructions stay."""
         kept = [
             (message, param)
             for index, (message, param) in enumerate(zip(self.messages, self.params, strict=True))
@@ -121,8 +121,8 @@ class Messages:
         return Messages([message for message, _ in kept], [param for _, param in kept])
 
 
-def messages_of(body: Asking, before: Sequence[InputItem], items: Sequence[InputItem]) -> Messages:
-    """The conversation: instructions, the items `before` this request, and its own. Raises InvalidRequest."""
+def messages_of(body: ItemsBody, before: Sequence[InputItem], items: Sequence[InputItem]) -> Messages:
+    """Return the instructions, the items `before` this request, and its own, as messages. Raises InvalidRequest."""
     found = Messages()
     if body.instructions:
         found.add(InputItem(role="system", content=body.instructions), "instructions")
@@ -136,8 +136,10 @@ def messages_of(body: Asking, before: Sequence[InputItem], items: Sequence[Input
 
 
 def chat_request(body: ResponsesRequest, messages: Messages, tools: Tools) -> tuple[ChatRequest, Terms]:
-    """The same request to chat, and what puts its errors into the terms of `body`; fields that only chat has are
-    passed on. Raises InvalidRequest."""
+    """Return the chat request of `body`, and the terms that name the fields of `body` in its errors.
+
+    Fields that only chat has are passed on. Raises InvalidRequest.
+    """
     extra = body.model_extra or {}
     for name, here in ELSEWHERE.items():
         if extra.get(name) is not None:
@@ -169,7 +171,7 @@ def chat_request(body: ResponsesRequest, messages: Messages, tools: Tools) -> tu
 
 
 def _reasoning(item: InputItem) -> str:
-    """The text of an item of reasoning, which is sealed where a client asked for it encrypted."""
+    """Return the text of a reasoning item; it is sealed if the client wanted it encrypted."""
     parts = item.content if isinstance(item.content, list) else []
     text = "\n".join(part.text or "" for part in parts) or unseal(item.encrypted_content)
     return text or "\n".join(part.text or "" for part in item.summary or ())

@@ -1,4 +1,4 @@
-"""/v1/conversations: items that are kept from one response to the next."""
+"""/v1/conversations: items that are stored from one response to the next."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import CallerOf
 from neuronserve.server.api.service import ServiceOf
 from neuronserve.server.api.store.records import StoredConversation
-from neuronserve.server.api.wire.response import Conversation, DeletedConversation, ItemList
+from neuronserve.server.api.wire.response import ConversationObject, DeletedConversation, ItemList
 from neuronserve.server.api.wire.responses import ConversationRequest, ItemsRequest, MetadataRequest
 
 router = APIRouter()
@@ -27,16 +27,16 @@ CHANGED = errors_of(401, 404, 507, *OF_BODIES)
 )
 async def create_conversation(
     body: Annotated[ConversationRequest, Depends(body_of(ConversationRequest))], service: ServiceOf, caller: CallerOf
-) -> Conversation:
-    """Begin a conversation, with items or none."""
+) -> ConversationObject:
+    """Create a conversation, with or without items."""
     made = new_conversation(body.metadata, body.items or (), caller.name)
     await service.store.conversations.create(made)
     return _shown(made)
 
 
 @router.get("/v1/conversations/{conversation_id}", responses=STORED)
-async def get_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> Conversation:
-    """A conversation without its items."""
+async def get_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> ConversationObject:
+    """Return a conversation without its items."""
     return _shown(await service.store.conversations.get(conversation_id, caller.sees))
 
 
@@ -46,7 +46,7 @@ async def update_conversation(
     body: Annotated[MetadataRequest, Depends(body_of(MetadataRequest))],
     service: ServiceOf,
     caller: CallerOf,
-) -> Conversation:
+) -> ConversationObject:
     """Replace the metadata."""
     metadata = encoded(body.metadata or {})
     store = service.store.conversations
@@ -55,7 +55,7 @@ async def update_conversation(
 
 @router.delete("/v1/conversations/{conversation_id}", responses=STORED)
 async def delete_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> DeletedConversation:
-    """Forget a conversation; responses that were made in it stay."""
+    """Delete a conversation; responses that were made in it stay."""
     await service.store.conversations.delete(conversation_id, caller.sees)
     return DeletedConversation(id=conversation_id)
 
@@ -80,21 +80,21 @@ async def list_items(
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
     order: Literal["asc", "desc"] = "desc",
 ) -> ItemList:
-    """The items of a conversation."""
+    """List the items of a conversation."""
     stored = await service.store.conversations.get(conversation_id, caller.sees)
     return page(json.loads(stored.items), after, limit, order)
 
 
 @router.get("/v1/conversations/{conversation_id}/items/{item_id}", responses=STORED)
 async def get_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> dict[str, Any]:
-    """One item."""
+    """Return one item."""
     stored = await service.store.conversations.get(conversation_id, caller.sees)
     return _item(json.loads(stored.items), item_id)
 
 
 @router.delete("/v1/conversations/{conversation_id}/items/{item_id}", responses=STORED)
-async def delete_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> Conversation:
-    """Take one item out."""
+async def delete_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> ConversationObject:
+    """Delete one item."""
 
     def without(stored: StoredConversation) -> StoredConversation:
         items: list[dict[str, Any]] = json.loads(stored.items)
@@ -111,5 +111,5 @@ def _item(items: list[dict[str, Any]], item_id: str) -> dict[str, Any]:
     return found
 
 
-def _shown(stored: StoredConversation) -> Conversation:
-    return Conversation(id=stored.id, created_at=int(stored.created_at), metadata=json.loads(stored.metadata))
+def _shown(stored: StoredConversation) -> ConversationObject:
+    return ConversationObject(id=stored.id, created_at=int(stored.created_at), metadata=json.loads(stored.metadata))

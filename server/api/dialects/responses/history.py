@@ -1,4 +1,4 @@
-"""The items that a request has: its own, those of a response or a conversation before it, and those it refers to."""
+"""Items of a request: its own, those of an earlier response or conversation, and those that it refers to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronserve.server.api.dialects.responses.conversation import Asking
+from neuronserve.server.api.dialects.responses.conversation import ItemsBody
 from neuronserve.server.api.dialects.responses.items import items_of, own_items, owner_of
 from neuronserve.server.api.dialects.responses.records import require_room
 from neuronserve.server.api.errors import NotFound
@@ -15,19 +15,19 @@ from neuronserve.server.api.store.store import Store
 from neuronserve.server.api.wire.responses import REFERENCE, InputItem, ResponsesRequest
 from neuronserve.server.errors import InvalidRequest
 
-MAX_REFERRED = 1000  # responses that the references of one request are about
+MAX_REFERRED = 1000  # responses that one request may refer to
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Items of a request. `before` has those that were there already, `items` those that it brings."""
+class RequestItems:
+    """Items of a request: those `before` it, and the `new` ones that it brings."""
 
     before: Sequence[InputItem]
-    items: Sequence[InputItem]
+    new: Sequence[InputItem]
 
 
-async def asked_of(body: Asking, service: Service, sees: str | None) -> Asked:
-    """The items of a request, with none that refers to another. Raises InvalidRequest, NotFound."""
+async def items_for(body: ItemsBody, service: Service, sees: str | None) -> RequestItems:
+    """Return the items of a request, with references replaced. Raises InvalidRequest, NotFound."""
     before: Sequence[InputItem] = ()
     conversation_id = body.conversation_id if isinstance(body, ResponsesRequest) else None
     if body.previous_response_id is not None:
@@ -38,7 +38,7 @@ async def asked_of(body: Asking, service: Service, sees: str | None) -> Asked:
         stored = await service.store.conversations.get(conversation_id, sees, "conversation")
         require_room(stored, len(own_items(body)), "conversation")
         before = _read(json.loads(stored.items))
-    return Asked(before, await _resolved(own_items(body), before, service.store, sees))
+    return RequestItems(before, await _resolved(own_items(body), before, service.store, sees))
 
 
 async def _before(response_id: str, service: Service, sees: str | None) -> list[InputItem]:
@@ -53,9 +53,9 @@ async def _before(response_id: str, service: Service, sees: str | None) -> list[
 async def _resolved(
     items: Sequence[InputItem], before: Sequence[InputItem], store: Store, sees: str | None
 ) -> list[InputItem]:
-    """The items, with those that are referred to in the places of the references."""
+    """Replace references by the items that they name."""
     known = _by_id(before)
-    asked: set[str] = set()
+    owners: set[str] = set()
     found = []
     for index, item in enumerate(items):
         if item.type != REFERENCE:
@@ -65,10 +65,10 @@ async def _resolved(
         if item.id is None:
             raise InvalidRequest(f"{param} is required.", param)
         owner = owner_of(item.id)
-        if item.id not in known and owner is not None and owner not in asked:
-            if len(asked) == MAX_REFERRED:
+        if item.id not in known and owner is not None and owner not in owners:
+            if len(owners) == MAX_REFERRED:
                 raise InvalidRequest(f"input refers to items of more than {MAX_REFERRED} responses.", "input")
-            asked.add(owner)
+            owners.add(owner)
             known |= _by_id(await _items_of(owner, store, sees))
         if item.id not in known:
             raise NotFound(
@@ -79,7 +79,7 @@ async def _resolved(
 
 
 async def _items_of(owner: str, store: Store, sees: str | None) -> list[InputItem]:
-    """All items of the response or the conversation with this id; none where there is none."""
+    """Return all items of the response or the conversation with this id; none if it does not exist."""
     try:
         return items_of([await store.responses.require(f"resp_{owner}", sees)])
     except NotFound:

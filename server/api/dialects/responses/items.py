@@ -1,4 +1,4 @@
-"""The input of a request as items that can be listed: with ids, parts and a status, as OpenAI lists them."""
+"""Input of a request as items to list: with ids, parts and a status, in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from neuronserve.server.api.store.records import StoredResponse
 from neuronserve.server.api.wire.response import ItemList
-from neuronserve.server.api.wire.responses import CompactRequest, InputItem, Part, ResponsesRequest
+from neuronserve.server.api.wire.responses import CompactRequest, InputItem, ItemPart, ResponsesRequest
 from neuronserve.server.errors import InvalidRequest
 
 PREFIXES = {
@@ -27,38 +27,38 @@ _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{4,}")
 
 
 def new_id(prefix: str) -> str:
-    """The id of a response or a conversation."""
+    """Return a new id of a response or a conversation."""
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
 class ItemIds:
-    """Ids of the items of one response or conversation: each has the id of its owner in it, so that it is found."""
+    """Ids of the items of one response or conversation. Each contains the id of its owner, so that it can be found."""
 
     def __init__(self, owner_id: str, num_made: int = 0) -> None:
         self._owner = owner_id.partition("_")[2]
         self.num_made = num_made
 
     def new(self, kind: str) -> str:
-        """The id of the next item, of a type."""
+        """Return the id of the next item of a type."""
         self.num_made += 1
         return f"{PREFIXES[kind]}_{self._owner}{self.num_made:04x}"
 
 
 def owner_of(item_id: str) -> str | None:
-    """The id of the item's response or conversation, without its prefix; None for an id that a client made."""
+    """Return the id of the item's response or conversation, without its prefix; None for an id that a client made."""
     found = _ITEM_ID.fullmatch(item_id)
     return None if found is None else found[1]
 
 
 def own_items(body: ResponsesRequest | CompactRequest) -> list[InputItem]:
-    """The items of one request."""
+    """Return the items of one request."""
     if body.input is None:
         return []
     return [InputItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
 
 
 def items_of(chain: Sequence[StoredResponse]) -> list[InputItem]:
-    """Inputs and outputs of stored responses, in the order in which they came."""
+    """Return inputs and outputs of stored responses, in their order."""
     found: list[Any] = []
     for each in chain:
         found += json.loads(each.input_items) + json.loads(each.body)["output"]
@@ -66,12 +66,12 @@ def items_of(chain: Sequence[StoredResponse]) -> list[InputItem]:
 
 
 def listed(items: Sequence[InputItem], ids: ItemIds) -> list[dict[str, Any]]:
-    """Items as they are stored and listed."""
+    """Return items as they are stored and listed."""
     return [_listed(item, item.id or ids.new(item.type)) for item in items]
 
 
 def page(items: Sequence[dict[str, Any]], after: str | None, limit: int, order: str) -> ItemList:
-    """A part of a list of items. Raises InvalidRequest when `after` is none of them."""
+    """Return a part of a list of items. Raises InvalidRequest when `after` is not in the list."""
     items = items[::-1] if order == "desc" else items
     if after is not None:
         at = next((index for index, item in enumerate(items) if item["id"] == after), None)
@@ -82,7 +82,7 @@ def page(items: Sequence[dict[str, Any]], after: str | None, limit: int, order: 
 
 
 def item_list(data: Sequence[dict[str, Any]], has_more: bool = False) -> ItemList:
-    """Items as an answer lists them."""
+    """Return items as an answer lists them."""
     ids = [item["id"] for item in data] or [""]
     return ItemList(data=list(data), first_id=ids[0], last_id=ids[-1], has_more=has_more)
 
@@ -110,7 +110,7 @@ def _listed(item: InputItem, item_id: str) -> dict[str, Any]:
 
 def _parts(item: InputItem) -> list[dict[str, Any]]:
     given = item.content or ""
-    parts = [Part(type="input_text", text=given)] if isinstance(given, str) else given
+    parts = [ItemPart(type="input_text", text=given)] if isinstance(given, str) else given
     if item.role != "assistant":
         return [{"type": "input_text", "text": part.text} for part in parts]
     return [

@@ -1,4 +1,4 @@
-"""A request of /v1/responses, checked and rendered; and the tokens of its prompt."""
+"""A request of /v1/responses, checked and rendered; and the number of tokens in its prompt."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from neuronserve.server.api.dialects import chat
 from neuronserve.server.api.dialects.responses.conversation import LOGPROBS, Messages, chat_request, messages_of
-from neuronserve.server.api.dialects.responses.history import asked_of
+from neuronserve.server.api.dialects.responses.history import items_for
 from neuronserve.server.api.dialects.responses.items import new_id
 from neuronserve.server.api.dialects.responses.run import ResponseRun
 from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, tools_of
 from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.conversation import chat_generation, prompt_of
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.sampling import first
 from neuronserve.server.api.service import ServedModel, Service
 from neuronserve.server.api.wire.response import ConversationId, Response
@@ -22,7 +23,7 @@ from neuronserve.server.errors import InvalidRequest, RequestError
 from neuronserve.server.scheduler.admission import CODE as TOO_LONG
 
 T = TypeVar("T")
-OFFERED = {  # what there is instead of fields that are not
+INSTEAD = {  # unsupported fields -> what to use instead
     "prompt": "instructions and input",
     "context_management": "truncation and /v1/responses/compact",
     "moderation": "models of another server",
@@ -30,36 +31,35 @@ OFFERED = {  # what there is instead of fields that are not
 
 
 async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> ResponseRun:
-    """Validate and render: everything that can be refused is refused before the engine gets anything."""
+    """Check and render a request: everything that can be refused is refused before the engine gets anything."""
     _check(body)
     name = service.require_name(body.model)
-    asked, tools = await asked_of(body, service, origin.caller.sees), tools_of(body.tools)
-    messages = messages_of(body, asked.before, asked.items)
+    items, tools = await items_for(body, service, origin.caller.sees), tools_of(body.tools)
+    messages = messages_of(body, items.before, items.new)
 
-    async def rendered(kept: Messages) -> chat.Conversation:
+    async def rendered(kept: Messages) -> Generation:
         request, terms = await service.parsing.run_large(partial(chat_request, body, kept, tools))
         with terms.applied():
-            return await chat.prepare_conversation(origin, request, service)
+            return await chat_generation(origin, request, service)
 
-    conversation = await _fitted(body, messages, rendered)
-    response = _response(body, name, service.model)
-    return ResponseRun(service, origin, conversation, response, (asked, body, tools))
+    generation = await _fitted(body, messages, rendered)
+    return ResponseRun(generation, body, _response(body, name, service.model), items.new, tools)
 
 
 async def count(body: ResponsesRequest, service: Service, sees: str | None) -> int:
-    """Number of tokens that the prompt of such a request has. Raises RequestError."""
+    """Count the tokens of the prompt of such a request. Raises RequestError."""
     _check(body)
-    asked, tools = await asked_of(body, service, sees), tools_of(body.tools)
-    messages = messages_of(body, asked.before, asked.items)
+    items, tools = await items_for(body, service, sees), tools_of(body.tools)
+    messages = messages_of(body, items.before, items.new)
 
     request, terms = await service.parsing.run_large(partial(chat_request, body, messages, tools))
     with terms.applied():
-        return len((await chat.prompt_of(service, request)).token_ids)
+        return len((await prompt_of(service, request)).token_ids)
 
 
 def _check(body: ResponsesRequest) -> None:
-    """Raise InvalidRequest for what this server does not have, and for fields that exclude each other."""
-    for field, instead in OFFERED.items():
+    """Raise InvalidRequest for unsupported fields, and for fields that exclude each other."""
+    for field, instead in INSTEAD.items():
         if getattr(body, field) is not None:
             raise InvalidRequest(f"{field} is not supported by this server; {instead} are.", field, UNSUPPORTED)
     options = (body.model_extra or {}).get("prompt_cache_options")
@@ -72,7 +72,7 @@ def _check(body: ResponsesRequest) -> None:
 
 
 async def _fitted(body: ResponsesRequest, messages: Messages, rendered: Callable[[Messages], Awaitable[T]]) -> T:
-    """The result of `rendered`; truncation "auto" drops as few of the oldest messages as make the rest fit."""
+    """Return the result of `rendered`; truncation "auto" drops as few of the oldest messages as needed to fit."""
 
     async def without(num_oldest: int) -> T:
         return await rendered(messages.without(num_oldest) if num_oldest else messages)
@@ -128,6 +128,6 @@ def _response(body: ResponsesRequest, name: str, model: ServedModel) -> Response
 
 
 def _shown(tool: ResponseTool) -> dict[str, Any]:
-    """The tool as answers have it, where a function has each of its fields."""
+    """Return the tool as answers show it: a function has all of its fields."""
     fields = {"type", "name", "description", "parameters", "strict"} if tool.type == FUNCTION else None
     return tool.model_dump(include=fields, exclude_none=tool.type != FUNCTION)

@@ -1,4 +1,4 @@
-"""Conversations as they are stored: a list of items that requests and responses add to."""
+"""Stored conversations: lists of items that requests and responses add to."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from neuronserve.server.api.wire.model import MAX_ITEMS
 from neuronserve.server.api.wire.responses import InputItem
 from neuronserve.server.errors import InvalidRequest
 
-MAX_BYTES = 8 * 2**20  # of the items of a conversation that is added to
+MAX_BYTES = 8 * 2**20  # items of a conversation that can still grow
 
 
 def new_conversation(metadata: dict[str, str] | None, items: Sequence[InputItem], owner: str) -> StoredConversation:
-    """A conversation that begins with `items`. Raises InvalidRequest."""
+    """Return a conversation that begins with `items`. Raises InvalidRequest."""
     now, conversation_id = time.time(), new_id("conv")
     ids = ItemIds(conversation_id)
     data, kept = encoded(listed(_checked(items), ids)), encoded(metadata or {})
@@ -32,14 +32,14 @@ def new_conversation(metadata: dict[str, str] | None, items: Sequence[InputItem]
 async def add_items(
     store: ConversationStore, conversation_id: str, sees: str | None, items: Sequence[dict[str, Any]]
 ) -> None:
-    """Add items that have ids and for which there was room before. Raises NotFound."""
+    """Add items that have ids. The caller has checked that there is room. Raises NotFound."""
     await store.update(conversation_id, sees, lambda stored: _with(stored, items, stored.num_made))
 
 
 async def add_new_items(
     store: ConversationStore, conversation_id: str, sees: str | None, items: Sequence[InputItem]
 ) -> list[dict[str, Any]]:
-    """Add items; returns them as they are listed. Raises NotFound, and InvalidRequest where there is no room."""
+    """Add items; return them as they are listed. Raises NotFound, and InvalidRequest if there is no room."""
     added: list[dict[str, Any]] = []
     _checked(items)
 
@@ -54,21 +54,23 @@ async def add_new_items(
 
 
 def require_room(stored: StoredConversation, num_new: int, param: str) -> None:
-    """Raise InvalidRequest where a conversation is too long, or would be with so many items more."""
+    """Raise InvalidRequest if a conversation is too long, or would be with `num_new` more items."""
     if len(stored.items) > MAX_BYTES:
-        raise InvalidRequest(f"The conversation has {len(stored.items)} bytes; at most {MAX_BYTES} go on.", param)
+        raise InvalidRequest(f"The conversation has {len(stored.items)} bytes; its limit is {MAX_BYTES}.", param)
     there = len(json.loads(stored.items))
     if there + num_new > MAX_ITEMS:
-        raise InvalidRequest(f"The conversation has {there} items; {num_new} more are over its {MAX_ITEMS}.", param)
+        raise InvalidRequest(
+            f"The conversation has {there} items, and {num_new} more; its limit is {MAX_ITEMS}.", param
+        )
 
 
 def encoded(value: Any) -> bytes:
-    """JSON as records have it."""
+    """Encode a value as records store it."""
     return json.dumps(value, ensure_ascii=False).encode()
 
 
 def _checked(items: Sequence[InputItem]) -> Sequence[InputItem]:
-    """The items. Raises InvalidRequest for one that no request could have."""
+    """Return the items. Raises InvalidRequest for an item that no request could have."""
     for index, item in enumerate(items):
         Messages().add(item, f"items[{index}]")
     return items

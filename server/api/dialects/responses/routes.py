@@ -1,4 +1,4 @@
-"""/v1/responses: create a response, whole, as a stream or in the background; and what becomes of stored ones."""
+"""/v1/responses: create a response, whole, as a stream or in the background; read, cancel and delete stored ones."""
 
 import json
 from typing import Annotated, Literal
@@ -36,7 +36,7 @@ async def create_response(
     service: ServiceOf,
     background: BackgroundOf,
 ) -> HttpResponse:
-    """Answer items, with the items of a response before them."""
+    """Answer the items of a request, behind those of an earlier response."""
     run = await prepare(origin_of(request), body, service)
     if body.background:
         await background.start(run, bool(body.stream))
@@ -54,7 +54,7 @@ async def create_response(
 async def count_input_tokens(
     body: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))], service: ServiceOf, caller: CallerOf
 ) -> InputTokens:
-    """Number of tokens that the prompt of such a response has."""
+    """Count the tokens of the prompt of such a response."""
     return InputTokens(input_tokens=await count(body, service, caller.sees))
 
 
@@ -66,7 +66,7 @@ async def count_input_tokens(
 async def compact_conversation(
     request: Request, body: Annotated[CompactRequest, Depends(body_of(CompactRequest))], service: ServiceOf
 ) -> HttpResponse:
-    """Items that stand for a conversation: the messages of its user, and what the model says of the rest."""
+    """Return items that stand for a conversation: the messages of its user, and a summary of the rest."""
     made = await until_disconnect(request.receive, compacted(origin_of(request), body, service))
     return HttpResponse(made.model_dump_json(), media_type=JSON)
 
@@ -80,7 +80,7 @@ async def get_response(
     is_stream: Annotated[bool, Query(alias="stream")] = False,
     starting_after: Annotated[int, Query(ge=-1)] = -1,
 ) -> HttpResponse:
-    """A stored response; with `stream` the events of one that was created in the background with stream."""
+    """Return a stored response; with `stream`, the events of a response that was streamed in the background."""
     stored = await service.store.responses.get(response_id, caller_of(request).sees)
     if is_stream:
         if service.peers.are_there and not background.can_follow(response_id):
@@ -98,7 +98,7 @@ async def get_response(
 async def delete_response(
     response_id: str, service: ServiceOf, caller: CallerOf, background: BackgroundOf
 ) -> DeletedResponse:
-    """Forget a response, which is ended if it has not."""
+    """Delete a response; if it still runs, it is cancelled."""
     await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
     await service.peers.cancel(response_id)
@@ -110,7 +110,7 @@ async def delete_response(
 async def cancel_response(
     response_id: str, service: ServiceOf, caller: CallerOf, background: BackgroundOf
 ) -> HttpResponse:
-    """End a response in the background; one that has ended stays as it is."""
+    """Cancel a response in the background; a response that has ended stays as it is."""
     await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
     await service.peers.cancel(response_id)
@@ -130,7 +130,7 @@ async def list_input_items(
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
     order: Literal["asc", "desc"] = "desc",
 ) -> ItemList:
-    """The items that a response was asked with, without those of the responses before it."""
+    """List the items of a response's request, without those of earlier responses."""
     stored = await service.store.responses.get(response_id, caller.sees)
     return page(json.loads(stored.input_items), after, limit, order)
 

@@ -1,4 +1,4 @@
-"""One response, from its first token to its end: generated, written and stored."""
+"""One response from its first token to its end: generated, written and stored."""
 
 from __future__ import annotations
 
@@ -6,68 +6,64 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
-from neuronserve.server.api.dialects import chat
 from neuronserve.server.api.dialects.responses.conversation import ENCRYPTED, LOGPROBS
-from neuronserve.server.api.dialects.responses.history import Asked
 from neuronserve.server.api.dialects.responses.items import ItemIds, listed
 from neuronserve.server.api.dialects.responses.records import add_items
 from neuronserve.server.api.dialects.responses.tools import Tools
 from neuronserve.server.api.dialects.responses.writer import ResponseWriter, Writing
 from neuronserve.server.api.errors import NotFound, StorageFull
-from neuronserve.server.api.http.origin import Origin
+from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
-from neuronserve.server.api.service import Service
 from neuronserve.server.api.store.records import StoredResponse
-from neuronserve.server.api.tools.message import MessageReader
 from neuronserve.server.api.wire.response import Response
-from neuronserve.server.api.wire.responses import ResponsesRequest
+from neuronserve.server.api.wire.responses import InputItem, ResponsesRequest
 
 log = logging.getLogger("neuronserve.api")
 
 
 class ResponseRun:
-    """`frames` generates it, once. `response` is what there is of it meanwhile."""
+    """Generation of one response; `frames` runs it once, and `response` grows meanwhile."""
 
     def __init__(
         self,
-        service: Service,
-        origin: Origin,
-        conversation: chat.Conversation,
+        generation: Generation,
+        body: ResponsesRequest,
         response: Response,
-        asked: tuple[Asked, ResponsesRequest, Tools],
+        items: Sequence[InputItem],
+        tools: Tools,
     ) -> None:
-        """`asked` are the items of the request, its body, and its tools."""
-        (items, body, tools), ids = asked, ItemIds(response.id)
+        """`items` are those of the request itself, without those before it."""
+        ids = ItemIds(response.id)
         self.response = response
-        self._service = service
-        self._owner, self._sees = origin.caller.name, origin.caller.sees
-        self._generation = generation = conversation.generation
-        self._listed = listed(items.items, ids)
+        self._service = service = generation.request.service
+        caller = generation.request.origin.caller
+        self._owner, self._sees = caller.name, caller.sees
+        self._generation = generation
+        self._listed = listed(items, ids)
         self._items = json.dumps(self._listed, ensure_ascii=False).encode()
         include = body.include or ()
         names = TokenNames(service.model.tokenizer, False) if LOGPROBS in include else None
         has_reasoning = (body.model_extra or {}).get("include_reasoning") is not False
-        parser = conversation.plan.parser(generation.prompts[0].text or "")
-        reader = MessageReader(parser, has_reasoning, conversation.plan.tools.custom)
+        reader = generation.request.plan.reader(generation.prompts[0].text, has_reasoning)
         writing = Writing(ids, tools.names, seals_reasoning=ENCRYPTED in include)
         self._writer = ResponseWriter(response, reader, names, writing)
-        self._is_begun = False  # there are events
+        self._is_begun = False  # events have been sent
 
     async def require_welcome(self) -> None:
-        """Raise what would end it at once: Overloaded, or RateLimited."""
+        """Raise Overloaded or RateLimited if the response would end with that at once."""
         await self._generation.require_welcome()
 
     async def finished(self) -> Response:
-        """The whole response. Raises RequestError when it fails."""
+        """Return the whole response. Raises RequestError when it fails."""
         async with contextlib.aclosing(self._frames()) as frames:
             async for _ in frames:
                 pass
         return self.response
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Events; a failure before there is any output is raised, a later one is an event."""
+        """Yield events; a failure before the first output is raised, a later one is an event."""
         try:
             async with contextlib.aclosing(self._frames()) as frames:
                 async for frame in frames:
@@ -80,12 +76,12 @@ class ResponseRun:
             yield self._writer.last()
 
     def begin(self) -> list[bytes]:
-        """The events that come before any output; once it has been called, no failure is raised."""
+        """Return the events before any output. From then on a failure is an event."""
         self._is_begun = True
         return list(self._writer.begin())
 
     async def store(self, is_required: bool = False) -> None:
-        """Store the response as it is. Unless that `is_required`, a full disk makes it one that is not stored."""
+        """Store the response as it is. A full disk leaves it unstored, or raises StorageFull if `is_required`."""
         if not self.response.store:
             return
         try:
@@ -97,7 +93,7 @@ class ResponseRun:
             self.response.store = False
 
     async def cancel(self) -> None:
-        """Store what there is, when `frames` has been closed."""
+        """Store the output so far, when `frames` has been closed."""
         self._writer.cancel()
         await self.store()
 
@@ -113,11 +109,11 @@ class ResponseRun:
         for frame in self._writer.finish(self._generation.usage()):
             yield frame
         await self._add_to_conversation()
-        await self.store()  # before the client knows that it has ended, as it may go on from there
+        await self.store()  # before the client knows the end, because it may refer to this response then
         yield self._writer.last()
 
     async def _add_to_conversation(self) -> None:
-        """Add what was asked and answered to the conversation of the request, unless that is gone."""
+        """Add the items of the request and the output to the conversation, unless it has been deleted."""
         if self.response.conversation is None:
             return
         items = [*self._listed, *self.response.model_dump(mode="json")["output"]]

@@ -1,4 +1,4 @@
-"""Tools of /v1/responses as chat's: functions, custom tools, and namespaces of both, whose names are joined."""
+"""Tools of /v1/responses as chat tools: functions, custom tools, and namespaces, which become part of names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOINT = "__"  # between a namespace and a name
 
 @dataclass(slots=True)
 class Tools:
-    """Chat's tools, the field that each comes from, and by its name there the namespace and the name it has here."""
+    """Chat tools, the field of each, and by the name in chat its namespace and its own name."""
 
     chat: list[dict[str, Any]] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Tools:
         self.names[known["name"]] = (namespace, tool.name)
 
     def choice(self, choice: str | ResponseToolChoice | None) -> Any:
-        """Chat's `tool_choice`. Raises InvalidRequest for a tool that the server would run."""
+        """Return chat's `tool_choice`. Raises InvalidRequest for a tool that the server would run."""
         if choice is None or isinstance(choice, str):
             return choice
         if choice.type != ALLOWED_TOOLS:
@@ -64,16 +64,16 @@ class Tools:
         if tool.type not in (FUNCTION, CUSTOM):
             raise hosted(tool.type, f"{param}.type")
         name = tool.name if tool.name is None else chat_name(tool.namespace, tool.name)
-        if name not in self.names:  # of a namespace that is not said, where one alone has it
+        if name not in self.names:  # the namespace may be left out if the name is unique
             found = [each for each, (_, inner) in self.names.items() if inner == name]
             name = found[0] if len(found) == 1 else name
         return {"type": tool.type, tool.type: {"name": name}}
 
 
 def tools_of(tools: Sequence[ResponseTool] | None) -> Tools:
-    """The tools that the model is told of. Raises InvalidRequest for those that the server would run.
+    """Return the tools that the prompt lists. Raises InvalidRequest for tools that the server would run.
 
-    A search of the web that may not reach it (`external_web_access` false) is left out: it could find nothing.
+    A web search without access to the web (`external_web_access` false) is left out: it could find nothing.
     """
     made = Tools()
     for index, tool in enumerate(tools or ()):
@@ -91,12 +91,12 @@ def tools_of(tools: Sequence[ResponseTool] | None) -> Tools:
 
 
 def chat_name(namespace: str | None, name: str) -> str:
-    """The name that the model knows a tool by."""
+    """Return the name of a tool in the prompt."""
     return name if namespace is None else f"{namespace}{JOINT}{name}"
 
 
 def hosted(kind: str, param: str) -> InvalidRequest:
-    """The refusal of a tool that the server would run."""
+    """Return the refusal of a tool that the server would run."""
     but = " It is left out where external_web_access is false." if kind == WEB_SEARCH else ""
     return InvalidRequest(
         f"{param} is {kind[:80]!r}; this server runs no tools itself and offers functions and custom tools only.{but}",

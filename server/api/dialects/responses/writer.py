@@ -1,6 +1,6 @@
-"""A response while it is written: deltas become items, and events of them in OpenAI's order. Does no IO.
+"""A response while it is written: deltas become items, and events of them in OpenAI's order. No IO.
 
-Each item is added, filled by deltas, done; one is open at a time. Events are numbered from 0.
+Items are added, filled by deltas and completed one after the other. Events are numbered from 0.
 """
 
 from __future__ import annotations
@@ -42,48 +42,50 @@ class Writing:
     """Ids and names that the items of a response are written with."""
 
     ids: ItemIds
-    tools: dict[str, tuple[str | None, str]] = field(default_factory=dict)  # namespace and name of each, by chat's name
-    seals_reasoning: bool = False  # the client keeps it as `encrypted_content`
+    tools: dict[str, tuple[str | None, str]] = field(
+        default_factory=dict
+    )  # by the name in chat: namespace and own name
+    seals_reasoning: bool = False  # the client stores it as `encrypted_content`
 
 
 class ResponseWriter:
-    """Fills `response`. Its methods give the events of what they do, as frames of a stream."""
+    """Fills `response`. Its methods return the events of each change, as frames of a stream."""
 
     def __init__(self, response: Response, reader: MessageReader, names: TokenNames | None, how: Writing) -> None:
-        """`names`: of tokens, where their log probabilities were asked for."""
+        """`names`: names of tokens, if the request wants log-probabilities."""
         self.response = response
         self._how = how
         self.reasoning_tokens = 0
         self._reader = reader
         self._names = names
-        self._number = 0  # of the next event
+        self._number = 0  # number of the next event
         self._open: OutputItem | None = None
-        self._unread_tokens = 0  # whose text is held back
-        self._held_logprobs: list[TokenLogprob] = []  # of such tokens
+        self._unread_tokens = 0  # tokens whose text is held back
+        self._held_logprobs: list[TokenLogprob] = []  # log-probabilities of such tokens
         self._is_cut = False
         self.is_started = False
 
     def begin(self) -> Iterator[bytes]:
-        """The response is there, and what came before its first output."""
+        """Yield the events before the first output."""
         yield self._event("response.created", response=self._snapshot())
         if self.response.status == "queued":
             yield self._event("response.queued", response=self._snapshot())
 
     def start(self) -> Iterator[bytes]:
-        """The output begins."""
+        """Yield the event of the first output."""
         self.is_started = True
         self.response.status = "in_progress"
         yield self._event("response.in_progress", response=self._snapshot())
 
     def write(self, delta: Delta) -> Iterator[bytes]:
-        """The next part of the output."""
+        """Yield events for the next part of the output."""
         part = self._reader.read(delta.text, is_last=delta.finish_reason is not None)
         self._count(delta, part)
         self._is_cut = delta.finish_reason == "length"
         if self._names is not None and delta.logprobs:
             self._held_logprobs += chat_logprobs(self._names, delta, self.response.top_logprobs).content
         for call in part.calls:
-            if call.id is None:  # the rest of the call that is open, before whatever follows it
+            if call.id is None:  # the rest of the open call, before the next item
                 yield from self._write_arguments(call.function.arguments)
         if part.reasoning:
             yield from self._write_reasoning(part.reasoning)
@@ -91,7 +93,7 @@ class ResponseWriter:
         if part.content:
             is_mixed = bool(part.reasoning or has_calls)
             held = self._held_logprobs
-            yield from self._write_text(part.content, _of_text(held, part.content) if is_mixed else held)
+            yield from self._write_text(part.content, _logprobs_of(held, part.content) if is_mixed else held)
         if part.reasoning or part.content or has_calls:
             self._held_logprobs = []
         begun: list[ToolCallDelta | CustomCallDelta] = [call for call in part.calls if call.id is not None]
@@ -104,7 +106,7 @@ class ResponseWriter:
             yield self._event("response.refusal.delta", **self._place(0), delta=delta.fault)
 
     def finish(self, usage: Usage) -> Iterator[bytes]:
-        """The output has ended; an empty one is an empty message."""
+        """Yield the events of the end of the output; an empty output is an empty message."""
         if not self.response.output:
             yield from self._write_text("", [])
         yield from self._close("incomplete" if self._is_cut else "completed")
@@ -117,7 +119,7 @@ class ResponseWriter:
             response.completed_at = int(time.time())
 
     def fail(self, error: Exception) -> None:
-        """The output has ended with an error."""
+        """End the output with an error."""
         shown = as_request_error(error)
         self.response.error = ResponseError(
             code="rate_limit_exceeded" if shown.status == 429 else "server_error", message=shown.message
@@ -125,11 +127,11 @@ class ResponseWriter:
         self._end_as("failed")
 
     def cancel(self) -> None:
-        """Nobody wants the rest of it."""
+        """End the output because the response was cancelled."""
         self._end_as("cancelled")
 
     def last(self) -> bytes:
-        """The event of the end: completed, incomplete or failed."""
+        """Return the event of the end: completed, incomplete or failed."""
         return self._event(f"response.{self.response.status}", response=self._snapshot())
 
     def _end_as(self, status: Any) -> None:
@@ -138,7 +140,7 @@ class ResponseWriter:
         self.response.status = status
 
     def _count(self, delta: Delta, part: MessagePart) -> None:
-        """Count tokens of reasoning; a delta that ends it is divided as its text is."""
+        """Count tokens of reasoning; the delta that ends it is divided in proportion to its text."""
         self._unread_tokens += len(delta.token_ids)
         rest = len(part.content) + sum(len(call.function.arguments) + 1 for call in part.calls)
         rest += sum(len(call.custom.input) + 1 for call in part.custom_calls)
@@ -169,7 +171,7 @@ class ResponseWriter:
             yield self._event("response.output_text.delta", **self._place(0), delta=text, logprobs=shown)
 
     def _begin_call(self, call: ToolCallDelta | CustomCallDelta) -> Iterator[bytes]:
-        """A call; that of a custom tool is whole, of a function there may be more."""
+        """Begin a call; the call of a custom tool is whole, the arguments of a function may go on."""
         called = call.custom if isinstance(call, CustomCallDelta) else call.function
         namespace, name = self._how.tools.get(called.name or "", (None, called.name or ""))
         shared = {"call_id": call.id or "", "name": name, "namespace": namespace}
@@ -247,8 +249,8 @@ class ResponseWriter:
         return f"event: {kind}\ndata: {json.dumps(payload, ensure_ascii=False)}\n\n".encode()
 
 
-def _of_text(logprobs: list[TokenLogprob], text: str) -> list[TokenLogprob]:
-    """Those of the tokens that have a part of the text, where it is found in them as it is."""
+def _logprobs_of(logprobs: list[TokenLogprob], text: str) -> list[TokenLogprob]:
+    """Return the log-probabilities of the tokens that contain the text; all of them if it is not found."""
     data, wanted = b"".join(bytes(each.bytes) for each in logprobs), text.encode()
     start = data.rfind(wanted)
     if start < 0:
@@ -262,7 +264,7 @@ def _of_text(logprobs: list[TokenLogprob], text: str) -> list[TokenLogprob]:
 
 
 def _without_bytes(logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
-    """As events have them."""
+    """Return log-probabilities in the shape of events, which have no bytes."""
     return [
         {
             "token": each.token,
@@ -274,7 +276,7 @@ def _without_bytes(logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
 
 
 def response_usage(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
-    """The usage of a request as responses have it."""
+    """Return the usage of a request in the shape of responses."""
     return ResponseUsage.model_validate(
         {
             "input_tokens": usage.prompt_tokens,
