@@ -35,7 +35,7 @@ class Shared:
 
     async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> Gate:
         """The engines are ready."""
-        admission = Admission(self._config, self._engines, info.facts.compiled.batching)
+        admission = Admission(self._config, self._engines)
         telemetry.show_limits(admission, memory)
         telemetry.show_keys(self.accounts)
         self.accounts.since = int(time.time())

@@ -150,7 +150,7 @@ class VirtualServer:
             max_num_batched_tokens=self.engine.config.max_num_batched_tokens,
             ttft_slo_ms=None if limit_s is None else limit_s * 1000,
         )
-        self.admission = Admission(config, self.engine, batching)  # type: ignore[arg-type]
+        self.admission = Admission(config, self.engine)  # type: ignore[arg-type]
         self._patience_s = config.patience_s
         self.now, self.end_s = 0.0, 0.0
         self.fates: list[Fate] = []
