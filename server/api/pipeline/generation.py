@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from neuronserve.server.api.errors import GenerationFailed, RequestTimeout
 from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.deltas import Delta, Forward
 from neuronserve.server.api.pipeline.prompts import Prompt
@@ -21,7 +20,7 @@ from neuronserve.server.api.telemetry.request_observer import RequestWatch
 from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from neuronserve.server.clock import NS
-from neuronserve.server.errors import RequestError, Unavailable
+from neuronserve.server.errors import GenerationFailed, RequestError, RequestTimeout, Unavailable
 from neuronserve.server.link.stream import Stream, Taker
 from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from neuronserve.server.text.tokenizer import Tokenizer

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neuronserve.server.api.errors import GenerationFailed
 from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.room import require_room
 from neuronserve.server.api.pipeline.rows import Float32, row_of
@@ -18,7 +17,7 @@ from neuronserve.server.api.pipeline.validate import paths_of
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.usage import DeviceUsage, PoolingUsage
 from neuronserve.server.clock import NS
-from neuronserve.server.errors import InvalidRequest, Unavailable
+from neuronserve.server.errors import GenerationFailed, InvalidRequest, Unavailable
 from neuronserve.server.link.messages import PoolingFacts
 from neuronserve.server.types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
 

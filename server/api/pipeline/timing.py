@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from neuronserve.server.api.errors import RequestTimeout
 from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.clock import Clock
+from neuronserve.server.errors import RequestTimeout
 
 T = TypeVar("T")
 
