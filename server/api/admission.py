@@ -10,7 +10,7 @@ from math import ceil
 
 from neuronserve.server.api.config import ApiConfig
 from neuronserve.server.errors import Overloaded
-from neuronserve.server.link.hub.engines import AnyEngines, seen
+from neuronserve.server.link.hub.remote import AnyEngines
 from neuronserve.server.link.journal import OpenSequence
 from neuronserve.server.link.messages import Tokens
 from neuronserve.server.scheduler.forecast import EngineLoad, Forecast
@@ -35,7 +35,7 @@ class Admission:
 
     def __init__(self, config: ApiConfig, engines: AnyEngines) -> None:
         self._config = config
-        self._clients = seen(engines)
+        self._clients = engines.clients
         self._forecasts = [Forecast() for _ in self._clients]
         for client, forecast in zip(self._clients, self._forecasts, strict=True):
             client.observe(partial(_record, forecast))

@@ -34,7 +34,7 @@ from neuronserve.server.errors import EngineLost, RequestError
 from neuronserve.server.host.open_files import REFUSED_CONNECTIONS
 from neuronserve.server.link.groups import EngineGroups
 from neuronserve.server.link.handle import EngineHandle
-from neuronserve.server.link.hub.engines import AnyEngines
+from neuronserve.server.link.hub.remote import AnyEngines
 
 log = logging.getLogger("neuronserve")
 # That a connection may be idle: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s)

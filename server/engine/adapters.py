@@ -1,7 +1,7 @@
 """The adapters that an engine has loaded, and the commands of the API that load and unload them.
 
 An adapter is known by the digest of its files. One that was loaded twice leaves its slot when it was unloaded twice.
-Requests are no concern here: the API unloads an adapter when none of its requests is open (api/adapters.py).
+Requests are no concern here: the API unloads an adapter when none of its requests is open (api/lora.py).
 """
 
 from __future__ import annotations

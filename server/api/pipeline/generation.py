@@ -21,7 +21,7 @@ from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from neuronserve.server.clock import NS
 from neuronserve.server.errors import GenerationFailed, RequestError, RequestTimeout, Unavailable
-from neuronserve.server.link.stream import Stream, Taker
+from neuronserve.server.link.stream import Taker, TokenStream
 from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from neuronserve.server.text.tokenizer import Tokenizer
 from neuronserve.server.types import Charge, Request, SamplingParams, TokenEvent
@@ -244,7 +244,7 @@ class Generation:
                 deltas.append(delta)
         return deltas
 
-    def _taker(self, stream: Stream, watch: RequestWatch, forward: Forward) -> Taker:
+    def _taker(self, stream: TokenStream, watch: RequestWatch, forward: Forward) -> Taker:
         def take(event: TokenEvent, charge: Charge) -> bool:
             is_open = forward.is_open
             if is_open:
@@ -253,7 +253,7 @@ class Generation:
 
         return take
 
-    def _merge(self, stream: Stream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
+    def _merge(self, stream: TokenStream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
         deltas: dict[str, Delta] = {}
         for event, charge in events:
             request_id = event.request_id
