@@ -15,7 +15,6 @@ from neuronserve.server.api.telemetry.lifecycle import RequestLife
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.device.topology import neighbours
 from neuronserve.server.errors import RequestError
-from neuronserve.server.link.hub.engines import seen
 from neuronserve.server.link.messages import BlockMap, EngineInfo, Tokens
 
 MAX_OPEN = 256  # requests of one record; the rest is a number
@@ -31,7 +30,7 @@ class Recorder:
         self._steps = [StepHistory() for _ in service.engine.clients]
         self._num_output_tokens = 0
         self._totals = TotalsHistory(self.totals())
-        for rank, client in enumerate(seen(service.engine)):
+        for rank, client in enumerate(service.engine.clients):
             client.observe(partial(self._record, rank))
         service.telemetry.at_request_end.append(self._ended)
 

@@ -1,26 +1,44 @@
 """Every error a user can meet, on one page.
 
 NeuronserveError
-├── StartError                 the process cannot serve: printed in full, then exit code 2
-│   ├── SettingsError          settings that are wrong or contradict each other
-│   ├── CheckpointError        the checkpoint: which file, which tensor, why
-│   ├── DeviceError            no such part, or the part cannot do that
-│   │   └── DeviceMemoryError  the model does not fit on the part; carries the account
-│   ├── HostMemoryError        the host has less memory than the emulation needs
-│   ├── AdapterSlotsFull       more adapters (LoRA) than there is room for
-│   ├── EngineLost             an engine has died while it served: exit code 1 at the server's end
-│   └── WorkerLost             an API process, one of several, died again and again: the same
-├── StepTooLarge               a step is beyond what the runner has room for: our own mistake, never a request's
-├── RequestError               one request is refused; nothing else notices (4xx)
-│   ├── InvalidRequest         400, with the offending field
-│   ├── ModelNotFound          404
-│   ├── PayloadTooLarge        413
-│   ├── TokenizerFailed        500: the checkpoint's tokenizer cannot encode a text
-│   └── QueueFull              429
-│       └── Overloaded         429: it would wait too long, or the host's memory is short
-├── Unavailable                503: draining
-├── EngineDead                 503: the engine process has ended
-└── KernelAccessError          a kernel left the memory of its operands: our own mistake, found in checked mode only
+├── StartError                    the process cannot serve: it prints the message and exits with code 2
+│   ├── SettingsError             settings are wrong or contradict each other
+│   ├── CheckpointError           the checkpoint: which file, which tensor, why
+│   ├── DeviceError               no such accelerator, or it cannot do that
+│   │   └── DeviceMemoryError     the model does not fit on the accelerator; carries the account
+│   ├── HostMemoryError           the host has less memory than the emulation needs
+│   ├── AdapterSlotsFull          more LoRA adapters than there is room for
+│   ├── EngineLost                an engine died while it served: exit code 1 at the server's end
+│   └── WorkerLost                one of several API processes died again and again: exit code 1
+├── StepTooLarge                  a step is beyond what the runner has room for: a defect of the server
+├── KernelAccessError             a kernel left the memory of its operands: a defect, found in checked mode only
+└── RequestError                  one request is refused; no other request notices
+    ├── InvalidRequest            400, with the offending field
+    ├── Unauthorized              401: no valid API key
+    ├── Forbidden                 403: the key does not open this
+    │   ├── HostNotAllowed        403: the request names another host
+    │   └── CrossOrigin           403: a page of another origin sent the request
+    ├── UpdatesDisabled           403: LoRA adapters are fixed
+    ├── ModelNotFound             404
+    ├── NotFound                  404: no such stored object or file
+    ├── RequestTimeout            408: the request's own time is over
+    ├── ProfileError              409: a trace cannot be started or stopped now
+    ├── PayloadTooLarge           413
+    ├── UnsupportedMediaType      415
+    ├── TooManyConnections        429
+    ├── QueueFull                 429: the bounded queue is full
+    │   ├── Overloaded            429: the request would wait too long, or the host's memory is short
+    │   └── RateLimited           429: the API key has used what it may for now
+    ├── HeadersTooLarge           431
+    ├── GenerationFailed          500: the model failed on this request alone
+    ├── TokenizerFailed           500: the checkpoint's tokenizer cannot encode a text
+    ├── PoisonRequest             500: the request brought the engine down twice
+    ├── Unavailable               503: the server is draining
+    ├── EngineDead                503: the engine process has ended
+    └── StorageFull               507: nothing more can be stored
+
+Errors of one room stay there: `ChatError` and `Unreachable` (server/chat, server/monitor), `ClientFailed`,
+`CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError` and `InjectedLimit` (testkit).
 """
 
 from __future__ import annotations
@@ -46,41 +64,39 @@ class CheckpointError(StartError):
     def __init__(self, file: str, reason: str, tensor: str | None = None) -> None:
         where = file if tensor is None else f"{file}: tensor {tensor}"
         super().__init__(f"{where}: {reason}")
-        self.file = file
-        self.tensor = tensor
-        self.reason = reason
+        self.file, self.tensor, self.reason = file, tensor, reason
 
 
 class DeviceError(StartError):
-    """The part is unknown, or cannot do what was asked of it."""
+    """The accelerator is unknown, or cannot do what was asked of it."""
 
 
 class DeviceMemoryError(DeviceError):
-    """What was asked for does not fit in device memory. The message holds the whole account."""
+    """The model does not fit in device memory. The message holds the whole account."""
 
 
 class HostMemoryError(StartError):
-    """The host running the emulation has too little memory, whatever the emulated part would have had."""
+    """The host that runs the emulation has too little memory, whatever the emulated accelerator has."""
 
 
 class AdapterSlotsFull(StartError):
-    """More adapters (LoRA) at once than max_loras; at the start, or when one more is to be loaded."""
+    """More LoRA adapters at once than max_loras, at the start or when one more is loaded."""
 
 
 class EngineLost(StartError):
-    """An engine has died while the server ran. The server ends as asked, but not with exit code 0."""
+    """An engine died while the server ran. The server ends as asked, but with exit code 1."""
 
     exit_code = 1
 
 
 class WorkerLost(StartError):
-    """An API process has died more often than it is started again. The server ends, for others to start it anew."""
+    """An API process died more often than it is restarted. The server ends, so that a supervisor restarts it."""
 
     exit_code = 1
 
 
 class StepTooLarge(NeuronserveError):
-    """A step asks the runner for more than it was made for. Nothing of it has been computed."""
+    """A step exceeds the limits of the runner. Nothing of it has been computed."""
 
     def __init__(self, request_id: str, asked: str, limit: str) -> None:
         super().__init__(f"request {request_id}: {asked}; the runner has room for {limit}")
@@ -120,7 +136,7 @@ class PayloadTooLarge(RequestError):
 
 
 class TokenizerFailed(RequestError):
-    """The checkpoint's tokenizer fails on a text, such as by a pattern that takes too many steps."""
+    """The checkpoint's tokenizer fails on a text; for example, a pattern takes too many steps."""
 
     status = 500
     kind = "server_error"
@@ -128,7 +144,7 @@ class TokenizerFailed(RequestError):
 
 
 class QueueFull(RequestError):
-    """The bounded queue is full; the client may try again later. `limit` names the setting whose limit it met."""
+    """The bounded queue is full; the client may try again later. `limit` names the setting that refused it."""
 
     status = 429
     kind = "rate_limit_error"
@@ -148,7 +164,7 @@ class Overloaded(QueueFull):
 
 
 class Unavailable(RequestError):
-    """The server is draining: it finishes what it has and takes nothing new."""
+    """The server is draining: it finishes open requests and takes no new ones."""
 
     status = 503
     kind = "service_unavailable"
@@ -156,7 +172,7 @@ class Unavailable(RequestError):
 
 
 class EngineDead(RequestError):
-    """The engine process has ended; every open request ends with this."""
+    """The engine process has ended; every open request ends with this error."""
 
     status = 503
     kind = "engine_error"
@@ -164,21 +180,120 @@ class EngineDead(RequestError):
 
 
 class PoisonRequest(RequestError):
-    """An engine has died twice while this request was computed alone."""
+    """An engine died twice while it computed this request alone."""
 
     status = 500
     kind = "engine_error"
     code = "poison_request"
 
 
-class KernelAccessError(NeuronserveError):
-    """A kernel accessed memory that none of its operands points to; `operand` is the nearest of them.
+class GenerationFailed(RequestError):
+    """The model failed on this request alone."""
 
-    Only kernels that were compiled in checked mode find out (server/kernels/checks.py).
-    """
+    status = 500
+    kind = "server_error"
+    code = "generation_failed"
+
+
+class Unauthorized(RequestError):
+    """The request has no API key, or an unknown one."""
+
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    """The request's API key is valid but does not open this endpoint."""
+
+    status = 403
+    kind = "permission_error"
+    code = "insufficient_permissions"
+
+
+class RateLimited(QueueFull):
+    """The request's API key has reached its `limit`, which OpenAI's error object names in `type`."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, limit: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.kind = self.limit = limit
+        self.retry_after_s = max(1, retry_after_s)
+
+
+class RequestTimeout(RequestError):
+    """The request's own time limit passed before any part of its answer was there."""
+
+    status = 408
+    kind = "timeout_error"
+    code = "timeout"
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not declared to be JSON. So a web page cannot send it without a browser's preflight request."""
+
+    status = 415
+
+
+class HeadersTooLarge(RequestError):
+    """Request line and headers are larger than the server reads."""
+
+    status = 431
+
+
+class TooManyConnections(RequestError):
+    """The server holds as many connections as its open files allow."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "too_many_connections"
+
+
+class NotFound(RequestError):
+    """The request names a stored object or a file that does not exist."""
+
+    status = 404
+    code = "not_found"
+
+
+class StorageFull(RequestError):
+    """Nothing more can be stored: the disk is full or fails, or a limit of the settings is reached."""
+
+    status = 507
+    kind = "server_error"
+    code = "storage_full"
+
+
+class HostNotAllowed(Forbidden):
+    """The Host header names a host that is not this server."""
+
+    code = "host_not_allowed"
+
+
+class CrossOrigin(Forbidden):
+    """A page of an origin that is not allowed sent the request."""
+
+    code = "cross_origin"
+
+
+class UpdatesDisabled(RequestError):
+    """The server does not load or unload LoRA adapters while it runs."""
+
+    status = 403
+    code = "lora_updating_disabled"
+
+
+class ProfileError(RequestError):
+    """A trace cannot be started or stopped now."""
+
+    status = 409
+    code = "profile_error"
+
+
+class KernelAccessError(NeuronserveError):
+    """A kernel compiled in checked mode accessed memory of none of its operands; `operand` is the nearest of them."""
 
     def __init__(self, message: str, kernel: str, instruction: str, operand: str) -> None:
         super().__init__(message)
-        self.kernel = kernel
-        self.instruction = instruction
-        self.operand = operand
+        self.kernel, self.instruction, self.operand = kernel, instruction, operand

@@ -37,7 +37,7 @@ from neuronserve.server.kv_cache.hashing import HashChain
 from neuronserve.server.kv_cache.manager import SequenceBlocks
 from neuronserve.server.link.heartbeat import NUM_BYTES, Heartbeat, StepLimit
 from neuronserve.server.link.journal import Journal, OpenSequence
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.scheduler import sequence
 from neuronserve.server.scheduler.fair_queue import FairQueue
 from neuronserve.server.scheduler.queue import OrderedQueue
@@ -84,7 +84,7 @@ def _requests(num_seqs: int) -> list[Request]:
 
 
 def _open_sequences(num_seqs: int) -> list[OpenSequence]:
-    return [OpenSequence(each, Stream([each.request_id], lambda _: None)) for each in _requests(num_seqs)]
+    return [OpenSequence(each, TokenStream([each.request_id], lambda _: None)) for each in _requests(num_seqs)]
 
 
 def _with_journal(num_seqs: int) -> float:

@@ -49,12 +49,6 @@ def serve(call: Call) -> None:
 
             start = partial(start_worker, settings, model_path, listener)
             supervisor.serve(settings.api_config(model_path), engines, listener, settings.api_workers, start)
-        elif settings.console:
-            from neuronserve.console.mount import console
-            from neuronserve.console.question import InForce
-
-            in_force = InForce(settings.catalog_config, settings.calibration_file)
-            server.serve(settings.api_config(model_path), engines, listener, console(in_force, str(model_path)))
         else:
             server.serve(settings.api_config(model_path), engines, listener)
     finally:

@@ -1,8 +1,7 @@
-"""The settings of `neuronserve serve`: the server's own, and those of the packages that the command adds to it."""
+"""Settings of `neuronserve serve`: the server's own, and those of the packages that the command adds to it."""
 
 from neuronserve.server.api.addition import Addition
 from neuronserve.server.settings.serve import ServeSettings
-from neuronserve.testkit.faults.addition import FaultInjection
 from neuronserve.testkit.settings.faults import FaultSettings
 
 
@@ -11,5 +10,18 @@ class ServeCommandSettings(ServeSettings, FaultSettings):
 
     @property
     def additions(self) -> tuple[Addition, ...]:
-        """Fault injection, if a flag asks for it."""
-        return () if self.fault_config is None else (FaultInjection(self.fault_config),)
+        """The console and fault injection, imported late because they import FastAPI.
+
+        Several API processes have no console: each knows only its own requests.
+        """
+        found: list[Addition] = []
+        if self.console and self.api_workers == 1:
+            from neuronserve.console.addition import ConsolePages
+            from neuronserve.console.question import InForce
+
+            found.append(ConsolePages(InForce(self.catalog_config, self.calibration_file)))
+        if self.fault_config is not None:
+            from neuronserve.testkit.faults.addition import FaultInjection
+
+            found.append(FaultInjection(self.fault_config))
+        return tuple(found)

@@ -17,20 +17,20 @@ from neuronserve.server.api.dialects.responses import conversations
 from neuronserve.server.api.dialects.responses import routes as responses
 from neuronserve.server.api.dialects.responses.background import Background
 from neuronserve.server.api.endpoints import (
-    adapters,
     admin,
     batches,
     docs,
     files,
     inventory,
+    lora,
     models,
     render,
     status,
     tokenize,
     usage,
 )
-from neuronserve.server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from neuronserve.server.api.endpoints.admin import AbortRequest
+from neuronserve.server.api.endpoints.lora import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from neuronserve.server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from neuronserve.server.api.http.body_limit import BodyLimit
 from neuronserve.server.api.http.cross_site import CrossSite
@@ -83,7 +83,7 @@ RATE_LIMIT_HEADERS = [
 GENERATING = (chat, completions, responses, conversations, messages, llama, generate, sagemaker)
 ENCODING = (embeddings, pooling, rerank, cohere)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
-MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches, message_batches)
+MODULES = (*GENERATING, *ENCODING, *ABOUT, lora, files, batches, message_batches)
 BODIES = (
     ChatRequest,
     CompletionRequest,

@@ -16,7 +16,14 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 
 from neuronserve.server.api.anthropic_error import anthropic_error_bytes
-from neuronserve.server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestError
+from neuronserve.server.errors import (
+    InvalidRequest,
+    PayloadTooLarge,
+    QueueFull,
+    RequestError,
+    RequestTimeout,
+    Unauthorized,
+)
 
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1
@@ -24,84 +31,6 @@ NOT_OFFERED = {"/v1/audio": "audio", "/v1/images": "images", "/v1/videos": "vide
 ANTHROPIC_PATH, ANTHROPIC_HEADER = "/v1/messages", "anthropic-version"  # what Anthropic's clients ask, and send
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
-
-
-class GenerationFailed(RequestError):
-    """The model failed on this request alone."""
-
-    status = 500
-    kind = "server_error"
-    code = "generation_failed"
-
-
-class Unauthorized(RequestError):
-    """The request has no API key, or one that is not among the server's."""
-
-    status = 401
-    kind = "authentication_error"
-    code = "invalid_api_key"
-
-
-class Forbidden(RequestError):
-    """The request's API key is valid, and does not open this."""
-
-    status = 403
-    kind = "permission_error"
-    code = "insufficient_permissions"
-
-
-class RateLimited(QueueFull):
-    """The request's API key has used what it may for now. `limit` is which: OpenAI has it in `type`."""
-
-    code = "rate_limit_exceeded"
-
-    def __init__(self, message: str, limit: str, retry_after_s: int) -> None:
-        super().__init__(message)
-        self.kind = self.limit = limit
-        self.retry_after_s = max(1, retry_after_s)
-
-
-class RequestTimeout(RequestError):
-    """The time that the request gave itself is over, and nothing of its answer is there."""
-
-    status = 408
-    kind = "timeout_error"
-    code = "timeout"
-
-
-class UnsupportedMediaType(RequestError):
-    """The body is not declared to be JSON, so that a web page cannot send it without a browser's preflight."""
-
-    status = 415
-
-
-class HeadersTooLarge(RequestError):
-    """Request line and headers are larger than the server reads."""
-
-    status = 431
-
-
-class TooManyConnections(RequestError):
-    """The server holds as many connections as its open files allow."""
-
-    status = 429
-    kind = "rate_limit_error"
-    code = "too_many_connections"
-
-
-class NotFound(RequestError):
-    """The request names something stored that is not there, or no more."""
-
-    status = 404
-    code = "not_found"
-
-
-class StorageFull(RequestError):
-    """Nothing more can be stored: the disk is full or fails, or a limit of the settings is reached."""
-
-    status = 507
-    kind = "server_error"
-    code = "storage_full"
 
 
 class _InternalError(RequestError):

@@ -20,13 +20,13 @@ from neuronserve.server.api.keys.use import KeyUse
 from neuronserve.server.link.groups import EngineGroups
 from neuronserve.server.link.hub.hub import Hub
 from neuronserve.server.link.hub.remote import RemoteEngines
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.types import Request
 
-WELCOME = "welcome"  # what the hub is asked, with an Asked, before anything is submitted
+WELCOME = "welcome"  # what the hub is asked, with an Arrival, before anything is submitted
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Arrival(msgspec.Struct, frozen=True):
     """Requests that come together, the engine that they ask for, and the generation that they are."""
 
     requests: list[Request]
@@ -35,7 +35,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_ASKED = msgspec.msgpack.Decoder(Asked)
+_ARRIVAL = msgspec.msgpack.Decoder(Arrival)
 _BEGIN = msgspec.msgpack.Decoder(Begin)
 
 
@@ -65,7 +65,7 @@ class Gate:
     @contextlib.asynccontextmanager
     async def entered(
         self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
-    ) -> AsyncIterator[Stream]:
+    ) -> AsyncIterator[TokenStream]:
         """The stream of requests that come together, if they are let in. Raises as `enter`, and EngineDead."""
         assert isinstance(use, KeyUse)
         self.enter(requests, rank, use, num_prompt_tokens)
@@ -89,13 +89,13 @@ class RemoteGate:
         """Raise what `entered` would."""
         assert isinstance(use, RemoteKeyUse)
         if self._has_limits or use.may_be_refused:
-            asked = Asked(list(requests), rank, use.begin(requests[0].request_id, num_prompt_tokens))
-            await self._engines.ask(WELCOME, _ENCODER.encode(asked))
+            arrival = Arrival(list(requests), rank, use.begin(requests[0].request_id, num_prompt_tokens))
+            await self._engines.ask(WELCOME, _ENCODER.encode(arrival))
 
     @contextlib.asynccontextmanager
     async def entered(
         self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
-    ) -> AsyncIterator[Stream]:
+    ) -> AsyncIterator[TokenStream]:
         """The stream of requests that come together. Where nothing may refuse them it is there at once."""
         assert isinstance(use, RemoteKeyUse)
         begin = use.begin(requests[0].request_id, num_prompt_tokens)
@@ -130,6 +130,6 @@ class GateDesk:
 
     def _welcome(self, worker: int, body: bytes) -> bytes:
         del worker
-        asked = _ASKED.decode(body)
+        asked = _ARRIVAL.decode(body)
         self._gate.check(asked.requests, asked.rank, self._accounts.use_of(asked.begin), asked.begin.num_prompt_tokens)
         return b""

@@ -11,14 +11,13 @@ import msgspec
 from prometheus_client.registry import Collector
 
 from neuronserve.server.api.telemetry.gathered import Gathered, snapshot
-from neuronserve.server.link.hub.engines import AnyEngines
-from neuronserve.server.link.hub.remote import RemoteEngines
+from neuronserve.server.link.hub.remote import AnyEngines, RemoteEngines
 
 METRICS, LOAD, ABORT, RESPONSE, CANCEL = "metrics", "load", "abort", "response", "cancel"
 FOLLOW = "follow"
 
 
-class Part(msgspec.Struct, array_like=True):
+class StreamedEvents(msgspec.Struct, array_like=True):
     """Events of a response's stream, and whether they are the last."""
 
     frames: list[bytes]
@@ -33,11 +32,11 @@ class Followed(msgspec.Struct, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_PART = msgspec.msgpack.Decoder(Part)
+_EVENTS = msgspec.msgpack.Decoder(StreamedEvents)
 _FOLLOWED = msgspec.msgpack.Decoder(Followed)
 
 
-async def part_for(body: bytes, find: Callable[[str, int], Awaitable[Part | None]]) -> bytes:
+async def part_for(body: bytes, find: Callable[[str, int], Awaitable[StreamedEvents | None]]) -> bytes:
     """What a worker says to FOLLOW that finds its own streams so."""
     asked = _FOLLOWED.decode(body)
     part = await find(asked.response_id, asked.first)
@@ -78,10 +77,10 @@ class Peers:
         """End a response if another one generates it in the background."""
         await self._ask(CANCEL, response_id)
 
-    async def part(self, response_id: str, first: int) -> Part | None:
+    async def part(self, response_id: str, first: int) -> StreamedEvents | None:
         """Events from number `first` on of a response whose stream another one has, once there are some."""
         said = await self._ask_one(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
-        return None if said is None else _PART.decode(said)
+        return None if said is None else _EVENTS.decode(said)
 
     async def _ask(self, name: str, body: str = "") -> list[bytes]:
         return [] if self._hub is None else await self._hub.call(name, body.encode())

@@ -17,13 +17,13 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from neuronserve.server.api.adapters import AnyAdapters
 from neuronserve.server.api.config import ApiConfig
 from neuronserve.server.api.fingerprint import HASH_DIGITS, fingerprint
 from neuronserve.server.api.gate import AnyGate
 from neuronserve.server.api.host_memory import HostMemory
 from neuronserve.server.api.http.body import parsing_thread
 from neuronserve.server.api.keys.ring import AnyAccounts, KeyRing
+from neuronserve.server.api.lora import AnyAdapters
 from neuronserve.server.api.peers import Peers
 from neuronserve.server.api.phase import Phase, phase_of
 from neuronserve.server.api.sentences import Sentences
@@ -37,7 +37,7 @@ from neuronserve.server.cost.charge_rate import ChargeRate
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
 from neuronserve.server.host.memory import return_freed_memory
-from neuronserve.server.link.hub.engines import AnyEngines
+from neuronserve.server.link.hub.remote import AnyEngines
 from neuronserve.server.link.messages import EngineInfo
 from neuronserve.server.text.chat_template import load_chat_template
 from neuronserve.server.text.fair_threads import FairThreads, text_threads

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 
-from neuronserve.server.api.adapters import Adapters, AdaptersDesk, RemoteAdapters
 from neuronserve.server.api.admission import Admission
 from neuronserve.server.api.config import ApiConfig
 from neuronserve.server.api.gate import Gate, GateDesk, RemoteGate
@@ -17,12 +16,12 @@ from neuronserve.server.api.keys.desk import AccountsDesk
 from neuronserve.server.api.keys.remote import RemoteAccounts
 from neuronserve.server.api.keys.ring import KeyRing
 from neuronserve.server.api.keys.use import Accounts
+from neuronserve.server.api.lora import Adapters, AdaptersDesk, RemoteAdapters
 from neuronserve.server.api.telemetry.telemetry import Telemetry
 from neuronserve.server.clock import Clock
 from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.hub.engines import AnyEngines
 from neuronserve.server.link.hub.hub import Hub
-from neuronserve.server.link.hub.remote import RemoteEngines
+from neuronserve.server.link.hub.remote import AnyEngines, RemoteEngines
 from neuronserve.server.link.messages import EngineInfo
 
 
@@ -35,7 +34,7 @@ class Shared:
 
     async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> Gate:
         """The engines are ready."""
-        admission = Admission(self._config, self._engines, info.facts.compiled.batching)
+        admission = Admission(self._config, self._engines)
         telemetry.show_limits(admission, memory)
         telemetry.show_keys(self.accounts)
         self.accounts.since = int(time.time())

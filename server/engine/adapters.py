@@ -1,7 +1,7 @@
 """The LoRA adapters of an engine, and the commands that load and unload them while steps go on.
 
 An adapter is named by the digest of its files. One that was loaded twice leaves its slot when it was unloaded twice.
-The API unloads an adapter only when none of its requests is open (api/adapters.py).
+The API unloads an adapter only when none of its requests is open (api/lora.py).
 """
 
 from __future__ import annotations

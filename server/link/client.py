@@ -1,6 +1,6 @@
-"""The API's client of one engine, through all its lives: submits, delivers, notices its end, goes on with the next.
+"""The API's client of one engine through all its lives: it submits, delivers, notices a death and starts a successor.
 
-No HTTP here. Everything runs on one event loop. A reader that is slow or away costs memory only for its own tokens.
+It knows nothing of HTTP and runs on one event loop. A slow or absent reader costs memory for its own tokens only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 
 from neuronserve.server.errors import EngineDead, PoisonRequest, RequestError
-from neuronserve.server.link.connection import Connection
+from neuronserve.server.link.connection import Connection, Reply
+from neuronserve.server.link.engines import Engine
 from neuronserve.server.link.handle import Death, EngineHandle
 from neuronserve.server.link.journal import Journal, OpenSequence
 from neuronserve.server.link.messages import (
@@ -33,63 +34,45 @@ from neuronserve.server.link.messages import (
     TraceReply,
     UnloadAdapter,
 )
-from neuronserve.server.link.replies import Replies, Reply
 from neuronserve.server.link.restarts import NO_HEALING, Healing, RestartBreaker
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.link.succession import Succession
-from neuronserve.server.link.watchdog import EngineState, Watchdog, watch
-from neuronserve.server.types import Request, StepReport
+from neuronserve.server.link.watchdog import Watchdog, watch
+from neuronserve.server.types import Request
 
-Observer = Callable[[Tokens], None]
 log = logging.getLogger("neuronserve.engine")
 
 
-class EngineClient:
-    """Client of one engine, and of its successors if `healing` says so: open sequences wait for those.
+class EngineClient(Engine):
+    """Client of one engine and, as far as `healing` allows, of its successors: open sequences wait for a successor.
 
-    `info` is set once `start` has returned. `on_death` is called at each end that nobody asked for.
+    `info` is set once `start` has returned. `on_death` is called when the engine ends unasked.
     """
+
+    journal: Journal
 
     def __init__(
         self, engine: EngineHandle, healing: Healing = NO_HEALING, on_death: Callable[[], None] = lambda: None
     ) -> None:
+        super().__init__()
         self.engine, self._connection = engine, Connection(engine)
         self._healing, self.breaker, self.journal = healing, RestartBreaker(healing), Journal()
         self._ready: asyncio.Future[EngineInfo] | None = None
         self._report_progress: Callable[[str], None] = lambda _: None
-        self.state: EngineState = "loading"
         self._end_reason = ""
-        self.loss: str | None = None  # why an engine that served has ended for good, unless it was stopped
         self.succession = Succession()
         self._on_death = on_death
         self._is_stopping = False
-        self._is_restarting = False  # because somebody asked for it
+        self._is_restarting = False  # on request, not after a death
         self._has_ended = False  # this life of the engine
         self._tasks: set[asyncio.Task[None]] = set()
-        self._observers: list[Observer] = []
-        self._replies = Replies()
-        self._loaded: list[tuple[str, str]] = []  # digests and paths of adapters that came since the start
+        self._loaded: list[tuple[str, str]] = []  # digests and paths of adapters loaded since the start
         self.info: EngineInfo | None = None
-        self.report: StepReport | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        """True while the engine can take requests, now or once it, or its successor, has loaded."""
-        return self.state != "dead"
-
-    @property
-    def is_up(self) -> bool:
-        """True while the engine answers."""
-        return self.state == "serving"
 
     @property
     def num_open(self) -> int:
-        """Number of sequences that were submitted and have not ended here."""
+        """Number of sequences that were submitted and have not ended."""
         return len(self.journal)
-
-    def observe(self, observer: Observer) -> None:
-        """Call `observer` with every turn of the engine from now on, before the streams get it. It must be quick."""
-        self._observers.append(observer)
 
     async def start(self, report: Callable[[str], None]) -> EngineInfo:
         """Wait until the engine is ready; `report` gets its progress lines. Raises StartError with its message."""
@@ -103,33 +86,33 @@ class EngineClient:
             self._spawn(self.succession.keep(self))
         return info
 
-    def submit(self, requests: Sequence[Request], stream: Stream | None = None) -> Stream:
+    def submit(self, requests: Sequence[Request], stream: TokenStream | None = None) -> TokenStream:
         """Submit requests, whose ids must be new. Their events go to `stream`, or to a new one.
 
         Raises EngineDead.
         """
         self._require_alive()
-        stream = stream or Stream([request.request_id for request in requests], self.abort)
+        stream = stream or TokenStream([request.request_id for request in requests], self.abort)
         self.adopt([OpenSequence(request, stream) for request in requests])
         return stream
 
     def adopt(self, sequences: Iterable[OpenSequence]) -> None:
-        """Go on with sequences, new ones or another engine's, now or when the engine is there."""
+        """Compute sequences, new ones or those of another engine, as soon as the engine serves."""
         for sequence in sequences:
             self.journal.add(sequence)
         self._send_ready()
 
     def abort(self, request_id: str) -> None:
-        """End a request wherever it is; unknown and ended ids are ignored."""
+        """End a request in whatever state it is; unknown and ended ids are ignored."""
         sequence = self.journal.pop(request_id)
         if sequence is not None and sequence.is_sent and self._has_engine:
             self._send(Abort(request_id))
             self._send_ready()
 
     async def restart(self) -> None:
-        """Have a successor take over, with the model as its files are now; returns once it serves, or cannot.
+        """Replace the engine by a successor that reads the model's files anew; return once it serves or cannot.
 
-        It loads beside this one where memory allows, and otherwise in its place. Raises EngineDead when that is dead.
+        The successor loads beside this engine where memory allows, and otherwise after it. Raises EngineDead.
         """
         self._require_alive()
         if self.info is not None and self.engine.process is not None:
@@ -141,9 +124,9 @@ class EngineClient:
             await asyncio.sleep(Watchdog.PERIOD_S)
 
     def forget(self, command: ResetPrefixCache | ReleaseMemory) -> None:
-        """Forget every cached prefix, or more, before any request that is submitted from now on. Raises EngineDead."""
+        """Empty the prefix cache, or free more memory, before any later request. Raises EngineDead."""
         self._require_alive()
-        if self._has_engine:  # a successor begins with nothing
+        if self._has_engine:  # a successor starts with an empty cache
             self._send(command)
 
     async def change_adapters(self, command: AdapterCommand) -> AdapterReply:
@@ -156,16 +139,16 @@ class EngineClient:
         return reply
 
     async def ask(self, command: Input, kind: type[Reply]) -> Reply:
-        """The engine's reply to a command that is answered by one of that type. Raises EngineDead."""
+        """Send a command and return the engine's reply, which has the given type. Raises EngineDead."""
         self._require_alive()
         if not self._has_engine:
-            raise EngineDead("the engine is being started again")
-        reply = self._replies.expect(kind)
+            raise EngineDead("the engine is being restarted")
+        reply = self._connection.expect(kind)
         self._send(command)
         return await reply
 
     def abort_all(self, error: RequestError, request_ids: Container[str] | None = None) -> None:
-        """End every open request with `error`, or those of `request_ids`."""
+        """End every open request, or those of `request_ids`, with `error`."""
         for sequence in self.journal:
             if request_ids is None or sequence.request.request_id in request_ids:
                 self.abort(sequence.request.request_id)
@@ -180,8 +163,9 @@ class EngineClient:
         if self._has_engine and self.engine.is_alive:
             self._send(Shutdown())
             await asyncio.to_thread(self.engine.join, timeout_s)
-        self._connection.close()
-        self._end(Death("the engine has been stopped", is_fault=False))
+        stopped = Death("the engine has been stopped", is_fault=False)
+        self._connection.close(stopped.message)
+        self._end(stopped)
         await asyncio.gather(asyncio.to_thread(self.engine.close), self.succession.close())
 
     @property
@@ -197,7 +181,7 @@ class EngineClient:
     def _send_ready(self) -> None:
         if self._has_engine:
             for sequence in self.journal.ready():
-                if self._has_engine:  # it may be found dead in the middle
+                if self._has_engine:  # sending may find it dead
                     self._send(Add(sequence.resumed))
 
     def _read(self) -> None:
@@ -217,13 +201,13 @@ class EngineClient:
                     if self._ready is not None and not self._ready.done():
                         self._ready.set_result(info)
                 else:
-                    for _, path in self._loaded:  # before any request that has one
-                        self._replies.ignore(AdapterReply)
+                    for _, path in self._loaded:  # before any request that names one
+                        self._connection.ignore(AdapterReply)
                         self._send(LoadAdapter(path))
-                    log.warning("%s serves again; %d open sequences go on", self.engine.name, self.num_open)
+                    log.warning("%s serves again; %d open sequences continue", self.engine.name, self.num_open)
                 self._send_ready()
             case TraceReply() | AdapterReply() | BlockMap():
-                self._replies.answer(output)
+                self._connection.resolve(output)
             case Failed(message=message, exit_code=exit_code):
                 self._end(Death(message, is_fault=True, exit_code=exit_code))
 
@@ -241,18 +225,17 @@ class EngineClient:
             self._send_ready()
 
     def _on_exit(self) -> None:
-        """Read what the ended process still sent, then see to its sequences."""
+        """Read the last messages of the ended process, then handle its sequences."""
         self._read()
         self.engine.join()
         self._end(self.engine.death())
 
     def _end(self, death: Death) -> None:
-        """An engine's end, reported once for each of its lives."""
+        """Handle the end of the engine, once for each of its lives."""
         if self._has_ended:
             return
         self._has_ended = True
-        self._connection.close()
-        self._replies.fail(death.message)
+        self._connection.close(death.message)
         if self._is_stopping:
             self._give_up(death)
         elif self.info is not None:
@@ -263,19 +246,19 @@ class EngineClient:
                 self._ready.set_exception(death.as_start_error())
 
     def _bury(self, death: Death, info: EngineInfo) -> None:
-        """An engine that served has ended: plan its successor, or give up."""
+        """Plan a successor of an engine that served and has ended, or give up."""
         now, has_served = asyncio.get_running_loop().time(), self.report is not None
         for poisonous in self.journal.crashed(death.is_fault):
-            poisonous.stream.fail(PoisonRequest(f"This request has brought the engine down twice: {death.message}."))
+            poisonous.stream.fail(PoisonRequest(f"This request brought the engine down twice: {death.message}."))
         delay_s = 0.0 if self._is_restarting else self.breaker.delay_s(now, death.is_fault, has_served)
         self.state, self.report = "dead" if delay_s is None else "recovering", None
-        self._on_death()  # others may take its sequences
+        self._on_death()  # other engines may take its sequences
         if delay_s is None:
             self.loss = death.message
             log.error("%s; %d open sequences end with an error", death.message, self.num_open)
             self._give_up(death)
         else:
-            log.error("%s; starting it again, %d open sequences wait", death.message, self.num_open)
+            log.error("%s; restarting it, %d open sequences wait", death.message, self.num_open)
             self._spawn(self._succeed(delay_s, info, self.journal.trusts_cache and not death.is_oom))
 
     def _give_up(self, death: Death) -> None:
@@ -284,7 +267,7 @@ class EngineClient:
             sequence.stream.fail(EngineDead(death.message))
 
     async def _succeed(self, delay_s: float, info: EngineInfo, inherits: bool) -> None:
-        """Go on with the engine's successor, after a pause."""
+        """Start the successor after a pause."""
         await asyncio.sleep(delay_s)
         self.engine = await self.succession.after(self.engine, info, inherits)
         self._connection, self._has_ended, self.report = Connection(self.engine), False, None

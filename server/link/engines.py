@@ -1,31 +1,49 @@
-"""What all engines of a server are together, wherever they are: in this process's charge, or behind the hub."""
+"""Interface of a server's engines, whether this process supervises them or reaches them through the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.link.journal import OpenSequence
+from neuronserve.server.link.messages import Tokens
 from neuronserve.server.link.watchdog import EngineState
+from neuronserve.server.types import StepReport
 
-RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a router chose itself
+RANK_HEADER = "X-data-parallel-rank"  # vLLM's name: the engine that a client or a router chose itself
+Observer = Callable[[Tokens], None]
 
 
-class OneEngine(Protocol):
-    """How one of them is."""
+class Engine:
+    """State of one engine."""
+
+    journal: Iterable[OpenSequence]  # open sequences that this process supervises
+
+    def __init__(self) -> None:
+        self.state: EngineState = "loading"
+        self.loss: str | None = None  # why an engine that served has ended for good, unless it was stopped
+        self.report: StepReport | None = None  # of its last turn
+        self._observers: list[Observer] = []
 
     @property
-    def state(self) -> EngineState: ...
+    def is_alive(self) -> bool:
+        """True while the engine can take requests, now or once it, or its successor, has loaded."""
+        return self.state != "dead"
+
     @property
-    def is_alive(self) -> bool: ...
-    @property
-    def loss(self) -> str | None: ...  # why it has ended for good, unless it was stopped
+    def is_up(self) -> bool:
+        """True while the engine answers."""
+        return self.state == "serving"
+
+    def observe(self, observer: Observer) -> None:
+        """Call `observer` with every turn of the engine from now on, before the streams get it. It must be quick."""
+        self._observers.append(observer)
 
 
 class Engines:
-    """Over `clients`, in the order of their ranks."""
+    """All engines of a server."""
 
-    clients: Sequence[OneEngine]
+    clients: Sequence[Engine]  # by rank
 
     @property
     def is_alive(self) -> bool:
@@ -34,12 +52,12 @@ class Engines:
 
     @property
     def states(self) -> tuple[EngineState, ...]:
-        """How each engine is, by rank."""
+        """State of each engine, by rank."""
         return tuple(client.state for client in self.clients)
 
     @property
     def loss(self) -> str | None:
-        """How engines have ended that served and were not stopped; None when there is none."""
+        """Reasons why engines that served have ended, unless they were stopped; None when there is none."""
         return "; ".join(client.loss for client in self.clients if client.loss is not None) or None
 
     def check_rank(self, rank: int | None) -> None:

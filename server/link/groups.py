@@ -31,7 +31,7 @@ from neuronserve.server.link.messages import (
     UnloadAdapter,
 )
 from neuronserve.server.link.restarts import NO_HEALING, Healing
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.scheduler.router import Router
 from neuronserve.server.types import Request
 
@@ -69,7 +69,9 @@ class EngineGroups(Engines):
             self._route(info)
         return info
 
-    def submit(self, requests: Sequence[Request], rank: int | None = None, stream: Stream | None = None) -> Stream:
+    def submit(
+        self, requests: Sequence[Request], rank: int | None = None, stream: TokenStream | None = None
+    ) -> TokenStream:
         """Submit each request to an engine, or all to engine `rank`; their ids must be new.
 
         Their events go to `stream`, or to a new one. Raises EngineDead.
@@ -78,7 +80,7 @@ class EngineGroups(Engines):
             return self.clients[0].submit(requests, stream)
         self._follow_states()
         ids = [request.request_id for request in requests]
-        stream = stream or Stream(ids, self.abort)
+        stream = stream or TokenStream(ids, self.abort)
         stream.engines = places = {request.request_id: self._router.place(request, rank) for request in requests}
         try:
             for index in sorted(set(places.values())):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from neuronserve.server.link.messages import Tokens
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.types import Charge, Request, TokenEvent
 
 TRIAL_TOKENS = 2  # by then a step has recomputed what was there, and another one has decoded
@@ -32,7 +32,7 @@ class OpenSequence:
     """One open sequence: its request, its reader, and what was given out of it."""
 
     request: Request
-    stream: Stream
+    stream: TokenStream
     token_ids: list[int] = field(default_factory=list)  # generated and delivered
     num_cached_tokens: int = 0  # as its first engine reported
     charge: Charge = NOTHING  # as delivered last

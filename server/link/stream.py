@@ -19,7 +19,7 @@ ALTERNATIVE_BYTES = 70  # of one more token with its log probability
 Taker = Callable[[TokenEvent, Charge], bool]  # takes an event and its charge at once; False: the reader is to get it
 
 
-class Stream:
+class TokenStream:
     """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended.
 
     A reader that has stopped loses them: past a limit of unread bytes they are aborted, and `next` raises Unavailable.
@@ -114,7 +114,7 @@ class Stream:
             for request_id in tuple(self._open):
                 self.abort(request_id)
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> TokenStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

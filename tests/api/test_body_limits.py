@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.api.errors import RateLimited
 from neuronserve.server.api.http.body_limit import BODIES_EACH, BodyMemory
 from neuronserve.server.api.http.json_meter import BYTES_PER_BYTE, MAX_CONTAINERS, MAX_VALUES, JsonMeter, require_small
 from neuronserve.server.api.wire.model import MAX_ITEMS
-from neuronserve.server.errors import InvalidRequest, Overloaded
+from neuronserve.server.errors import InvalidRequest, Overloaded, RateLimited
 from tests.api.serving import PATIENCE_S, TEMPLATE, Server, running_server, write_checkpoint
 
 CHAT, FIRST, SECOND = (

@@ -22,10 +22,10 @@ UNUSED = {  # by a server whose clients have asked for nothing yet
 }
 AS_SERVE_DOES = """
 import json, sys
-import neuronserve.server.settings.serve, neuronserve.server.link.handle, neuronserve.server.device.support
+import neuronserve.cli.serve, neuronserve.server.link.handle, neuronserve.server.device.support
 from neuronserve.server.api.http.deferred import import_fastapi
 import_fastapi()
-import neuronserve.server.api.server, neuronserve.console.mount
+import neuronserve.server.api.server, neuronserve.console.addition, neuronserve.testkit.faults.addition
 from fastapi.openapi.models import OpenAPI, Operation, Schema
 from neuronserve.server.api.wire.model import WireModel
 kinds = [OpenAPI, Operation, Schema, WireModel]

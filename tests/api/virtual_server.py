@@ -26,7 +26,7 @@ from neuronserve.server.errors import Overloaded
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.link.journal import Journal, OpenSequence
 from neuronserve.server.link.messages import Tokens
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult
 
@@ -74,7 +74,7 @@ class Fate:
 
 
 class VirtualEngine:
-    """Implements neuronserve.server.link.hub.engines.SeenEngine; `clients` is itself, as of a server's engines."""
+    """Stands in for neuronserve.server.link.engines.Engine; `clients` is itself, as of a server's engines."""
 
     is_up = True
 
@@ -104,7 +104,7 @@ class VirtualEngine:
     def submit(self, requests: Iterable[Request], lengths: Iterable[int]) -> None:
         for request, length in zip(requests, lengths, strict=True):
             self.lengths[request.request_id] = length
-            self.journal.add(OpenSequence(request, Stream([request.request_id], self.abort)))
+            self.journal.add(OpenSequence(request, TokenStream([request.request_id], self.abort)))
             self.scheduler.add(request)
 
     def abort(self, request_id: str) -> None:
@@ -150,7 +150,7 @@ class VirtualServer:
             max_num_batched_tokens=self.engine.config.max_num_batched_tokens,
             ttft_slo_ms=None if limit_s is None else limit_s * 1000,
         )
-        self.admission = Admission(config, self.engine, batching)  # type: ignore[arg-type]
+        self.admission = Admission(config, self.engine)  # type: ignore[arg-type]
         self._patience_s = config.patience_s
         self.now, self.end_s = 0.0, 0.0
         self.fates: list[Fate] = []

@@ -21,7 +21,7 @@ from neuronserve.server.errors import EngineDead, StartError, Unavailable
 from neuronserve.server.link.client import EngineClient
 from neuronserve.server.link.handle import EngineHandle, EngineMode
 from neuronserve.server.link.messages import ReleaseMemory, ResetPrefixCache, Tokens
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.types import Request, SamplingParams, TokenEvent
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, is_running, run_fake
 
@@ -65,7 +65,7 @@ def request(name: str = "a", max_tokens: int = 8, prompt: tuple[int, ...] = (1, 
     return Request(name, prompt, SamplingParams(max_tokens=max_tokens), time.monotonic())
 
 
-async def read_all(stream: Stream) -> list[TokenEvent]:
+async def read_all(stream: TokenStream) -> list[TokenEvent]:
     events: list[TokenEvent] = []
     while stream.is_open:
         events += [event for event, _ in await asyncio.wait_for(stream.next(), PATIENCE_S)]

@@ -16,7 +16,7 @@ from neuronserve.server.errors import EngineDead, StartError
 from neuronserve.server.link.groups import EngineGroups, merged
 from neuronserve.server.link.handle import EngineHandle
 from neuronserve.server.link.messages import CoreMemory, EngineInfo
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.types import Request
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, fake_facts, run_fake
 from tests.link.test_client import config, read_all, request, until
@@ -72,7 +72,7 @@ async def test_whatever_ends_or_is_aborted_the_account_empties() -> None:
 async def test_an_engine_that_dies_at_a_submission_leaves_nothing_at_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(requests: Sequence[Request], stream: Stream | None = None) -> Stream:
+    def refuse(requests: Sequence[Request], stream: TokenStream | None = None) -> TokenStream:
         raise EngineDead(f"{len(requests)} requests and {stream} are too much")
 
     async with groups_of("slow:0.005", "slow:0.005") as groups:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from neuronserve.server.link.journal import TRIAL_SIZE, TRIAL_TOKENS, Journal, OpenSequence
 from neuronserve.server.link.messages import Tokens
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.types import Charge, StepReport, TokenEvent
 from tests.link.test_client import request
 
@@ -15,7 +15,7 @@ from tests.link.test_client import request
 def journal_of(count: int) -> Journal:
     journal = Journal()
     for i in range(count):
-        journal.add(OpenSequence(request(f"r{i}"), Stream([f"r{i}"], lambda _: None)))
+        journal.add(OpenSequence(request(f"r{i}"), TokenStream([f"r{i}"], lambda _: None)))
     return journal
 
 

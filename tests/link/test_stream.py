@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from neuronserve.server.errors import EngineDead, Unavailable
-from neuronserve.server.link.stream import EVENT_BYTES, MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE, Stream
+from neuronserve.server.link.stream import EVENT_BYTES, MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE, TokenStream
 from neuronserve.server.types import Charge, FinishReason, TokenEvent, TokenLogprobs
 
 MOST = MAX_UNREAD_BYTES // EVENT_BYTES  # events that may wait
@@ -22,7 +22,7 @@ def last_token(index: int, reason: FinishReason = "length") -> TokenEvent:
     return TokenEvent("a", 7, index, 0.0, finish_reason=reason)
 
 
-async def reading(stream: Stream) -> asyncio.Task[list[tuple[TokenEvent, Charge]]]:
+async def reading(stream: TokenStream) -> asyncio.Task[list[tuple[TokenEvent, Charge]]]:
     """A reader that waits for the next events."""
     reader = asyncio.ensure_future(stream.next())
     await asyncio.sleep(0)
@@ -30,7 +30,7 @@ async def reading(stream: Stream) -> asyncio.Task[list[tuple[TokenEvent, Charge]
 
 
 async def test_a_slow_reader_gets_all_that_it_has_not_read_at_once() -> None:
-    stream = Stream(["a"], lambda _: None)
+    stream = TokenStream(["a"], lambda _: None)
     for start in range(0, 3 * MOST, MOST):
         for index in range(MOST):
             stream.put(token(start + index), Charge())
@@ -39,7 +39,7 @@ async def test_a_slow_reader_gets_all_that_it_has_not_read_at_once() -> None:
 
 async def test_past_the_limit_its_sequences_are_aborted_and_it_ends_with_an_error() -> None:
     aborted: list[str] = []
-    stream = Stream(["a", "b"], aborted.append)
+    stream = TokenStream(["a", "b"], aborted.append)
     with stream:
         for index in range(MOST + 1):
             stream.put(token(index), Charge())
@@ -52,7 +52,7 @@ async def test_past_the_limit_its_sequences_are_aborted_and_it_ends_with_an_erro
 
 async def test_log_probabilities_count() -> None:
     aborted: list[str] = []
-    stream = Stream(["a"], aborted.append)
+    stream = TokenStream(["a"], aborted.append)
     for index in range(MOST // 4):
         stream.put(token(index, logprobs=TWENTY), Charge())
     assert aborted == ["a"]
@@ -61,7 +61,7 @@ async def test_log_probabilities_count() -> None:
 async def test_many_sequences_have_room_for_some_tokens_each() -> None:
     aborted: list[str] = []
     names = [str(number) for number in range(1000)]
-    stream = Stream(names, aborted.append)
+    stream = TokenStream(names, aborted.append)
     for index in range(MAX_UNREAD_BYTES_OF_SEQUENCE // EVENT_BYTES):
         for name in names:
             stream.put(token(index, name), Charge())
@@ -73,7 +73,7 @@ async def test_an_engine_found_dead_meanwhile_disturbs_nobody() -> None:
     def abort(_: str) -> None:
         raise EngineDead("it has ended")
 
-    stream = Stream(["a"], abort)
+    stream = TokenStream(["a"], abort)
     for index in range(MOST + 1):
         stream.put(token(index), Charge())
     with pytest.raises(Unavailable):
@@ -82,7 +82,7 @@ async def test_an_engine_found_dead_meanwhile_disturbs_nobody() -> None:
 
 async def test_what_comes_while_the_reader_waits_is_taken_at_once() -> None:
     taken: list[int] = []
-    stream = Stream(["a"], lambda _: None)
+    stream = TokenStream(["a"], lambda _: None)
     stream.taker = lambda event, _: not taken.append(event.index)  # type: ignore[func-returns-value]
     stream.put(token(0), Charge())  # nobody waits
     assert [event.index for event, _ in await stream.next()] == [0]
@@ -97,7 +97,7 @@ async def test_what_comes_while_the_reader_waits_is_taken_at_once() -> None:
 
 async def test_what_is_not_taken_and_what_follows_it_waits_for_the_reader() -> None:
     asked: list[int] = []
-    stream = Stream(["a"], lambda _: None)
+    stream = TokenStream(["a"], lambda _: None)
     stream.taker = lambda event, _: bool(asked.append(event.index))  # type: ignore[func-returns-value]
     reader = await reading(stream)
     stream.put(token(0), Charge())
@@ -112,7 +112,7 @@ async def test_what_a_taker_raises_is_its_readers_alone() -> None:
         raise ZeroDivisionError
 
     aborted: list[str] = []
-    with Stream(["a", "b"], aborted.append) as stream:
+    with TokenStream(["a", "b"], aborted.append) as stream:
         stream.taker = fail
         reader = await reading(stream)
         stream.put(last_token(0), Charge())

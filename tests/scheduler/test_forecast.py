@@ -2,150 +2,150 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import repeat
+from typing import Any
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import request
 
-from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.scheduler.forecast import EngineLoad, Forecast, StepTimes
-from neuronserve.server.scheduler.lengths import Lengths, Running
-from neuronserve.server.types import StepReport
+from neuronserve.server.scheduler.forecast import (
+    FIRST_LENGTH,
+    FIRST_TOKENS_PER_S,
+    MAX_KEPT,
+    MAX_RETRY_S,
+    MEMORY_S,
+    NUM_ENDS_KNOWN,
+    NUM_RATIOS_KEPT,
+    RETURN_GAP,
+    EngineLoad,
+    Forecast,
+)
+from neuronserve.server.types import Request, StepReport
 
-STEP_S, TOKEN_S = 0.01, 0.0005  # of the engines here
-BUDGET = 16
+STEP_S, NUM_TOKENS = 0.1, 20  # of the steps here: 200 tokens a second
+LENGTH = 10  # tokens of each sequence
 
 
-def report(step_id: int, num_prefill: int, num_decode: int, begin: float = 0.0, **fields: int) -> StepReport:
-    seconds = STEP_S + TOKEN_S * (num_prefill + num_decode)
-    state = {"num_running": num_decode, "num_waiting": 0, "prefix_queries": 0, "prefix_hits": 0, **fields}
+def report(step_id: int, begin: float | None = None, **fields: Any) -> StepReport:
+    begin = step_id * STEP_S if begin is None else begin
+    state: dict[str, Any] = {"num_running": 1, "num_waiting": 0, "prefix_queries": 0, "prefix_hits": 0, **fields}
     return StepReport(
-        step_id, begin, begin + seconds, num_prefill_tokens=num_prefill, num_decode_tokens=num_decode,
-        admitted=(), preempted=(), num_free_blocks=9, num_blocks=10, step_seconds=seconds, **state,
+        step_id, begin, begin + STEP_S, num_prefill_tokens=NUM_TOKENS, num_decode_tokens=0,
+        admitted=(), preempted=(), num_free_blocks=9, num_blocks=10, step_seconds=STEP_S, **state,
     )  # fmt: skip
 
 
-def taught(num_ended: int = 4, num_generated: int = 40) -> Forecast:
-    """A forecast that has seen steps of both kinds, of sequences of about ten tokens."""
-    forecast = Forecast(BUDGET)
-    for number in range(8):
-        forecast.record(report(20 * number, 8 + number, 2), 0, 0)
-        forecast.record(report(20 * number + 10, 0, 1 + number % 4), num_generated, num_ended)
+def taught() -> Forecast:
+    """A forecast that has measured 200 tokens a second and sequences of ten tokens."""
+    forecast = Forecast()
+    for step_id in range(1, 400):
+        forecast.record(report(step_id), 2 * LENGTH, 2)
     return forecast
 
 
-def found(num_running: int, num_free: int, num_ahead: int = 0, num_tokens: int = 0, num_prompts: int = 0) -> EngineLoad:
-    """What a request finds where those that run have just begun, and end by their eleventh tokens."""
-    ends = Lengths().ends(repeat(Running(0, 11, ""), num_running + num_free), 11.0)
-    return EngineLoad(ends, num_running, num_free, num_ahead, num_tokens, num_prompts)
+def arriving(at: float, priority: int = 0, tenant: str = "", name: str = "a") -> Request:
+    return request(name, [1], arrival_time=at, priority=priority, tenant=tenant)
 
 
-loads = st.builds(found, st.integers(0, 12), st.integers(0, 4), st.integers(0, 50), st.integers(0, 5000))
+def test_tokens_ahead_over_the_measured_rate() -> None:
+    load = EngineLoad(num_free_places=1, num_ahead=4, num_prompt_tokens=60)  # four sequences must end
+    assert taught().delay_s(load) == pytest.approx((60 + 4 * LENGTH) / 200, rel=0.02)
+    assert taught().delay_s(load, 50) == pytest.approx((110 + 4 * LENGTH) / 200, rel=0.02)
+    assert taught().service_s(2, 30) == pytest.approx((30 + 2 * LENGTH) / 200, rel=0.02)
 
 
-def test_before_the_first_step_a_flood_has_to_wait_and_who_finds_a_place_does_not() -> None:
-    forecast = Forecast(BUDGET)
-    assert forecast.delay_s(found(0, 4)) == 0
-    assert forecast.delay_s(found(0, 4, 100)) > 60
+def test_before_the_first_step_rates_are_assumed() -> None:
+    assert Forecast().delay_s(EngineLoad(4)) == 0
+    assert Forecast().delay_s(EngineLoad(0, 9)) == 10 * FIRST_LENGTH / FIRST_TOKENS_PER_S
+
+
+loads = st.builds(EngineLoad, st.integers(0, 4), st.integers(0, 50), st.integers(0, 5000))
 
 
 @given(loads, st.integers(1, 500))
-def test_who_finds_more_ahead_or_brings_more_waits_no_less(load: EngineLoad, num_prompt: int) -> None:
-    forecast = taught()
-    delay_s, first_s = forecast.delay_s(load), forecast.first_token_s(load, num_prompt)
-    assert 0 <= delay_s <= first_s
-    more = found(load.num_running, load.num_free_places, load.num_ahead + 1, load.num_tokens_ahead + 20)
-    assert forecast.delay_s(more) >= delay_s
-    assert forecast.first_token_s(more, num_prompt) >= first_s
-    assert forecast.first_token_s(load, num_prompt + 1) >= first_s
+def test_more_work_ahead_never_shortens_the_wait(load: EngineLoad, num_prompt: int) -> None:
+    forecast = Forecast()
+    more = EngineLoad(load.num_free_places, load.num_ahead + 1, load.num_prompt_tokens + 20)
+    assert 0 <= forecast.delay_s(load) < forecast.delay_s(load, num_prompt)
+    assert forecast.delay_s(more) > forecast.delay_s(load)
 
 
-@given(st.integers(0, 12), st.integers(1, 4), st.integers(1, 500))
-def test_with_a_free_place_and_nobody_ahead_there_is_no_delay(num_running: int, free: int, num_prompt: int) -> None:
-    load = found(num_running, free)
-    assert taught().delay_s(load) == 0
-    assert taught().first_token_s(load, num_prompt) > 0
-
-
-@given(st.lists(st.tuples(st.integers(1, 512), st.booleans()), min_size=2, max_size=200))
-def test_the_time_of_steps_is_found_whatever_came(steps: list[tuple[int, bool]]) -> None:
-    assume(max(n for n, _ in steps[-16:]) >= 2 * min(n for n, _ in steps[-16:]))
-    times = StepTimes()
-    for num_tokens, has_prompts in steps:
-        times.add(num_tokens, STEP_S + TOKEN_S * num_tokens, has_prompts)
-    assert times.line(has_prompts=True) == pytest.approx((STEP_S, TOKEN_S), rel=1e-3)
-
-
-@example([(1, 0.0, False), (70, 3.5890061525862187, True)])
-@given(st.lists(st.tuples(st.integers(1, 512), st.floats(0, 10), st.booleans()), min_size=1, max_size=50))
-def test_no_step_makes_time_negative(steps: list[tuple[int, float, bool]]) -> None:
-    times = StepTimes()
-    for step in steps:
-        times.add(*step)
-    assert min(*times.line(has_prompts=True), *times.line(has_prompts=False)) >= 0
-
-
-def test_a_long_time_of_decoding_does_not_forget_what_prompts_cost() -> None:
-    times = StepTimes()
-    for _ in range(4):
-        times.add(500, STEP_S + 500 * TOKEN_S, True)
-    for _ in range(10_000):
-        times.add(4, STEP_S + 4 * TOKEN_S, False)
-    assert times.line(has_prompts=True) == pytest.approx((STEP_S, TOKEN_S), rel=1e-3)
-
-
-def test_tokens_that_the_prefix_cache_has_are_not_waited_for() -> None:
-    load = found(0, 1, 0, 640)
+def test_tokens_that_the_prefix_cache_holds_are_not_waited_for() -> None:
     cold, warm = taught(), taught()
-    warm.record(report(100, 8, 1, prefix_queries=1000, prefix_hits=750), 1, 0)
-    assert warm.delay_s(load) == pytest.approx(cold.delay_s(load) / 4, rel=0.05)
+    warm.record(report(400, prefix_queries=1000, prefix_hits=750), 2 * LENGTH, 2)
+    load = EngineLoad(1, 0, 640)
+    assert warm.delay_s(load) == pytest.approx(cold.delay_s(load) / 4, rel=0.02)
 
 
-def test_a_pause_of_the_engine_is_no_step() -> None:
-    """Not the time in which it had nothing to do, nor that in which it was dead."""
+def test_a_pause_of_the_engine_is_no_part_of_a_step_and_the_time_between_steps_is() -> None:
+    idle, busy = taught(), taught()
+    before = idle.tokens_per_s
+    idle.record(report(400, num_running=0), 2 * LENGTH, 2)  # nothing is left to do
+    idle.record(report(401, begin=900.0), 2 * LENGTH, 2)
+    idle.record(report(1, begin=2000.0), 2 * LENGTH, 2)  # a restarted engine
+    assert idle.tokens_per_s == pytest.approx(before)
+    busy.record(report(400, begin=900.0), 2 * LENGTH, 2)
+    assert busy.tokens_per_s < before / 10
+
+
+def test_the_margin_is_the_ratio_that_nearly_all_waits_of_the_priority_kept() -> None:
     forecast = taught()
-    before = forecast.first_token_s(found(0, 1), 16)
-    forecast.record(report(200, 0, 4, begin=50.0, num_running=0), 4, 4)
-    forecast.record(report(201, 4, 0, begin=900.0, num_running=1), 0, 0)
-    forecast.record(report(1, 4, 0, begin=2000.0), 0, 0)
-    assert forecast.first_token_s(found(0, 1), 16) == pytest.approx(before)
+    for number in range(2 * NUM_RATIOS_KEPT):
+        name = f"r{number}"
+        forecast.admit(arriving(50.0, name=name), foreseen_s=0.5, service_s=0.0)
+        forecast.record(report(500 + number, begin=51.4), 0, 0, [name])  # 1.5 s
+    assert forecast.most_s(arriving(60.0), 2.0) == pytest.approx(6.0)
+    assert forecast.most_s(arriving(60.0, priority=1), 2.0) == 2.0
+    for number in range(NUM_RATIOS_KEPT):  # older ones are forgotten; waits shorter than foreseen shorten nothing
+        forecast.admit(arriving(70.0, name="early"), foreseen_s=5.0, service_s=0.0)
+        forecast.record(report(700 + number, begin=70.0), 0, 0, ["early"])
+    assert forecast.most_s(arriving(80.0), 2.0) == 2.0
 
 
-def test_between_two_steps_the_engine_is_at_work() -> None:
-    """Sending events and taking commands is part of what a step takes."""
-    forecast = Forecast(BUDGET)
-    forecast.record(report(1, 0, 4, begin=0.0), 4, 0)
-    forecast.record(report(2, 0, 4, begin=0.5), 4, 0)
-    assert forecast.first_token_s(found(0, 1), 1) > 0.2
+def test_the_first_tokens_of_a_restarted_engine_are_not_compared() -> None:
+    forecast = taught()
+    forecast.admit(arriving(0.0), foreseen_s=0.1, service_s=0.0)
+    forecast.record(report(1, begin=2000.0), 1, 0, ["a"])
+    assert forecast.most_s(arriving(0.0), 1.0) == 1.0
 
 
-def test_where_prompts_have_steps_of_their_own_both_kinds_are_waited_for() -> None:
-    apart = Forecast(BUDGET, POLICIES["neuron"])
-    for number in range(8):
-        apart.record(report(20 * number, 8, 0), 0, 0)  # 14 ms
-        apart.record(report(20 * number + 10, 0, 4), 40, 4)  # 12 ms, of about ten for each sequence
-    load = found(4, 0, 2, 16, 2)  # three ends, which nearly always have come after ten steps; two prompts, and its own
-    own_s = STEP_S + 8 * TOKEN_S
-    assert apart.delay_s(load) == pytest.approx(10 * (STEP_S + 4 * TOKEN_S) + 2 * own_s, rel=0.1)
-    assert apart.first_token_s(load, 8) == pytest.approx(apart.delay_s(load) + own_s, rel=0.1)
+def test_later_requests_that_are_served_first_lengthen_the_wait() -> None:
+    forecast = taught()
+    for number in range(200):  # half of the engine's time for urgent requests, a quarter for tenant b
+        forecast.admit(arriving(number / 10, priority=-1, name="u"), 1.0, service_s=0.05)
+        forecast.admit(arriving(number / 10, tenant="b", name="b"), 1.0, service_s=0.025)
+        forecast.admit(arriving(number / 10, tenant="c", name="c"), 1.0, service_s=0.01)
+    assert forecast.passed_s(arriving(20.0, priority=-1), 1.0) == 1.0
+    assert forecast.passed_s(arriving(20.0, tenant="c"), 1.0) == pytest.approx(2.0, rel=0.1)
+    assert forecast.passed_s(arriving(20.0, tenant="b"), 1.0) == pytest.approx(1 / (1 - 0.6), rel=0.1)
+    assert forecast.passed_s(arriving(20.0 + 20 * MEMORY_S, tenant="b"), 1.0) == pytest.approx(1.0)
 
 
-@given(loads, st.floats(0, 0.99))
-def test_the_more_urgent_come_the_longer_it_takes(load: EngineLoad, share: float) -> None:
-    forecast, passed = taught(), replace(load, share_before=share)
-    assert forecast.delay_s(passed) >= forecast.delay_s(load)
-    assert forecast.first_token_s(passed, 9) >= forecast.first_token_s(load, 9)
+def test_returns_are_spaced_within_a_tenant_and_a_priority() -> None:
+    forecast = taught()
+    first, second = (forecast.retry_after_s(arriving(0.0), 1.0, 2.0) for _ in range(2))
+    assert first == 1.0
+    assert second == pytest.approx(1.0 + RETURN_GAP * 2.0)
+    assert forecast.retry_after_s(arriving(0.0, tenant="b"), 1.0, 2.0) == 1.0
+    assert forecast.retry_after_s(arriving(0.0, priority=-1), 1.0, 2.0) == 1.0
+    assert max(forecast.retry_after_s(arriving(0.0), 1.0, 2.0) for _ in range(99)) == MAX_RETRY_S
+    forecast.admit(arriving(5.0), foreseen_s=0.0, service_s=1.0)  # finds nothing ahead: nobody returned
+    assert forecast.retry_after_s(arriving(5.0), 1.0, 2.0) == 1.0
 
 
-def test_an_engine_that_has_died_meanwhile_says_nothing_of_a_forecast() -> None:
-    forecast, newcomer = taught(), request("a", [1], arrival_time=0.0)
-    forecast.expect(newcomer, 0.1)
-    forecast.record(report(1, 4, 0, begin=2000.0), 1, 0, ["a"])
-    assert forecast.most_s(newcomer, 0.1) == 0.1
-    late = request("b", [1], arrival_time=2000.0)
-    forecast.expect(late, 0.1)
-    forecast.record(report(2, 4, 0, begin=2005.0), 1, 0, ["b"])
-    assert forecast.most_s(newcomer, 0.1) == pytest.approx(5.0, abs=0.1)
+def test_returns_are_not_spaced_by_lengths_that_were_only_assumed() -> None:
+    forecast = Forecast()
+    forecast.record(report(1), 5 * LENGTH, NUM_ENDS_KNOWN - 2)
+    assert {forecast.retry_after_s(arriving(0.0), 1.0, 2.0) for _ in range(9)} == {1.0}
+
+
+def test_what_is_kept_of_clients_is_bounded() -> None:
+    forecast = taught()
+    for number in range(2 * MAX_KEPT):
+        newcomer = arriving(0.0, priority=number, tenant=f"t{number}", name=f"r{number}")
+        forecast.admit(newcomer, 1.0, 1.0)
+        forecast.record(report(500 + number), 0, 0, [newcomer.request_id])
+        forecast.retry_after_s(newcomer, 1.0, 1.0)
+    assert len(forecast._booked) == len(forecast._shares._taken) == len(forecast._margins._ratios) == MAX_KEPT
+    assert not forecast._margins._expected

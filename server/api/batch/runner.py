@@ -18,11 +18,11 @@ from typing import Any, Literal, TypeVar
 from neuronserve.server.api.batch.answer import Worker
 from neuronserve.server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
 from neuronserve.server.api.batch.slots import Slots
-from neuronserve.server.api.errors import StorageFull
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.store.batches import BatchStore
 from neuronserve.server.api.store.files import FileLabel, FileStore
 from neuronserve.server.api.store.records import LineResult, StoredBatch, StoredFile
+from neuronserve.server.errors import StorageFull
 
 log = logging.getLogger("neuronserve.batch")
 PURPOSE = "batch_output"

@@ -17,18 +17,11 @@ from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.tools.plan import chosen_parsers
 from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.errors import RequestError, Unavailable
+from neuronserve.server.errors import ProfileError, Unavailable
 from neuronserve.server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
 from neuronserve.server.text.parsers.formats import ReasoningParserName, ToolParserName
 
 router = APIRouter()
-
-
-class ProfileError(RequestError):
-    """A trace cannot be started or stopped now."""
-
-    status = 409
-    code = "profile_error"
 
 
 class Reset(WireModel):

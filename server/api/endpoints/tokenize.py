@@ -5,7 +5,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import ConfigDict, Field
 
-from neuronserve.server.api.errors import NotFound
 from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
@@ -16,7 +15,7 @@ from neuronserve.server.api.wire.generation import MAX_IDS, TokenId
 from neuronserve.server.api.wire.model import WireModel
 from neuronserve.server.api.wire.tools import Tools, functions_of
 from neuronserve.server.api.wire.usage import optional
-from neuronserve.server.errors import InvalidRequest
+from neuronserve.server.errors import InvalidRequest, NotFound
 from neuronserve.server.text.tokenizer import read_json
 
 router = APIRouter()

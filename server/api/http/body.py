@@ -10,7 +10,8 @@ from typing import TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from neuronserve.server.api.errors import UnsupportedMediaType, invalid_body
+from neuronserve.server.api.errors import invalid_body
+from neuronserve.server.errors import UnsupportedMediaType
 from neuronserve.server.text.fair_threads import FairThreads, is_large
 
 JSON = "application/json"

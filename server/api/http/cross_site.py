@@ -16,26 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from neuronserve.server.api.errors import error_response
 from neuronserve.server.api.http.host_names import ANY, is_own
 from neuronserve.server.api.http.middleware import header
-from neuronserve.server.errors import InvalidRequest, RequestError
+from neuronserve.server.errors import CrossOrigin, HostNotAllowed, InvalidRequest, RequestError
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _HOST = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s/@?#\\:\[\]]+)(?::[0-9]*)?")
-
-
-class HostNotAllowed(RequestError):
-    """The request is addressed to a name that is not this server's."""
-
-    status = 403
-    kind = "permission_error"
-    code = "host_not_allowed"
-
-
-class CrossOrigin(RequestError):
-    """A page of another origin has sent the request, and that origin is not allowed."""
-
-    status = 403
-    kind = "permission_error"
-    code = "cross_origin"
 
 
 class CrossSite:

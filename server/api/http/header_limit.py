@@ -10,10 +10,10 @@ from http import HTTPStatus
 from typing import Any
 
 from neuronserve.server.api.config import MAX_HEADER_BYTES
-from neuronserve.server.api.errors import RETRY_AFTER_S, HeadersTooLarge, TooManyConnections, error_bytes
+from neuronserve.server.api.errors import RETRY_AFTER_S, error_bytes
 from neuronserve.server.api.http.connection_end import EndableProtocol
 from neuronserve.server.api.http.connections import Connections
-from neuronserve.server.errors import InvalidRequest, RequestError
+from neuronserve.server.errors import HeadersTooLarge, InvalidRequest, RequestError, TooManyConnections
 
 SURPLUS_S = 5.0  # that a refused connection may take for its request
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import Request
 from starlette.responses import Response
 
-from neuronserve.server.errors import RequestError
+from neuronserve.server.errors import NotFound
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -29,13 +29,6 @@ NOTHING_ELSE = {  # only what the server itself sends is loaded or run, and noth
     "form-action": "'none'",
     "frame-ancestors": "'none'",
 }
-
-
-class NoSuchFile(RequestError):
-    """The folder has no such file."""
-
-    status = 404
-    code = "not_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +52,10 @@ class StaticFiles:
         self._files = {path.relative_to(folder).as_posix(): _read(path, headers) for path in paths}
 
     def answer(self, request: Request, name: str) -> Response:
-        """The file, or that the client has it. Raises NoSuchFile."""
+        """The file, or that the client has it. Raises NotFound."""
         file = self._files.get(name)
         if file is None:
-            raise NoSuchFile(f"There is no file {name[:200]!r}.")
+            raise NotFound(f"There is no file {name[:200]!r}.")
         if request.headers.get("if-none-match") == file.headers["ETag"]:
             return Response(status_code=304, headers=file.headers)
         return Response(file.content, headers=file.headers)

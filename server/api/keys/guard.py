@@ -6,11 +6,11 @@ from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuronserve.server.api.errors import Forbidden, Unauthorized, error_response
+from neuronserve.server.api.errors import error_response
 from neuronserve.server.api.http.middleware import header
 from neuronserve.server.api.keys import key
 from neuronserve.server.api.keys.ring import Caller, KeyRing
-from neuronserve.server.errors import RequestError
+from neuronserve.server.errors import Forbidden, RequestError, Unauthorized
 from neuronserve.server.host.peer_user import is_same_user
 from neuronserve.server.text.fair_threads import owner
 

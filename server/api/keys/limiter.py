@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from neuronserve.server.api.errors import RateLimited
 from neuronserve.server.api.keys.key import KeyLimits
+from neuronserve.server.errors import RateLimited
 
 MINUTE_S = 60.0
 SLACK = 1e-6  # of a unit: who has waited as long as told is let in, whatever is lost in rounding

@@ -9,7 +9,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 
-from neuronserve.server.api.errors import GenerationFailed, RequestTimeout
 from neuronserve.server.api.pipeline.deltas import Delta, Forward
 from neuronserve.server.api.pipeline.prompts import Prompt
 from neuronserve.server.api.pipeline.room import counted_refusals, require_room
@@ -19,8 +18,8 @@ from neuronserve.server.api.telemetry.request_observer import RequestWatch
 from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from neuronserve.server.clock import NS
-from neuronserve.server.errors import RequestError, Unavailable
-from neuronserve.server.link.stream import Stream, Taker
+from neuronserve.server.errors import GenerationFailed, RequestError, RequestTimeout, Unavailable
+from neuronserve.server.link.stream import Taker, TokenStream
 from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from neuronserve.server.text.tokenizer import Tokenizer
 from neuronserve.server.types import Charge, Request, TokenEvent
@@ -220,7 +219,7 @@ class Generation:
                 deltas.append(delta)
         return deltas
 
-    def _taker(self, stream: Stream, watch: RequestWatch, forward: Forward) -> Taker:
+    def _taker(self, stream: TokenStream, watch: RequestWatch, forward: Forward) -> Taker:
         def take(event: TokenEvent, charge: Charge) -> bool:
             is_open = forward.is_open
             if is_open:
@@ -229,7 +228,7 @@ class Generation:
 
         return take
 
-    def _merge(self, stream: Stream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
+    def _merge(self, stream: TokenStream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
         deltas: dict[str, Delta] = {}
         for event, charge in events:
             request_id = event.request_id

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neuronserve.server.api.errors import GenerationFailed
 from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.generation import device_usage
 from neuronserve.server.api.pipeline.room import require_room
@@ -18,7 +17,7 @@ from neuronserve.server.api.pipeline.rows import Float32, row_of
 from neuronserve.server.api.pipeline.validate import paths_of
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.usage import PoolingUsage
-from neuronserve.server.errors import InvalidRequest, Unavailable
+from neuronserve.server.errors import GenerationFailed, InvalidRequest, Unavailable
 from neuronserve.server.link.messages import PoolingFacts
 from neuronserve.server.types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from neuronserve.server.api.errors import RateLimited
 from neuronserve.server.api.service import Service
-from neuronserve.server.errors import QueueFull
+from neuronserve.server.errors import QueueFull, RateLimited
 from neuronserve.server.scheduler.admission import check_queue
 
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from neuronserve.server.api.errors import NotFound
 from neuronserve.server.api.store.database import Database
 from neuronserve.server.api.store.files import ENDED
 from neuronserve.server.api.store.records import BATCHES, FILES, RESULTS, LineResult, StoredBatch, StoredFile
-from neuronserve.server.errors import QueueFull
+from neuronserve.server.errors import NotFound, QueueFull
 
 MAX_OPEN = 1000  # batches that have not ended
 MAX_ENDED = 10_000  # the oldest are forgotten

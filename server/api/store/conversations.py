@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.errors import NotFound
 from neuronserve.server.api.store.bounds import evict, oldest
 from neuronserve.server.api.store.database import Database
 from neuronserve.server.api.store.records import CONVERSATIONS, StoredConversation
+from neuronserve.server.errors import NotFound
 
 Change = Callable[[StoredConversation], StoredConversation]
 

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.errors import NotFound, StorageFull
 from neuronserve.server.api.store.database import Database
 from neuronserve.server.api.store.records import BATCHES, FILES, StoredFile
-from neuronserve.server.errors import InvalidRequest, SettingsError
+from neuronserve.server.errors import InvalidRequest, NotFound, SettingsError, StorageFull
 from neuronserve.server.host.private_file import make_private_directory, open_private, tighten
 
 MIN_FREE_BYTES = 64 * 2**20  # of the disk, which are left for what is under way

@@ -9,10 +9,10 @@ import time
 from dataclasses import replace
 
 from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.errors import NotFound
 from neuronserve.server.api.store.bounds import evict, oldest
 from neuronserve.server.api.store.database import Database
 from neuronserve.server.api.store.records import RESPONSES, StoredResponse
+from neuronserve.server.errors import NotFound
 
 RUNNING = ("queued", "in_progress")
 INTERRUPTED = {"code": "server_error", "message": "The server has ended while it generated this response."}

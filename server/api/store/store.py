@@ -7,14 +7,13 @@ import logging
 from pathlib import Path
 
 from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.errors import StorageFull
 from neuronserve.server.api.store.batches import BatchStore
 from neuronserve.server.api.store.conversations import ConversationStore
 from neuronserve.server.api.store.database import Database
 from neuronserve.server.api.store.files import FileStore
 from neuronserve.server.api.store.records import TABLES
 from neuronserve.server.api.store.responses import ResponseStore
-from neuronserve.server.errors import InvalidRequest, SettingsError
+from neuronserve.server.errors import InvalidRequest, SettingsError, StorageFull
 from neuronserve.server.host.private_file import make_private_directory, open_private, tighten
 
 log = logging.getLogger("neuronserve.api")

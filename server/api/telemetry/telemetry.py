@@ -28,7 +28,7 @@ from neuronserve.server.api.telemetry.tracing import SpanExporter
 from neuronserve.server.clock import NS, Clock
 from neuronserve.server.cost.charge_rate import ChargeRate
 from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.hub.engines import AnyEngines, seen
+from neuronserve.server.link.hub.remote import AnyEngines
 
 
 class Telemetry:
@@ -59,7 +59,7 @@ class Telemetry:
         """Observe the ready engines and their requests. Returns the observer that those report to."""
         metrics: list[RequestMetrics] = []
         requests, counters = RequestObserver(metrics, self.at_request_end, self._clock), ReadCounters(self.registry)
-        for rank, (client, info) in enumerate(zip(seen(engines), engines.infos, strict=True)):
+        for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             metrics.append(RequestMetrics(self._instruments.of(engine=str(rank)), info.max_model_len))
             client.observe(requests.record)
         if isinstance(engines, EngineGroups):  # otherwise the process that has the engines shows them

@@ -19,11 +19,10 @@ import msgspec
 from neuronserve.server.errors import EngineDead, QueueFull, RequestError
 from neuronserve.server.link.groups import EngineGroups
 from neuronserve.server.link.hub import messages as m
-from neuronserve.server.link.hub.calls import Calls
-from neuronserve.server.link.hub.offers import Offer, Offers, answer
+from neuronserve.server.link.hub.questions import Calls, Offer, Offers, answer
 from neuronserve.server.link.hub.wire import TO_HUB, Wire
 from neuronserve.server.link.messages import Abort, Failed, ReleaseMemory, ResetPrefixCache, Tokens, TraceCommand
-from neuronserve.server.link.stream import Stream
+from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.scheduler.admission import check_queue
 from neuronserve.server.types import Charge, Request, TokenEvent
 
@@ -62,7 +61,7 @@ class Session:
             self.wire.send(message)
 
 
-class _Relay(Stream):
+class _Relay(TokenStream):
     """The stream of requests that came together. Their events go by the turns, and only the error that ends it here."""
 
     def __init__(self, request_ids: list[str], abort: Callable[[str], None], fail: Callable[[RequestError], None]):
@@ -158,7 +157,7 @@ class Hub:
             case Abort(request_id=request_id):
                 self._abort(session, request_id)
             case m.Ask():
-                self._offers.take_up(session.number, message, session.send)
+                self._offers.take(session.number, message, session.send)
             case m.Call():
                 self._spawn(self._call(session, message))
             case m.Reply():

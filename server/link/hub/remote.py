@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from neuronserve.server.errors import EngineDead, RequestError
-from neuronserve.server.link.engines import Engines
-from neuronserve.server.link.groups import merged
+from neuronserve.server.link.engines import Engine, Engines
+from neuronserve.server.link.groups import EngineGroups, merged
 from neuronserve.server.link.hub import messages as m
 from neuronserve.server.link.hub.wire import TO_WORKER, Wire
 from neuronserve.server.link.journal import OpenSequence
@@ -31,51 +31,31 @@ from neuronserve.server.link.messages import (
     TraceCommand,
     TraceReply,
 )
-from neuronserve.server.link.stream import Stream
-from neuronserve.server.link.watchdog import EngineState
-from neuronserve.server.types import Request, StepReport
+from neuronserve.server.link.stream import TokenStream
+from neuronserve.server.types import Request
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 TRACE_REPLIES = msgspec.msgpack.Decoder(list[TraceReply])
 
 
-class RemoteEngine:
-    """One engine, as the hub has told of it."""
+class RemoteEngine(Engine):
+    """State of one engine as the hub last reported it."""
 
     journal: Sequence[OpenSequence] = ()  # the hub has it
 
     def __init__(self) -> None:
-        self.shown = m.EngineShown("loading", None, 0)
-        self.report: StepReport | None = None
-        self.observers: list[Callable[[Tokens], None]] = []
+        super().__init__()
+        self.num_open = 0  # sequences of all workers
 
-    @property
-    def state(self) -> EngineState:
-        return self.shown.state
+    def show(self, shown: m.EngineShown) -> None:
+        """Take over what the hub reports."""
+        self.state, self.loss, self.num_open = shown.state, shown.loss, shown.num_open
 
-    @property
-    def loss(self) -> str | None:
-        """Why it has ended for good, unless it was stopped."""
-        return self.shown.loss
-
-    @property
-    def is_alive(self) -> bool:
-        """True while the engine can take requests, now or once it, or its successor, has loaded."""
-        return self.state != "dead"
-
-    @property
-    def is_up(self) -> bool:
-        """True while the engine answers."""
-        return self.state == "serving"
-
-    @property
-    def num_open(self) -> int:
-        """Number of sequences that it has, of all workers."""
-        return self.shown.num_open
-
-    def observe(self, observer: Callable[[Tokens], None]) -> None:
-        """Call `observer` with every turn of the engine, and with this worker's events of it."""
-        self.observers.append(observer)
+    def take(self, turn: Tokens) -> None:
+        """Take a turn of the engine, with this worker's events."""
+        self.report = turn.report
+        for observer in self._observers:
+            observer(turn)
 
 
 class RemoteEngines(Engines):
@@ -87,7 +67,7 @@ class RemoteEngines(Engines):
         self.clients: tuple[RemoteEngine, ...] = (RemoteEngine(),)
         self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._opened: asyncio.Future[Sequence[EngineInfo]] | None = None
-        self._streams: dict[str, Stream] = {}  # of each open sequence
+        self._streams: dict[str, TokenStream] = {}  # of each open sequence
         self._num_elsewhere = 0
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # for an Answered or Answers, by number
@@ -119,7 +99,7 @@ class RemoteEngines(Engines):
         """Say why this process cannot start."""
         self._wire.send(Failed(message, exit_code))
 
-    def submit(self, requests: Sequence[Request], rank: int | None = None, entry: bytes | None = None) -> Stream:
+    def submit(self, requests: Sequence[Request], rank: int | None = None, entry: bytes | None = None) -> TokenStream:
         """Submit requests, whose ids must be new. Raises EngineDead; the hub's refusals come by the stream.
 
         `entry` is what its owner decides by whether they are let in.
@@ -128,7 +108,7 @@ class RemoteEngines(Engines):
         self._wire.send(m.Submit(list(requests), rank, entry))
         return stream
 
-    async def enter(self, requests: Sequence[Request], rank: int | None, entry: bytes) -> Stream:
+    async def enter(self, requests: Sequence[Request], rank: int | None, entry: bytes) -> TokenStream:
         """Submit, and wait until they are let in. Raises the hub's refusal."""
         number = next(self._numbers)
         with contextlib.ExitStack() as undo:
@@ -195,10 +175,10 @@ class RemoteEngines(Engines):
             task.cancel()
         self._wire.close()
 
-    def _stream_of(self, requests: Sequence[Request]) -> Stream:
+    def _stream_of(self, requests: Sequence[Request]) -> TokenStream:
         if not self.is_alive:
             raise EngineDead(self.loss or "the engines have ended")
-        stream = Stream([request.request_id for request in requests], self.abort)
+        stream = TokenStream([request.request_id for request in requests], self.abort)
         self._streams |= {request.request_id: stream for request in requests}
         return stream
 
@@ -222,7 +202,7 @@ class RemoteEngines(Engines):
             case m.State(engines=engines, num_elsewhere=num_elsewhere):
                 self._num_elsewhere = num_elsewhere
                 for client, shown in zip(self.clients, engines, strict=True):
-                    client.shown = shown
+                    client.show(shown)
             case m.Refused(request_id=request_id):
                 if (stream := self._streams.get(request_id)) is not None:
                     self._forget(stream)
@@ -239,12 +219,10 @@ class RemoteEngines(Engines):
                 self._opened.set_result(infos)
 
     def _take_turn(self, client: RemoteEngine, rank: int, turn: Tokens) -> None:
-        client.report = turn.report
         for event in turn.events:
             if (stream := self._streams.get(event.request_id)) is not None:
                 stream.engines[event.request_id] = rank
-        for observer in client.observers:
-            observer(turn)
+        client.take(turn)
         for event, charge in turn.charged():
             stream = self._streams.get(event.request_id)
             if stream is not None:
@@ -252,7 +230,7 @@ class RemoteEngines(Engines):
                     del self._streams[event.request_id]
                 stream.put(event, charge)
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: TokenStream) -> None:
         """The hub has ended these already."""
         self._streams = {name: each for name, each in self._streams.items() if each is not stream}
 
@@ -277,3 +255,6 @@ class RemoteEngines(Engines):
     def _end(self) -> None:
         """The process with the engines has ended, and with it the server."""
         os._exit(1)
+
+
+AnyEngines = EngineGroups | RemoteEngines

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from neuronserve.server.api.errors import RateLimited
 from neuronserve.server.api.keys.file import OTHERS, read_keys
 from neuronserve.server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
 from neuronserve.server.api.keys.ring import KeyRing
 from neuronserve.server.api.keys.use import MAX_NAMES, Accounts
 from neuronserve.server.clock import ManualClock
-from neuronserve.server.errors import SettingsError
+from neuronserve.server.errors import RateLimited, SettingsError
 
 SECRET = "sk-s3cret-of-nobody"
 GOOD = f"""

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.api.errors import RateLimited
 from neuronserve.server.api.keys.key import KeyLimits
 from neuronserve.server.api.keys.limiter import Limiter, TokenBucket, duration
 from neuronserve.server.clock import ManualClock
+from neuronserve.server.errors import RateLimited
 
 Acts = st.lists(st.tuples(st.floats(0, 90), st.integers(1, 40), st.integers(0, 20)), min_size=1, max_size=40)
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.errors import NotFound
 from neuronserve.server.api.store.files import FileLabel
 from neuronserve.server.api.store.store import Store
-from neuronserve.server.errors import SettingsError
+from neuronserve.server.errors import NotFound, SettingsError
 
 # What version 1 of the tables had.
 OLD_FILES = (

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
 
 from neuronserve.server.api.anthropic_error import anthropic_error
-from neuronserve.server.api.errors import NotFound
 from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, anthropic_errors_of, documented
 from neuronserve.server.api.http.origin import CallerOf
@@ -28,7 +27,7 @@ from neuronserve.server.api.wire.message_batches import (
     MessageBatchList,
     MessageBatchRequest,
 )
-from neuronserve.server.errors import InvalidRequest, RequestError
+from neuronserve.server.errors import InvalidRequest, NotFound, RequestError
 
 PATH = "/v1/messages/batches"
 ENDPOINT = "/v1/messages"  # url of every line

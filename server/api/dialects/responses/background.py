@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from fastapi import Request
 
 from neuronserve.server.api.dialects.responses.run import ResponseRun
-from neuronserve.server.api.peers import Part, Peers
+from neuronserve.server.api.peers import Peers, StreamedEvents
 from neuronserve.server.errors import InvalidRequest, Unavailable
 
 MAX_REMEMBERED = 16  # streams that have ended and can still be followed
@@ -49,12 +49,12 @@ class _Running:
                 return
             await self._news.wait()
 
-    async def part(self, first: int) -> Part:
+    async def part(self, first: int) -> StreamedEvents:
         """Return events from number `first` on as soon as there is one; none after a while without any."""
         if first >= len(self.frames) and not self.is_done:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), PART_S)
-        return Part(self.frames[first:], self.is_done)
+        return StreamedEvents(self.frames[first:], self.is_done)
 
     def _wake(self) -> None:
         self._news.set()
@@ -96,7 +96,7 @@ class Background:
         """Whether this process has the stream of a response."""
         return self._stream(response_id) is not None
 
-    async def part(self, response_id: str, first: int) -> Part | None:
+    async def part(self, response_id: str, first: int) -> StreamedEvents | None:
         """Return events from number `first` on for another process; None if this process has no such stream."""
         running = self._stream(response_id)
         return None if running is None else await running.part(first)

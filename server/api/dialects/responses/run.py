@@ -13,12 +13,12 @@ from neuronserve.server.api.dialects.responses.items import ItemIds, listed
 from neuronserve.server.api.dialects.responses.records import add_items
 from neuronserve.server.api.dialects.responses.tools import Tools
 from neuronserve.server.api.dialects.responses.writer import ResponseWriter, Writing
-from neuronserve.server.api.errors import NotFound, StorageFull
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
 from neuronserve.server.api.store.records import StoredResponse
 from neuronserve.server.api.wire.response import Response
 from neuronserve.server.api.wire.responses import InputItem, ResponsesRequest
+from neuronserve.server.errors import NotFound, StorageFull
 
 log = logging.getLogger("neuronserve.api")
 

@@ -15,7 +15,7 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, TEXT, Responses, documented, errors_of
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.errors import InvalidRequest, RequestError
+from neuronserve.server.errors import InvalidRequest, UpdatesDisabled
 
 router = APIRouter()
 TEXT_ANSWER: Responses = {200: {"content": {"text/plain": TEXT}}}
@@ -39,13 +39,6 @@ class UnloadLoraAdapterRequest(WireModel):
 
     lora_name: str = Field(min_length=1, max_length=4096)
     lora_int_id: int | None = None  # vLLM's clients may send it; names are enough
-
-
-class UpdatesDisabled(RequestError):
-    """The server does not let adapters come and go."""
-
-    status = 403
-    code = "lora_updating_disabled"
 
 
 @router.post(

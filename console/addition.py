@@ -1,0 +1,52 @@
+"""The console as an addition to a server's API: its pages, its stream of live records, and the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+
+from neuronserve.console.live import LiveStream
+from neuronserve.console.pages import pages_router
+from neuronserve.console.plan_routes import PlanPage, plan_router
+from neuronserve.console.question import Defaults, InForce
+from neuronserve.console.snapshot import Recorder
+from neuronserve.server.api.http.event_stream import EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePages:
+    """Implements neuronserve.server.api.addition.Addition.
+
+    Plans are made with `in_force`, for the served model unless another is named.
+    """
+
+    in_force: InForce
+
+    def mount(self, app: Any, service: Any) -> None:
+        """Add the routes."""
+        recorder = Recorder(service)
+        defaults = Defaults(str(service.config.model_path), service.config.model_names[0])
+        app.include_router(pages_router())
+        app.include_router(events_router(LiveStream(recorder)))
+        app.include_router(plan_router(PlanPage(self.in_force, defaults, recorder.requests.traffic)))
+
+    def describe(self) -> dict[str, object]:
+        """Return nothing: the pages change no answer."""
+        return {}
+
+    def offer(self, hub: Any) -> None:
+        """Offer nothing: several API processes have no console."""
+
+
+def events_router(stream: LiveStream) -> APIRouter:
+    """GET /console/events."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/console/events")
+    async def events() -> EventStream:
+        """Live records for the console: what the server is, then what is new each second."""
+        return EventStream(stream.frames())
+
+    return router
