@@ -26,7 +26,7 @@ from tools.golden.golden_file import write_golden_checkpoint
 
 ROWS, K, N = 5, 64, 48
 NUM_BLOCKS, BLOCK_SIZE = 12, 16
-MATMUL_F32 = MATMULS["f32"]["portable"].matmul
+MATMUL_F32 = MATMULS["f32"]["portable"][0]
 
 
 def record(kind: type[Record], **fields: int) -> Record:
@@ -141,7 +141,7 @@ def test_an_operand_that_is_0(matmul: Matmul) -> None:
 
 def test_memory_that_no_one_has_registered(matmul: Matmul) -> None:
     stray = aligned((4 * ROWS * N,), np.float32)
-    with pytest.raises(KernelAccessError, match=r"operand output of core 0 \(memory that no one has registered, 0 by"):
+    with pytest.raises(KernelAccessError, match=r"operand output of core 0 \(unregistered memory, 0 by"):
         matmul.run(output=int(stray.ctypes.data))
     assert not stray.any()
 

@@ -126,9 +126,8 @@ def test_a_compiled_kernel_holds_no_function_but_itself(kernel: Kernel) -> None:
     folder = Path(kernel._compiled._cache.cache_path)  # the one in force when this process first needed the kernel
     (cached,) = folder.glob(f"*.{kernel.name}-*.nbc")
     _, machine_code = cached.read_bytes().split(b"\x7fELF", 1)
-    symbols = re.findall(
-        rb"(?:\0|cfunc\.)(_ZN6server[^\0]*)", machine_code.split(b"BC\xc0\xde")[0]
-    )  # before the bitcode
+    before_bitcode = machine_code.split(b"BC\xc0\xde")[0]
+    symbols = re.findall(rb"(?:\0|cfunc\.)(_ZN11neuronserve6server[^\0]*)", before_bitcode)
     (name,) = set(symbols)
     assert kernel.name.encode() in name
 
