@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -29,8 +28,8 @@ TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, 
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    cache.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
+def pool(kernel_cache: str) -> Any:
+    cache.use_cache(kernel_cache)
     workers = WorkerPool(2)
     yield workers
     workers.close()

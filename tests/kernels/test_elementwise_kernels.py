@@ -11,6 +11,7 @@ from neuronserve.server.kernels.isa.jit import Kernel
 from neuronserve.server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
 from neuronserve.server.kernels.records import STEP, AddRowsOperands, EmbedOperands, NormOperands, PackOperands
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.kernel_bench import (
     Array,
     address,
@@ -130,7 +131,7 @@ def _reduce_norm(
 
 
 @pytest.mark.parametrize("cell", LINEAR)
-@pytest.mark.parametrize("partials", [0, 1, 3])
+@pytest.mark.parametrize("partials", representative([0, 1, 3], 0, 3))
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("has_post", [False, True])
 def test_norm_adds_partials_then_norms(
@@ -213,7 +214,7 @@ def test_rows_of_positions_are_added_from_the_first_on(pool: WorkerPool, cell: s
 
 
 @pytest.mark.parametrize("cell", LINEAR)
-@pytest.mark.parametrize(("rows", "width"), [(1, 64), (5, 128), (33, 192)])
+@pytest.mark.parametrize(("rows", "width"), representative([(1, 64), (5, 128), (33, 192)], (33, 192)))
 def test_rows_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int, width: int) -> None:
     rng = np.random.default_rng(width)
     sources = [rng.standard_normal((rows, width)).astype(np.float32) * 3 for _ in range(2)]
@@ -227,7 +228,7 @@ def test_rows_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int
 
 
 @pytest.mark.parametrize("cell", ["f32", "i8"])
-@pytest.mark.parametrize(("rows", "width"), [(1, 64), (5, 128), (33, 192)])
+@pytest.mark.parametrize(("rows", "width"), representative([(1, 64), (5, 128), (33, 192)], (33, 192)))
 def test_bfloat16_panels_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int, width: int) -> None:
     rng = np.random.default_rng(width)
     sources = [rounded(rng.standard_normal((rows, width)) * 3, "bf16") for _ in range(2)]

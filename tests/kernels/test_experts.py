@@ -19,6 +19,7 @@ from neuronserve.server.kernels.matmul.packing import interleave
 from neuronserve.server.kernels.pack import pack_rows_bf16, pack_rows_i8
 from neuronserve.server.kernels.records import STEP, MatmulOperands, PackOperands
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.kernel_bench import Array, address, aligned, from_panels, rounded, run, step_record
 from tests.kernels.test_matmul import Inputs, Product, Shard, cases, gated, kernels_of, multiply, output_of
 
@@ -144,7 +145,7 @@ def grouped(
 
 
 @cases
-@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("is_gated", representative([False, True], False))
 def test_each_group_is_multiplied_as_if_it_were_alone(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, is_gated: bool
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -53,6 +54,14 @@ OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "por
 GATES = ACTIVATIONS[1:]  # what gates are activated by
 
 cases = pytest.mark.parametrize(("weights", "isa"), representative(CASES, *OFTEN))
+
+
+def cases_with(names: str, variants: Sequence[tuple[Any, ...]], awkward: tuple[Any, ...]) -> Any:
+    """Each case with each variant; by default the awkward one with each, and the others with bfloat16 alone."""
+    bfloat16 = ("bfloat16", linear_kernels("bfloat16").isa)
+    often = [(*case, *variant) for case in OFTEN for variant in variants if variant == awkward or case == bfloat16]
+    every = [(*case, *variant) for case in CASES for variant in variants]
+    return pytest.mark.parametrize(("weights", "isa", *names.split()), representative(every, *often))
 
 
 class Shard:
@@ -148,19 +157,18 @@ def close(got: Array, want: Array) -> bool:
     return bool(np.abs(got - want).max() <= 4e-6 * np.abs(want).max() + 1e-6)
 
 
-@cases
-@pytest.mark.parametrize(
-    ("rows", "k", "n", "cores"),
-    [
-        (1, 64, 16, 1),
-        (3, 128, 48, 2),
-        (16, 64, 80, 3),
-        (17, 192, 112, 1),
-        (67, 64, 176, 2),
-        (330, 4096, 32, 1),
-        (650, 64, 48, 2),
-    ],
-)
+SHAPES = [
+    (1, 64, 16, 1),
+    (3, 128, 48, 2),
+    (16, 64, 80, 3),
+    (17, 192, 112, 2),
+    (67, 64, 176, 2),
+    (330, 4096, 32, 1),
+    (650, 64, 48, 2),
+]
+
+
+@cases_with("rows k n cores", SHAPES, (17, 192, 112, 2))  # four rows and one, pairs of column tiles and one
 def test_matmul_equals_numpy(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, k: int, n: int, cores: int
 ) -> None:
@@ -171,8 +179,10 @@ def test_matmul_equals_numpy(
         assert close(got, x.value.astype(np.float64) @ shard.value.T)
 
 
-@pytest.mark.parametrize("isa", [isa for isa in OWN["int8"] if isa in host_isas()])
-@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize(
+    "isa", representative([isa for weights, isa in CASES if weights == "int8"], linear_kernels("int8").isa, "portable")
+)
+@pytest.mark.parametrize("rows", representative([1, 2, 5, 7], 5))
 def test_the_largest_codes_are_multiplied_exactly(two_threads: WorkerPool, isa: Isa, rows: int) -> None:
     """Products of two of them are beyond int16, and files have weights of -128."""
     rng, k, n = np.random.default_rng(rows), 256, 48
@@ -204,9 +214,11 @@ def product_of(activation: str, gate: Array, up: Array) -> Array:
     return activated(activation, gate) * (np.clip(up, -7, 7) + 1 if activation == "swiglu_clamped" else up)
 
 
-@cases
-@pytest.mark.parametrize(("rows", "n"), [(1, 48), (37, 32), (70, 80)])
-@pytest.mark.parametrize("activation", [each for each in ACTIVATIONS if each != "swiglu_clamped"])  # of gates alone
+OF_ROWS = [each for each in ACTIVATIONS if each != "swiglu_clamped"]  # which gates alone have
+BIASED = [(rows, n, activation) for rows, n in ((1, 48), (37, 32), (70, 80)) for activation in OF_ROWS]
+
+
+@cases_with("rows n activation", BIASED, (37, 32, "silu"))
 def test_a_product_with_its_bias_is_activated(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, n: int, activation: str
 ) -> None:
@@ -220,10 +232,15 @@ def gated(weights: WeightFormat, kernels: LinearKernels, size: int, activation: 
     return Product(kernels.gated, weights, size, kernels.gated_leaves_panels, activation)
 
 
-@cases
-@pytest.mark.parametrize(("rows", "size"), [(1, 64), (5, 128), (37, 64), (70, 192)])
-@pytest.mark.parametrize("activation", GATES)
-@pytest.mark.parametrize("has_bias", [False, True])
+GATED = [
+    (rows, size, activation, has_bias)
+    for rows, size in ((1, 64), (5, 128), (37, 64), (70, 192))
+    for activation in GATES
+    for has_bias in (False, True)
+]
+
+
+@cases_with("rows size activation has_bias", GATED, (37, 64, "silu", True))
 def test_a_gated_product_equals_numpy(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int, activation: str, has_bias: bool
 ) -> None:

@@ -35,6 +35,7 @@ def test_each_product_of_a_path_is_compared_with_numpy(isa: Isa) -> None:
     assert compared == own
 
 
+@pytest.mark.thorough  # compiles them anew
 @pytest.mark.skipif("amx" in host_isas(), reason="this host has a tile unit")
 def test_attention_of_the_tile_unit_is_right_where_its_instructions_are_emulated() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.kernels.emulated", "-q", "-k", "amx"]

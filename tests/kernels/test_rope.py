@@ -9,6 +9,7 @@ from neuronserve.server.kernels.attention.items import COUNTER_BYTES
 from neuronserve.server.kernels.attention.rope import head_squares, rope_kv_pairs
 from neuronserve.server.kernels.dispatch import host_isas, shared_kernels
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.kernel_bench import (
     Array,
     address,
@@ -56,10 +57,14 @@ def _normed(heads: Array, norm: str, weight: Array) -> Array:
     return heads / np.sqrt((heads**2).mean(axes, keepdims=True) + 1e-6) * weight
 
 
+HEADS_AND_BLOCKS = [(8, 16), (9, 16), (64, 16), (80, 16), (256, 16), (256, 32)]
+ROTATIONS = [(1.0, False), (0.25, False), (1.0, True), (0.5, True)]
+
+
 @pytest.mark.parametrize("cell", SHARED)
-@pytest.mark.parametrize(("head_dim", "block"), [(8, 16), (9, 16), (64, 16), (80, 16), (256, 16), (256, 32)])
+@pytest.mark.parametrize(("head_dim", "block"), representative(HEADS_AND_BLOCKS, (9, 16), (80, 16)))
 @pytest.mark.parametrize("norm", ["none", "each", "wide", "layer"])
-@pytest.mark.parametrize(("rotated", "is_interleaved"), [(1.0, False), (0.25, False), (1.0, True), (0.5, True)])
+@pytest.mark.parametrize(("rotated", "is_interleaved"), representative(ROTATIONS, (0.25, False), (0.5, True)))
 def test_rope_prepares_heads_and_writes_their_slots(
     two_threads: WorkerPool, cell: str, head_dim: int, block: int, norm: str, rotated: float, is_interleaved: bool
 ) -> None:

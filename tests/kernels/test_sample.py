@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from neuronserve.server.kernels.records import SampleOperands
 from neuronserve.server.kernels.sample.sample import sample, scratch_floats
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.kernel_bench import Array, address, run, step_record
 
 
@@ -104,7 +105,7 @@ def test_only_what_the_cuts_keep_is_drawn(
         assert set(chosen.tolist()) == allowed
 
 
-@pytest.mark.parametrize("vocab", [1000, 5003, 40_000])
+@pytest.mark.parametrize("vocab", representative([1000, 5003, 40_000], 5003))
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p"),
     [(0, 0.9, 0.0), (0, 0.999, 0.0), (5, 1.0, 0.0), (700, 0.5, 0.0), (3000, 1.0, 0.0), (0, 0.8, 0.02), (50, 0.9, 0.3)],

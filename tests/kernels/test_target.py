@@ -19,6 +19,7 @@ from neuronserve.server.host.isa import BY_ISA, TARGETS, best_target, isas_of
 from neuronserve.server.kernels import dispatch
 from neuronserve.server.kernels.isa.cache import mark_prebuilt, source_hash, use_cache
 from neuronserve.server.kernels.isa.target import host_features
+from tests.depth import thorough
 
 NAMES = [target.name for target in TARGETS]
 
@@ -181,14 +182,14 @@ print(next(iter(step.inspect_asm().values())))
 @pytest.mark.parametrize(
     ("isa", "dot", "instruction", "register"),
     [
-        ("avx512-bf16", "dot_bf16_avx512", "vdpbf16ps", "zmm"),
+        thorough("avx512-bf16", "dot_bf16_avx512", "vdpbf16ps", "zmm"),
         ("avx512-vnni", "dot_i8_avx512_vnni", "vpdpbusd", "zmm"),
-        ("avx512", "dot_i8_avx512", "vpmaddwd", "zmm"),
-        ("avx512", "DOT_BF16.narrow", "vfmadd", "zmm"),
-        ("avx512", "DOT_I8_CODES.wide", "vfmadd", "zmm"),
-        ("avx512", "DOT_E4M3.wide", "vfmadd", "zmm"),
-        ("avx2-vnni", "dot_i8_avx2_vnni", "vpdpbusd", "ymm"),
-        ("avx2", "dot_i8_avx2", "vpmaddwd", "ymm"),
+        thorough("avx512", "dot_i8_avx512", "vpmaddwd", "zmm"),
+        thorough("avx512", "DOT_BF16.narrow", "vfmadd", "zmm"),
+        thorough("avx512", "DOT_I8_CODES.wide", "vfmadd", "zmm"),
+        thorough("avx512", "DOT_E4M3.wide", "vfmadd", "zmm"),
+        thorough("avx2-vnni", "dot_i8_avx2_vnni", "vpdpbusd", "ymm"),
+        thorough("avx2", "dot_i8_avx2", "vpmaddwd", "ymm"),
         ("avx2", "DOT_BF16.wide", "vfmadd", "ymm"),
     ],
 )

@@ -11,6 +11,7 @@ from neuronserve.server.kernels.isa.jit import kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_i64, store_i64
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 
 INSTRUCTIONS, STEPS = 40, 30
 
@@ -78,7 +79,7 @@ def add_index(operands, cores, step, worker, workers) -> None:
         store_i64(rows + r * 8, (3 * load_i64(rows + r * 8) + r) % 1_000_003)
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize("num_threads", representative([1, 2, 5], 5))
 @pytest.mark.parametrize(("count", "shares"), [(32, 4), (33, 4), (39, 2), (5, 2), (3, 8), (0, 2)])
 def test_each_share_of_rows_goes_through_the_program_once(num_threads: int, count: int, shares: int) -> None:
     rows, step = np.zeros(count + 1, np.int64), np.array([count], np.int64)
