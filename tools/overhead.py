@@ -233,7 +233,8 @@ def rows(names: Sequence[str], num_seqs: int, rates: dict[Unit, float]) -> Itera
     for name in names:
         feature = FEATURES[name]
         seconds, rate = feature.seconds(num_seqs), rates[feature.unit]
-        yield f"{name}: {seconds * 1e6:.2f} us a {feature.unit}, {seconds * rate:.3%} of a core at {rate:g} {feature.unit}s/s"
+        share = f"{seconds * rate:.3%} of a core at {rate:g} {feature.unit}s/s"
+        yield f"{name}: {seconds * 1e6:.2f} us a {feature.unit}, {share}"
 
 
 def main() -> None:

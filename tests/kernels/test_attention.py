@@ -27,7 +27,7 @@ SHAPES = [  # heads, kv heads, head_dim, block
     (4, 1, 256, 32),
 ]
 
-OTHERS = [("int8", isa) for isa in INTEGERS[:-1]]  # what other hosts serve with
+OTHERS = [("int8", isa) for isa in INTEGERS[:-1]]  # instruction sets that this host does not serve with
 caches = pytest.mark.parametrize(
     "cache", [thorough(cache) if cache in OTHERS else cache for cache in CACHES], ids="-".join
 )
@@ -35,7 +35,7 @@ integers = pytest.mark.parametrize("isa", representative(INTEGERS, *INTEGERS[-1:
 
 
 def limit(cache: Cache) -> float:
-    """Of the error: softmax weights are rounded to bfloat16 for the tile unit, and to int16 for integer products."""
+    """Return the error limit: weights are rounded to bfloat16 for the tile unit, to int16 for integer products."""
     if cache[1] in INTEGERS:
         return 1e-4
     return 2.0**-7 if cache[1] == "amx" else 2e-5
@@ -89,7 +89,7 @@ def test_int16_queries_add_little_to_the_error_of_the_cache(two_threads: WorkerP
     case, rng = Case(("int8", isa), 6, 2, 64, 32, 0, [300]), np.random.default_rng(1)
     case.q = [rng.standard_normal(q.shape).astype(np.float32) / 8 for q in case.q]
     got, want = case.run(two_threads, [(0, 0, 300)]), case.want(0)
-    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()  # that of int8 itself is about 1e-2
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()  # the error of int8 itself is about 1e-2
 
 
 @integers

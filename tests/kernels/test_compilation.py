@@ -1,4 +1,4 @@
-"""What a start compiles, what it loads, and what it says of either."""
+"""Kernels that a start compiles or loads, and its messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print("compiled here", sum(not each.is_loaded for each in some))
 """
 
 
-# As an engine's process does, which forks its helper; what a helper does is the second argument.
+# An engine's process, which forks its helper; the second argument is the helper's behaviour.
 ENGINE = """
 import multiprocessing, os, signal, sys, time, warnings
 from neuronserve.server.kernels import compile_helper
@@ -82,7 +82,7 @@ def _keep_cache_dir() -> object:
 
 
 def start(cache: Path, number: int, processes: int) -> list[str]:
-    """Lines of a process that needs the first `number` of three kernels."""
+    """Return the output of a process that needs the first `number` of three kernels."""
     command = [sys.executable, "-c", START, str(cache), str(number), str(processes)]
     return subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout.splitlines()
 
@@ -92,7 +92,7 @@ def test_a_start_compiles_what_the_cache_lacks_and_is_silent_of_the_rest(tmp_pat
     assert start(tmp_path, 1, 1) == ["compiled here 0"]
     *lines, here = start(tmp_path, 3, 2)
     assert sorted(line.split()[1] for line in lines) == ["init_control", "stop_workers"]
-    assert here == "compiled here 1"  # the other one by a helper: what it has made is found in the cache
+    assert here == "compiled here 1"  # a helper has compiled the other one, which is found in the cache
     assert len(list(tmp_path.rglob("*.nbi"))) == 3
     assert start(tmp_path, 3, 2) == ["compiled here 0"]
 

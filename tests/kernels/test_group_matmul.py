@@ -1,4 +1,4 @@
-"""Matmuls of weights in groups on every path of this host against numpy in float64, and what makes activations."""
+"""Matmuls of weights in groups on every path of this host against numpy in float64, and the kernels of their inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ cases = pytest.mark.parametrize(("weights", "isa"), representative(CASES, *OFTEN
 
 
 def groups_of(weights: WeightFormat) -> list[WeightGroups]:
-    """Groups that a format can have: all but int4 have one kind."""
+    """Return the groups that a format can have: all but int4 have one kind."""
     return GROUPS if weights == "int4" else GROUPS[:1]
 
 
@@ -48,7 +48,7 @@ def cases_with(names: str, variants: Sequence[tuple[Any, ...]], awkward: tuple[A
 
 
 class Shard:
-    """A matrix [n, k] in a format with groups: what the kernel receives, and what its codes stand for."""
+    """A matrix [n, k] in a format with groups: the kernel's arrays, and the values of its codes."""
 
     def __init__(self, quantized: GroupedRows, weights: WeightFormat, groups: WeightGroups) -> None:
         n, k = quantized.codes.shape
@@ -64,7 +64,7 @@ def shard_of(matrix: Array, weights: WeightFormat, groups: WeightGroups) -> Shar
 
 
 class Inputs:
-    """Activations [T, k] in blocks of sixteen rows, and what they stand for."""
+    """Activations [T, k] in blocks of sixteen rows, and their values."""
 
     def __init__(self, rows: Array) -> None:
         (num, k), padded = rows.shape, np.zeros((round_up(len(rows), 16), rows.shape[1]), np.float32)
@@ -88,7 +88,7 @@ class Product(NamedTuple):
 
 
 def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard]) -> list[Array]:
-    """The kernel's output [T, columns] on each core."""
+    """Return the kernel's output [T, columns] on each core."""
     rows, (n, k) = len(x.value), shards[0].value.shape
     outputs = [aligned((round_up(rows, 16), product.columns), np.float32) for _ in shards]
     operands = [
@@ -131,7 +131,7 @@ def test_a_product_equals_numpy(
 
 @cases
 def test_every_code_by_every_activation(two_threads: WorkerPool, weights: WeightFormat, isa: Isa) -> None:
-    """Each code alone in its group, by the largest int8 of either sign: the products are exact."""
+    """Each code is alone in its group, multiplied by the largest int8 of either sign: the products are exact."""
     each = np.arange(256 if weights == "int8-groups" else 16)
     codes = np.full((each.size, 64), zero_code(weights), np.uint8)
     for places in ((5, 6, 17), (47, 45, 40)):
@@ -149,7 +149,7 @@ def test_every_code_by_every_activation(two_threads: WorkerPool, weights: Weight
 def test_the_largest_sums_of_a_group_are_exact(
     two_threads: WorkerPool, weights: WeightFormat, isa: Isa, rows: int
 ) -> None:
-    """All codes alike, with activations of one sign and of both: int16 may hold sums on the way."""
+    """All codes are equal, with activations of one sign and of both: int16 may hold intermediate sums."""
     each = np.arange(256 if weights == "int8-groups" else 16)
     codes = np.repeat(each.astype(np.uint8), 64).reshape(-1, 64)
     shard = Shard(GroupedRows(codes, np.full((each.size, 2), 0.5, np.float32)), weights, WeightGroups(32))
@@ -212,7 +212,7 @@ def test_embedding_from_codes(two_threads: WorkerPool, weights: WeightFormat, gr
 
 
 def same_blocks(got: Array, want: Inputs, k: int) -> bool:
-    """The same scales; codes as near as rounding leaves them, and the sums of these very codes."""
+    """Return whether scales are equal, codes differ by rounding only, and sums are those of these codes."""
     codes, wanted = (each[:, : 16 * k].view(np.int8).astype(int) for each in (got, want.blocks))
     sides, wanted_sides = (
         np.ascontiguousarray(each[:, 16 * k :]).view(np.int32).reshape(-1, k // 32, 16, 2)

@@ -40,7 +40,7 @@ def _tables(rng: np.random.Generator, rotary: int) -> tuple[Array, Array]:
 
 
 def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool = False) -> Array:
-    """x [..., head_dim], whose first elements are turned: pairs (i, i + half) of them, or neighbours."""
+    """Rotate the first elements of x [..., head_dim]: pairs (i, i + half) of them, or neighbours."""
     rotary = 2 * cos.shape[-1]
     turned, rest = x[..., :rotary], x[..., rotary:]
     low, high = (turned[..., 0::2], turned[..., 1::2]) if is_interleaved else np.split(turned, 2, axis=-1)
@@ -50,7 +50,7 @@ def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool = False) -> 
 
 
 def _normed(heads: Array, norm: str, weight: Array) -> Array:
-    """Heads [tokens, heads, head_dim] by the definition of each norm."""
+    """Return heads [tokens, heads, head_dim] after a norm, by its definition."""
     if norm == "layer":
         heads = heads - heads.mean(-1, keepdims=True)
     axes = (-2, -1) if norm == "wide" else -1
@@ -127,7 +127,7 @@ def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: Worker
     rng = np.random.default_rng(0)
     tokens, block = 7, 32
     qkv = rng.standard_normal((tokens, HEADS + 2 * KV_HEADS, head_dim)).astype(np.float32)
-    qkv[2, -1, 5] = np.nan  # what is not finite is stored as zero
+    qkv[2, -1, 5] = np.nan  # values that are not finite are stored as zero
     cos, sin = _tables(rng, head_dim)
     positions = rng.integers(0, POSITIONS, tokens).astype(np.int32)
     slots = rng.permutation(4 * block)[:tokens].astype(np.int32)

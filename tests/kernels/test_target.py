@@ -1,4 +1,4 @@
-"""The CPU level kernels are compiled for, and the cache folder that begins with what a package brings."""
+"""The CPU level that kernels are compiled for, and the cache folder that begins with a package's kernels."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_new_cache_folder_begins_with_the_prebuilt_kernels(tmp_path: Path) -> 
     copy = path / "kernels" / "a.nbi"
     assert copy.read_bytes() == b"index"
     assert copy.stat().st_mode & 0o200  # Numba adds to it
-    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing half made is left
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no incomplete folder is left
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ print(next(iter(step.inspect_asm().values())))
     ],
 )
 def test_a_level_is_compiled_to_its_own_instructions(isa: str, dot: str, instruction: str, register: str) -> None:
-    """On any x86 host: nothing is run."""
+    """This runs on any x86 host, because the code is not executed."""
     if platform.machine() != "x86_64":
         pytest.skip("this host is no x86")
     assembly = run_python(ASSEMBLY.format(dot=dot), **BY_ISA[isa].environment)

@@ -25,7 +25,7 @@ class Function:
     draw: Callable[[Random], Slots]
     asks: tuple[str, ...]
     result: Callable[[Random], Slots]
-    told: str
+    report: str
     option: tuple[str, tuple[str, ...]] | None = None  # an optional parameter and its values
 
 
@@ -254,6 +254,6 @@ def make_answer(rng: Random) -> Item:
     content = json.dumps(result)
     needed = [str(v) for k, v in result.items() if k != "status"]
     turns = (user(prompt), _calling(calls), {"role": "tool", "tool_call_id": "call_0", "content": content})
-    answer = bound.kind.told.format(**slots, **result)
+    answer = bound.kind.report.format(**slots, **result)
     check = contains(*(needed or [str(next(iter(slots.values())))]))
     return Item(json.dumps([calls, result]), (*turns, assistant(answer)), check, tools)
