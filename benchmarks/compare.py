@@ -1,7 +1,7 @@
-"""The command: `python -m benchmarks.compare CHECKPOINT --workload decode prefill ...`. Reads argv and the environment.
+"""The command `python -m benchmarks.compare CHECKPOINT --workload decode prefill ...`. Reads argv and the environment.
 
-Peers are found through flags, or variables such as NEURONSERVE_BENCH_LLAMA_CPP; one that is missing is left out and
-named. Contenders take turns within each round and stand still while it is not theirs.
+Flags, or variables such as NEURONSERVE_BENCH_LLAMA_CPP, say where peers are; a missing peer is reported and skipped.
+Contenders take turns within each round, and all others are stopped meanwhile.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ ENVIRONMENT = "NEURONSERVE_BENCH_"
 PATHS = {
     "--llama-cpp": "folder of llama.cpp's programs, or its build folder",
     "--llama-cpp-model": "the checkpoint as GGUF, Q8_0 for a comparison in eight bits",
-    "--openvino-python": "Python that has openvino-genai",
+    "--openvino-python": "Python with openvino-genai",
     "--openvino-model": "the checkpoint as exported for OpenVINO GenAI, INT8 weights",
-    "--vllm-python": "Python that has vLLM for CPUs",
+    "--vllm-python": "Python with vLLM for CPUs",
     "--vllm-model": "the checkpoint as compressed-tensors W8A8",
-    "--sentence-transformers-python": "Python that has sentence-transformers",
-    "--onnxruntime-python": "Python that has onnxruntime and tokenizers",
+    "--sentence-transformers-python": "Python with sentence-transformers",
+    "--onnxruntime-python": "Python with onnxruntime and tokenizers",
     "--onnxruntime-model": "the encoder as ONNX in INT8, by benchmarks.embed_export",
 }
 EXIT_OK, EXIT_NOTHING = 0, 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when this engine was measured in every case, 1 when not, 2 for bad arguments."""
+    """Return exit code 0 if this engine was measured in every case, 1 if not, 2 for bad arguments."""
     args = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_NOTHING))  # so that what was started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_NOTHING))  # so that child processes are ended too
     installed = Installed(
         args.checkpoint,
         args.quantization,
@@ -79,12 +79,12 @@ def _report(results: list[CaseResult], quality: Mapping[str, Row]) -> int:
     for line in report.notes(results):
         console.print(line, markup=False)
     if not quality and any(len(result.rounds) > 1 for result in results):
-        console.print("Nothing is known of the quality of the formats: name a record of benchmarks.quality (--quality)")
+        console.print("No quality of the formats is shown: name a record of benchmarks.quality with --quality")
     return EXIT_OK if all(result.rounds.get(OURS) for result in results) else EXIT_NOTHING
 
 
 def _cases(args: argparse.Namespace) -> dict[Kind, list[Case]]:
-    """Cases to measure, by kind."""
+    """Return the cases to measure, by kind."""
     cases: dict[Kind, list[Case]] = {}
     for kind in args.workload:
         if kind == "http":
@@ -106,42 +106,49 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "checkpoint",
         type=_existing,
-        help="Hugging Face checkpoint directory, or a GGUF file, which llama.cpp is given too",
+        help="Hugging Face checkpoint directory, or a GGUF file, which llama.cpp then loads too",
     )
     parser.add_argument("--workload", nargs="+", choices=kinds, default=["decode", "prefill"], help="what to compare")
     parser.add_argument(
-        "--peers", nargs="+", choices=list(PEERS), default=[], help="with whom (default: all there are)"
+        "--peers",
+        nargs="+",
+        choices=list(PEERS),
+        default=[],
+        help="peers to compare with (default: all installed)",
     )
-    parser.add_argument("--repetitions", type=_positive, default=5, help="rounds; 6 and more have intervals of 95 %%")
-    parser.add_argument("--max-seconds", type=float, help="begin no round of a case after so many seconds of it")
-    parser.add_argument("--connections", nargs="+", type=_positive, default=[1, 8, 16, 32], help="of http")
-    parser.add_argument("--requests-per-connection", type=_positive, default=2, help="of http, at least 4 in all")
+    parser.add_argument("--repetitions", type=_positive, default=5, help="rounds; from 6 on, intervals cover 95 %%")
+    parser.add_argument("--max-seconds", type=float, help="begin no further round of a case after this time")
     parser.add_argument(
-        "--context-lens", nargs="+", type=_positive, default=[8192], help="of context and depth: tokens"
+        "--connections", nargs="+", type=_positive, default=[1, 8, 16, 32], help="concurrent requests of http"
     )
+    parser.add_argument(
+        "--requests-per-connection",
+        type=_positive,
+        default=2,
+        help="requests of http for each connection, at least 4 in total",
+    )
+    parser.add_argument("--context-lens", nargs="+", type=_positive, default=[8192], help="tokens of context and depth")
     parser.add_argument(
         "--kv-cache-dtype",
         choices=list(LLAMA_CACHE_TYPES),
         default="auto",
-        help="of context and depth, this engine's; llama.cpp has q8_0 where it is of 8 bits, else f16",
+        help="type of this engine's KV cache in context and depth; llama.cpp uses q8_0 for 8 bits, else f16",
     )
-    parser.add_argument("--quantization", default="int8", help="of this engine")
+    parser.add_argument("--quantization", default="int8", help="weight format of this engine")
     parser.add_argument(
         "--isa",
         type=_host_isa,
         metavar="ISA",
         help="instruction set of this engine's kernels (default: the host's best); name a llama.cpp built for the same",
     )
-    parser.add_argument("--threads", type=_positive, default=num_cpus(), help="of every contender")
-    parser.add_argument(
-        "--json", type=_writable, metavar="FILE", help="write everything that was measured to this file"
-    )
+    parser.add_argument("--threads", type=_positive, default=num_cpus(), help="threads of every contender")
+    parser.add_argument("--json", type=_writable, metavar="FILE", help="write all measurements to this file")
     parser.add_argument(
         "--quality",
         type=_quality,
         default=[],
         metavar="FILE",
-        help="what `benchmarks.quality --json` has written: KL and top-1 of the formats, in the table",
+        help="file of `benchmarks.quality --json`: adds KL and top-1 of the formats to the table",
     )
     for flag, what in PATHS.items():
         parser.add_argument(flag, type=Path, metavar="PATH", help=f"{what} (or {_variable(flag)})")
@@ -163,7 +170,7 @@ def _path(args: argparse.Namespace, flag: str) -> Path | None:
 
 
 def _existing(text: str) -> Path:
-    """The checkpoint; of a GGUF file, what stands for it."""
+    """Return the path of a checkpoint, or of the directory that stands for a GGUF file."""
     if is_gguf(Path(text)):
         return gguf_directory(Path(text), EngineSettings().gguf_cache)
     if not Path(text, "config.json").is_file():
@@ -172,7 +179,7 @@ def _existing(text: str) -> Path:
 
 
 def _host_isa(text: str) -> LevelIsa:
-    """An instruction set that this host has."""
+    """Return an instruction set that this host has."""
     target = BY_ISA.get(text)
     if target is None:
         raise argparse.ArgumentTypeError(f"must be one of {', '.join(BY_ISA)}, not {text}")

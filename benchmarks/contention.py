@@ -1,8 +1,8 @@
-"""Decode beside other work: a contender measured quiet, and again with a busy process on each CPU.
+"""Decode beside other work: a contender measured alone, and again with a busy process on each CPU.
 
-The busy processes are one program's, in one session. Where Linux divides CPUs between sessions first (autogroup), each
-session has one weight for all of its threads: beside one busy session a contender with a thread on each CPU has half of
-them by right, beside a session for each CPU only a share of one in as many sessions as there are, a third of two CPUs.
+The busy processes belong to one program in one session. Where Linux divides CPUs between sessions first (autogroup),
+each session has one weight for all of its threads. Beside one busy session a contender with a thread on each CPU gets
+half of them; beside a session for each CPU it would get one share among them, a third of two CPUs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ cpu = next((cpu for cpu in others if not os.fork()), first)
 if hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {cpu})
 print('busy', flush=True)
-while os.getpid() == leader or os.getppid() == leader:  # never without whoever ends it
+while os.getpid() == leader or os.getppid() == leader:  # ends with its parent
     for _ in range(100_000):
         pass
 """
 
 
 class Contended:
-    """A contender of decode that reports how much of its quiet speed it keeps."""
+    """A contender of decode that also reports which share of its speed it keeps."""
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
@@ -62,7 +62,7 @@ class Contended:
 
 @contextmanager
 def busy_cpus() -> Iterator[None]:
-    """A process on each CPU of this one, which computes without an end; all do when the context begins."""
+    """Run a busy process on each CPU of this process; all have started when the context begins."""
     cpus = [str(cpu) for cpu in sorted(allowed_cpus())]
     busy = Process([sys.executable, "-S", "-c", _BUSY, *cpus], has_pipes=True)
     try:

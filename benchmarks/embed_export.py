@@ -1,6 +1,6 @@
-"""A checkpoint of an encoder as ONNX in INT8, for `--onnxruntime-model`; run by a Python with torch and onnxruntime.
+"""Export an encoder's checkpoint as ONNX in INT8 for `--onnxruntime-model`. Needs a Python with torch and onnxruntime.
 
-Weights are INT8 and activations are quantized as they come (onnxruntime's `quantize_dynamic`, one scale a channel).
+Weights are INT8 and activations are quantized dynamically (onnxruntime's `quantize_dynamic`, one scale a channel).
 usage: python -m benchmarks.embed_export MODEL_DIR OUT.onnx
 """
 
@@ -17,7 +17,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 
 class States(torch.nn.Module):  # type: ignore[misc]  # torch is not there when types are checked
-    """The last states alone, by inputs of these names."""
+    """A model that returns the last states alone, with inputs of these names."""
 
     def __init__(self, model: Any, names: list[str]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""sentence-transformers, or ONNX Runtime, in a process of its own; run by the Python that has them.
+"""sentence-transformers, or ONNX Runtime, in a process of its own, run by a Python that has them.
 
-The interface of `benchmarks/worker.py`: one JSON line in, one line that begins with RESULT out. Both sort texts by
-length and pad batches of 32, as sentence-transformers does by itself.
-usage: python -m benchmarks.embed_peer MODEL_DIR THREADS [MODEL.onnx]
+The interface is that of `benchmarks/worker.py`: one JSON line in, one line that begins with RESULT out. Both sort texts
+by length and pad batches of 32, as sentence-transformers does by default. usage: python -m benchmarks.embed_peer
+MODEL_DIR THREADS [MODEL.onnx]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Encode = Callable[[list[str]], Any]
 
 
 def with_torch(directory: str, threads: int) -> tuple[Encode, str]:
-    """The model as sentence-transformers loads it, in float32."""
+    """Return the model as sentence-transformers loads it, in float32."""
     import sentence_transformers
     import torch
 
@@ -36,7 +36,7 @@ def with_torch(directory: str, threads: int) -> tuple[Encode, str]:
 
 
 def with_onnxruntime(directory: str, threads: int, file: str) -> tuple[Encode, str]:
-    """The exported model in ONNX Runtime; tokens by `tokenizers`, the mean of states by numpy."""
+    """Return the exported model in ONNX Runtime, with tokens by `tokenizers` and the mean of states by numpy."""
     import onnxruntime
     import tokenizers
 

@@ -1,4 +1,4 @@
-"""Texts that every contender encodes: English words, of lengths as different as those of real texts. Standard library.
+"""Texts that every contender encodes: English words, with lengths that vary as in real texts. Standard library only.
 
 The peers' Python imports it too.
 """
@@ -112,7 +112,7 @@ WORDS = [
 
 
 def make_texts(seed: int) -> list[str]:
-    """NUM_TEXTS texts, the same ones for the same seed."""
+    """Return NUM_TEXTS texts, the same for the same seed."""
     draw = random.Random(seed)
     lengths = [max(3, min(MAX_WORDS, round(draw.lognormvariate(0.0, SPREAD) * MEDIAN_WORDS))) for _ in range(NUM_TEXTS)]
     return [" ".join(draw.choice(WORDS) for _ in range(length)) for length in lengths]

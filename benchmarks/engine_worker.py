@@ -32,14 +32,14 @@ from neuronserve.server.settings.engine import EngineSettings
 from neuronserve.server.typed_json import decode
 
 WORKLOADS = {
-    "decode": BatchShape(1, 1, DECODE_TOKENS + 1),  # as llama-bench: from an empty context, the first token not counted
+    "decode": BatchShape(1, 1, DECODE_TOKENS + 1),  # as llama-bench: from an empty context, without the first token
     "prefill": BatchShape(1, PREFILL_TOKENS, 1),
     "offline": BatchShape(OFFLINE_SEQUENCES, INPUT_LEN, OUTPUT_LEN),
 }
 
 
 def figures(kind: Kind, steps: list[StepTime]) -> Figures:
-    """The metrics of a case from the steps of one run."""
+    """Return the metrics of a case from the steps of one run."""
     if kind == "offline":
         return {"output_tokens_per_s": OFFLINE_SEQUENCES * OUTPUT_LEN / sum(step.wall_s for step in steps)}
     found: Figures = {}
@@ -57,14 +57,14 @@ def _rate(num_tokens: list[int], steps: list[StepTime]) -> float:
 
 
 def shape_of(kind: Kind, size: int) -> BatchShape:
-    """What is run for a case."""
+    """Return the batch of a case."""
     if kind == "depth":
         return BatchShape(1, DEPTH_PROMPT_TOKENS, DEPTH_DECODE_TOKENS + 1, context_len=size)
     return BatchShape(1, size, CONTEXT_DECODE_TOKENS + 1) if kind == "context" else WORKLOADS[kind]
 
 
 def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
-    """An engine with room for every workload, and its facts."""
+    """Return an engine with room for every workload, and its facts."""
     long = [shape_of("context", args.context_len), shape_of("depth", args.context_len)]
     shapes = long if args.context_len else list(WORKLOADS.values())
     settings = EngineSettings(
@@ -76,7 +76,7 @@ def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
         max_num_seqs=max(w.batch_size for w in shapes),
         max_num_batched_tokens=args.max_num_batched_tokens,
         enable_prefix_caching=False,
-        allow_unsupported_types=True,  # formats that the default device has no type for are measured, too
+        allow_unsupported_types=True,  # also measures formats that the default device has no type for
     )
     engine = load_engine(settings.engine_config(Path(args.model)), lambda line: print(line, file=sys.stderr))
     return EngineDriver(engine), engine.info.notes[-1] if engine.info.notes else ""
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--quantization", default="int8")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--context-len", type=int, default=0, help="longest prompt or context, if nothing else is run")
+    parser.add_argument("--context-len", type=int, default=0, help="longest prompt or context, if only those run")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--max-num-batched-tokens", type=int, default=PREFILL_TOKENS)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Turns of the contenders: every one once a round, the order turned from round to round, all others standing still."""
+"""Turns of the contenders: each runs once a round, the order rotates, and all others are stopped meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WARM_UP_SEED = 1_000_000  # far from the seeds of rounds
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a case: `repetitions` rounds, fewer when `max_seconds` are over before one begins."""
+    """Limits of a case: `repetitions` rounds, or fewer if `max_seconds` have passed."""
 
     repetitions: int
     max_seconds: float | None = None
@@ -22,26 +22,26 @@ class Limits:
 
 @dataclass(slots=True)
 class CaseResult:
-    """The rounds of one case: figures of each contender that was there to the end."""
+    """Rounds of one case: figures of each contender that finished."""
 
     case: Case
     rounds: dict[str, list[Figures]] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
 
     def ratio(self, metric: str, ours: str, theirs: str) -> Ratio:
-        """This engine's values by a peer's."""
+        """Return the ratio of this engine's values to a peer's."""
         return ratio_of([f[metric] for f in self.rounds[ours]], [f[metric] for f in self.rounds[theirs]])
 
 
 class Interleaved:
-    """Measures cases on contenders that have started and stand still."""
+    """Measures cases with contenders that have been started and paused."""
 
     def __init__(self, contenders: Sequence[Contender], limits: Limits, on_turn: Callable[[str], None]) -> None:
-        """`on_turn` is called with each measurement before it begins."""
+        """`on_turn` is called before each measurement."""
         self._contenders, self._limits, self._on_turn = list(contenders), limits, on_turn
 
     def measure(self, case: Case) -> CaseResult:
-        """Run a warm-up that does not count, then the rounds. A contender that fails is left out of the whole case."""
+        """Run a warm-up, then the rounds. A contender that fails is excluded from the whole case."""
         result, present = CaseResult(case), self._contenders
         if case.has_warm_up:
             present = [c for c in present if self._turn(c, case, WARM_UP_SEED, result) is not None]
@@ -84,13 +84,13 @@ class Interleaved:
 
 
 def turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
-    """The order of round `number`: each begins with the next one."""
+    """Return the order of round `number`: each round begins with the next contender."""
     first = number % max(len(contenders), 1)
     return [*contenders[first:], *contenders[:first]]
 
 
 def positive(figures: Figures, metric: str, name: str) -> float:
-    """The figure; raises BenchmarkError when there is none."""
+    """Return a figure; raises BenchmarkError if it is missing or not positive."""
     value = figures.get(metric)
     if value is None or not 0 < value < float("inf"):
         raise BenchmarkError(f"{name} gave {value} as {metric}")

@@ -1,4 +1,4 @@
-"""llama.cpp: its own `llama-bench` and `llama-batched-bench`, which load the model anew for each measurement."""
+"""llama.cpp's own `llama-bench` and `llama-batched-bench`, which load the model again for each measurement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.records import (
 from neuronserve.server.typed_json import JsonError, decode
 
 TIMEOUT_S = 600.0
-CONTEXT_TIMEOUT_S = 7200.0  # 32,768 tokens before two processors
+CONTEXT_TIMEOUT_S = 7200.0  # 32,768 tokens on two processors
 
 
 class BenchEntry(msgspec.Struct):
@@ -42,7 +42,7 @@ class ContextEntry(msgspec.Struct):
 
 
 class _Program:
-    """A program that is called once a measurement; nothing of it stays between."""
+    """A program that is started for each measurement and keeps no state between them."""
 
     def __init__(self, program: Path, model: Path, threads: int, name: str = "llama.cpp") -> None:
         self.name = name
@@ -70,7 +70,7 @@ class _Program:
 
 
 class LlamaBench(_Program):
-    """Prompts or generated tokens, from an empty context; it warms up by itself."""
+    """Prompts or generated tokens from an empty context; the program warms up by itself."""
 
     def measure(self, case: Case, seed: int) -> Figures:
         del seed  # llama-bench draws its own tokens
@@ -84,7 +84,7 @@ class LlamaBench(_Program):
 
 
 class LlamaContext(_Program):
-    """A long prompt, and tokens after it, with a KV cache of some type and flash attention."""
+    """A long prompt and tokens after it, with flash attention and a KV cache of a given type."""
 
     def __init__(self, program: Path, model: Path, threads: int, cache_type: str) -> None:
         super().__init__(program, model, threads)
@@ -101,9 +101,9 @@ class LlamaContext(_Program):
 
 
 def run(program: Path, *flags: object, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run one of the programs to its end. Raises BenchmarkError when it fails."""
+    """Run one of the programs to its end. Raises BenchmarkError if it fails."""
     try:
-        # A session of its own, as each contender has: Linux divides CPUs between sessions first (autogroup).
+        # Each contender has a session of its own: Linux divides CPUs between sessions first (autogroup).
         done = subprocess.run(
             [str(each) for each in (program, *flags)],
             capture_output=True,
@@ -121,7 +121,7 @@ def run(program: Path, *flags: object, timeout_s: float) -> subprocess.Completed
 
 
 def program_in(folder: Path, name: str) -> Path:
-    """A program of llama.cpp's build folder. Raises BenchmarkError when there is none."""
+    """Return a program of llama.cpp's build folder. Raises BenchmarkError if it is missing."""
     for program in (folder / name, folder / "bin" / name):
         if program.is_file():
             return program
@@ -129,11 +129,11 @@ def program_in(folder: Path, name: str) -> Path:
 
 
 def parse(output: str, prompt: int, generated: int) -> BenchEntry:
-    """The entry for this many prompt and generated tokens. Raises BenchmarkError."""
+    """Return the entry for these numbers of prompt and generated tokens. Raises BenchmarkError."""
     try:
         entries = decode(output, list[BenchEntry])
     except JsonError as error:
-        raise BenchmarkError(f"what llama-bench printed: {error}") from error
+        raise BenchmarkError(f"output of llama-bench: {error}") from error
     for entry in entries:
         if (entry.n_prompt, entry.n_gen) == (prompt, generated):
             return entry
@@ -141,12 +141,12 @@ def parse(output: str, prompt: int, generated: int) -> BenchEntry:
 
 
 def parse_context(output: str, prompt: int) -> ContextEntry:
-    """The entry for a prompt of so many tokens. Raises BenchmarkError."""
+    """Return the entry for a prompt of that length. Raises BenchmarkError."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     try:
         entries = [decode(line, ContextEntry) for line in lines]
     except JsonError as error:
-        raise BenchmarkError(f"what llama-batched-bench printed: {error}") from error
+        raise BenchmarkError(f"output of llama-batched-bench: {error}") from error
     for entry in entries:
         if entry.pp == prompt:
             return entry

@@ -1,4 +1,4 @@
-"""llama.cpp's server behind a long context: a slot that it kept, made longer, which it restores as its own."""
+"""llama.cpp's server after a long context: a slot that it saved is lengthened, and the server restores it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from benchmarks.process import Hosted, Process, free_port, wait_for_url
 from benchmarks.records import DEPTH_DECODE_TOKENS, DEPTH_PROMPT_TOKENS, BenchmarkError, Case, Figures
 from neuronserve.server.typed_json import JsonError, decode
 
-TIMEOUT_S = 7200.0  # 131,072 tokens before two processors
+TIMEOUT_S = 7200.0  # 131,072 tokens on two processors
 _SAVED_TOKENS = 512
 _WORDS = range(100, 1000)  # tokens that every vocabulary has
 
 
 class Timings(msgspec.Struct):
-    """Of an answer of `POST /completion`."""
+    """Timings of an answer of `POST /completion`."""
 
-    prompt_n: int  # that were computed, without what the slot held
+    prompt_n: int  # computed tokens, without those of the slot
     prompt_ms: float
     predicted_n: int
     predicted_ms: float  # from the first token on
@@ -40,16 +40,16 @@ class LlamaDepth(Hosted):
     """`llama-server` with one slot and flash attention. The case's context is restored before its first turn."""
 
     def __init__(self, program: Path, model: Path, threads: int, cache_type: str, largest: int) -> None:
-        """`largest` is the longest context that is asked for."""
+        """`largest` is the longest context of any case."""
         super().__init__("llama.cpp")
         self._model = model
         room = largest + DEPTH_PROMPT_TOKENS + DEPTH_DECODE_TOKENS + 1
         self._command = [str(program), "-m", str(model), "-np", "1", "-c", str(room), "--no-webui"]
         self._command += ["-t", str(threads), "-tb", str(threads), "-fa", "on", "-ctk", cache_type, "-ctv", cache_type]
         self._about = {"threads": str(threads), "model": model.name, "cache": cache_type}
-        self._context: list[int] = []  # what the slot holds
+        self._context: list[int] = []  # tokens in the slot
         self._url = ""
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of slots
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # holds saved slots
 
     def start(self) -> None:
         if not self._model.is_file():
@@ -79,7 +79,7 @@ class LlamaDepth(Hosted):
         }
 
     def _restore(self, num_tokens: int) -> None:
-        """Let the slot hold so many tokens, which are those of a short prompt again and again."""
+        """Make the slot hold `num_tokens` tokens: those of a short prompt, repeated."""
         assert self._folder is not None
         folder = Path(self._folder.name)
         words = [_WORDS[at % len(_WORDS)] for at in range(min(_SAVED_TOKENS, num_tokens))]
@@ -97,7 +97,7 @@ class LlamaDepth(Hosted):
         try:
             return decode(answer, Completion).timings
         except JsonError as error:
-            raise BenchmarkError(f"what llama-server answered: {error}") from error
+            raise BenchmarkError(f"answer of llama-server: {error}") from error
 
     def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
         headers = {"Content-Type": "application/json"}

@@ -1,8 +1,8 @@
-"""The file in which llama.cpp's server keeps a slot, made longer: a context that nobody had to compute.
+"""Lengthens the file in which llama.cpp's server saves a slot: a context that was never computed.
 
-Its cells are repeated, each at a position of its own. Attention over them takes as long as over a context that was
-computed, and what follows them means nothing. The layout is of `llama_state_seq_save_file` of llama.h, little endian;
-what a file has beyond it (cells with coordinates, caches with windows, values that are transposed) is refused.
+The cells of a saved slot are repeated, each at a position of its own. Attention over them takes as long as over a
+computed context; the generated text is meaningless. The layout is that of `llama_state_seq_save_file` in llama.h,
+little endian. Other contents (cells with coordinates, caches with windows, transposed values) are refused.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from benchmarks.records import BenchmarkError
 
 _MAGIC = 0x67677371
 _HEADER = struct.Struct("<III")  # magic, version, number of tokens
-_COUNTS = struct.Struct("<II")  # streams and cells before the cells, transposed and layers after them
+_COUNTS = struct.Struct("<II")  # before the cells: streams, cells; after them: is transposed, layers
 _CELL = struct.Struct("<iIi")  # position, number of sequences, the sequence
 _TENSOR = struct.Struct("<iQ")  # type, bytes of a cell
 
 
 def lengthen(saved: Path, longer: Path, tokens: Sequence[int]) -> None:
-    """Write to `longer` a slot that holds `tokens`, from cells of a slot that was saved. Raises BenchmarkError."""
+    """Write a slot that holds `tokens` to `longer`, made of the cells of a saved slot. Raises BenchmarkError."""
     with saved.open("rb") as source, longer.open("wb") as target:
         magic, version, num_words = _read(_HEADER, source)
         if magic != _MAGIC:
@@ -32,11 +32,11 @@ def lengthen(saved: Path, longer: Path, tokens: Sequence[int]) -> None:
         num_cells = _cells(source, target, len(tokens))
         _tensors(source, target, num_cells, len(tokens))
         if source.read(1):
-            raise BenchmarkError("llama.cpp's slot holds more than keys and values of one cache")
+            raise BenchmarkError("llama.cpp's slot has more than keys and values of one cache")
 
 
 def _cells(source: IO[bytes], target: IO[bytes], wanted: int) -> int:
-    """Where each cell is; returns how many there were."""
+    """Write the positions of the cells; returns how many were saved."""
     streams, num_cells = _read(_COUNTS, source)
     cells = [_read(_CELL, source) for _ in range(num_cells)]
     if not cells or streams != 1 or any(cell != (at, 1, cells[0][2]) for at, cell in enumerate(cells)):

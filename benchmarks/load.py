@@ -1,7 +1,7 @@
 """Cost of loading a model: `python -m benchmarks.load MODEL --quantization int8`. Reads argv and /proc: Linux only.
 
-Starts the engine process of a server, with the server's own defaults, and looks at it from the outside when it says
-that it is ready: seconds since it was started, and the kernel's account of its memory.
+Starts the engine process of a server, with the server's own defaults. When it is ready, reports the seconds since its
+start and the kernel's account of its memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuronserve.server.link.messages import EngineInfo, Failed, Output, Ready
 from neuronserve.server.settings.engine import EngineSettings
 
 MIB = 1 << 20
-TIMEOUT_S = 1800.0  # of one start; the first may compile kernels
+TIMEOUT_S = 1800.0  # for one start; the first may compile kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +36,35 @@ class StartFigures:
     """Figures of one start of the engine process."""
 
     seconds: float  # from the start of the process until it is ready
-    peak_bytes: int  # VmHWM: the most that was resident at once, shared libraries and mapped files included
+    peak_bytes: int  # VmHWM: the peak, shared libraries and mapped files included
     resident_bytes: int  # VmRSS when it is ready
-    model_mapped_bytes: int  # of those, pages of the model's files
+    model_mapped_bytes: int  # resident pages of the model's files
     weights_bytes: int  # packed, on all cores
-    kv_bytes: int  # the KV pool; its pages become resident when they are first written
+    kv_bytes: int  # the KV pool; its pages become resident when first written
 
     @property
     def ratio(self) -> float:
-        """Peak to packed weights and pool."""
+        """Ratio of the peak to packed weights and pool."""
         return self.peak_bytes / (self.weights_bytes + self.kv_bytes)
 
     @property
     def full_ratio(self) -> float:
-        """Ratio when all of the pool has been written: at most, as what start has written of it is counted twice."""
+        """Upper limit of the ratio after the whole pool is written; pages written during the start count twice."""
         return (self.peak_bytes + self.kv_bytes) / (self.weights_bytes + self.kv_bytes)
 
     @property
     def weights_ratio(self) -> float:
-        """Peak to packed weights alone."""
+        """Ratio of the peak to packed weights alone."""
         return self.peak_bytes / self.weights_bytes
 
     def as_json(self) -> dict[str, float]:
-        """Fields and ratios."""
+        """Return fields and ratios."""
         ratios = {name: getattr(self, name) for name in ("ratio", "full_ratio", "weights_ratio")}
         return {**asdict(self), **ratios}
 
 
 def measure(config: EngineConfig) -> StartFigures:
-    """Start an engine process, wait until it is ready, look, and end it. Raises StartError when it cannot start."""
+    """Start an engine process, wait until it is ready, measure it, and end it. Raises StartError if it cannot start."""
     begin = time.perf_counter()
     process = EngineHandle(config, engine_main)
     try:
@@ -92,17 +92,17 @@ def _ready(process: EngineHandle) -> EngineInfo:
                 return output.info
             if isinstance(output, Failed):
                 raise StartError(output.message)
-    raise StartError("the engine process ended without a word" if not process.is_alive else "the engine did not start")
+    raise StartError("the engine process ended silently" if not process.is_alive else "the engine did not start")
 
 
 def _status_bytes(folder: Path, key: str) -> int:
-    """A figure of /proc/PID/status, which has them in KiB."""
+    """Return a figure of /proc/PID/status, which has them in KiB."""
     lines = (folder / "status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
 
 
 def mapped_bytes(folder: Path, directory: Path) -> int:
-    """Resident pages of files below `directory` in the process whose folder of /proc is given."""
+    """Return the bytes of resident pages of files below `directory`, by the smaps file of a folder of /proc."""
     root, total, is_inside = f"{directory.resolve()}/", 0, False
     for line in (folder / "smaps").read_text().splitlines():
         fields = line.split(maxsplit=5)
@@ -114,18 +114,18 @@ def mapped_bytes(folder: Path, directory: Path) -> int:
 
 
 def table(loads: Sequence[StartFigures]) -> Table:
-    """Medians of the runs; the peak is the largest."""
+    """Return a table of the runs' medians, with the largest peak."""
     worst = max(loads, key=lambda each: each.peak_bytes)
     rows = [
         ("load, median", f"{statistics.median(each.seconds for each in loads):.2f} s"),
         ("load, fastest to slowest", f"{min(e.seconds for e in loads):.2f} - {max(e.seconds for e in loads):.2f} s"),
         ("peak RSS", f"{worst.peak_bytes / MIB:,.0f} MiB"),
         ("RSS when ready", f"{worst.resident_bytes / MIB:,.0f} MiB"),
-        ("of it mapped files of the model", f"{worst.model_mapped_bytes / MIB:,.0f} MiB"),
+        ("mapped files of the model, included", f"{worst.model_mapped_bytes / MIB:,.0f} MiB"),
         ("packed weights", f"{worst.weights_bytes / MIB:,.0f} MiB"),
         ("KV pool", f"{worst.kv_bytes / MIB:,.0f} MiB"),
         ("peak / (weights + pool)", f"{worst.ratio:.3f}"),
-        ("the same, all of the pool written", f"<= {worst.full_ratio:.3f}"),
+        ("the same after writing the whole pool", f"<= {worst.full_ratio:.3f}"),
         ("peak / weights", f"{worst.weights_ratio:.3f}"),
     ]
     shown = Table(title=f"{len(loads)} start(s) of the engine process", box=SIMPLE, show_header=False)
@@ -137,7 +137,7 @@ def table(loads: Sequence[StartFigures]) -> Table:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, or that of the failed start."""
+    """Return exit code 0, or that of the failed start."""
     args = _parser().parse_args(argv)
     try:
         settings = EngineSettings(
@@ -164,8 +164,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="inf2.xlarge")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
-    parser.add_argument("--threads", type=int, help="host threads (default: all this process may use)")
-    parser.add_argument("--num-gpu-blocks-override", type=int, help="KV blocks (default: as the server chooses)")
+    parser.add_argument("--threads", type=int, help="host threads (default: all CPUs of this process)")
+    parser.add_argument("--num-gpu-blocks-override", type=int, help="KV blocks (default: the server's choice)")
     parser.add_argument("--runs", type=_positive, default=1, help="starts, one after the other")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to this file")
     return parser

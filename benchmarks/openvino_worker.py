@@ -1,7 +1,7 @@
-"""OpenVINO GenAI in a process of its own; run by the Python that has it, so it imports nothing of this project.
+"""OpenVINO GenAI in a process of its own. Another Python runs it, so it imports nothing of this project.
 
-The interface of `benchmarks/worker.py`: one JSON line in, one line that begins with RESULT out.
-usage: openvino_worker.py MODEL_DIR THREADS PREFILL_TOKENS DECODE_TOKENS SEQUENCES INPUT_LEN OUTPUT_LEN
+The interface is that of `benchmarks/worker.py`: one JSON line in, one line that begins with RESULT out. usage:
+openvino_worker.py MODEL_DIR THREADS PREFILL_TOKENS DECODE_TOKENS SEQUENCES INPUT_LEN OUTPUT_LEN
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import openvino
 import openvino_genai as genai
 
 FIRST_ID, LAST_ID = 300, 31_999  # ordinary tokens of a vocabulary of 32,000
-BATCHED_TOKENS = 512  # of one step of continuous batching: with 2048 it was slower on the hosts tried
+BATCHED_TOKENS = 512  # in a step of continuous batching; 2048 was slower on the hosts tried
 CACHE_GB = 3
 
 
 class Bench:
-    """Pipelines are made when they are first needed: each holds the weights once."""
+    """Pipelines, made when first needed: each holds the weights once."""
 
     def __init__(self, directory: str, threads: int, sizes: list[int]) -> None:
         self._directory = directory
@@ -50,7 +50,7 @@ class Bench:
         return self._pipelines["single"].generate(genai.TokenizedInputs(ids, mask), self._greedy(new_tokens))
 
     def _offline(self, words: random.Random) -> dict[str, float]:
-        pipeline, handles = self._batching(), []  # a request whose handle is gone is dropped
+        pipeline, handles = self._batching(), []  # a request without a handle is dropped
         for _ in range(self._sequences):
             self._next_id += 1
             ids, config = self._ids(words, self._input_len), self._greedy(self._output_len)

@@ -1,4 +1,4 @@
-"""Contenders of each kind of case, from what the user has installed, and a reason for each that is missing."""
+"""Contenders of each kind of case among the installed programs, with a reason for each that is missing."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ OPENVINO_WORKER = Path(__file__).with_name("openvino_worker.py")  # a file, beca
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """Paths and commands of the peers; None is not installed."""
+    """Paths and commands of the peers; None if not installed."""
 
     checkpoint: Path
     quantization: str
     threads: int
     kv_cache_dtype: str = "auto"  # of long contexts
-    isa: LevelIsa | None = None  # that this engine compiles for; None is the host's best
+    isa: LevelIsa | None = None  # for which this engine compiles; None: the host's best
     llama_cpp: Path | None = None  # folder with its programs, or its build folder
     llama_cpp_model: Path | None = None  # GGUF
     openvino_python: Path | None = None
@@ -53,7 +53,7 @@ class Installed:
 
 
 def contenders(kind: Kind, installed: Installed, largest: int) -> Iterator[Contender | Missing]:
-    """This engine first, then each peer of this kind of case, or why it is missing; `largest` is the largest size."""
+    """Yield this engine, then each peer of the kind, or why it is missing; `largest` is the largest case size."""
     yield ours(kind, installed, largest)
     for name, makers in PEERS.items():
         if kind in makers:
@@ -64,7 +64,7 @@ def contenders(kind: Kind, installed: Installed, largest: int) -> Iterator[Conte
 
 
 def ours(kind: Kind, installed: Installed, largest: int = 0) -> Contender:
-    """This engine, in process or behind HTTP."""
+    """Return this engine, in a process of its own or behind HTTP."""
     level = BY_ISA[installed.isa].environment if installed.isa else {}
     if kind == "http":
         command = servers.neuronserve(installed.checkpoint, installed.quantization, installed.threads)
@@ -131,7 +131,7 @@ def _onnxruntime(installed: Installed, largest: int) -> Contender:
 
 
 def _embeds(installed: Installed, name: str, python: Path | None, *model: Path) -> Contender:
-    """A peer of encoders, which imports the texts of this folder and nothing else of the project."""
+    """Return a peer for encoders. It imports the texts of this folder and nothing else of the project."""
     flag = "--sentence-transformers-python" if not model else "--onnxruntime-python"
     command = [_given(python, flag), "-m", "benchmarks.embed_peer", installed.checkpoint, installed.threads, *model]
     return WorkerContender(name, [str(each) for each in command], {"PYTHONPATH": str(Path(__file__).parent.parent)})
@@ -162,7 +162,7 @@ def _given(path: Path | None, flag: str) -> Path:
 
 
 def llama_model(installed: Installed) -> Path | None:
-    """The file that llama.cpp is given: of a GGUF file, that file, where no other is named."""
+    """Return llama.cpp's model file: the given one, or the GGUF file that is measured."""
     same, *_ = *linked_parts(installed.checkpoint), None
     return installed.llama_cpp_model or same
 

@@ -1,8 +1,8 @@
 """Perplexity of one GGUF file here and in llama.cpp: `python -m benchmarks.perplexity FILE.gguf --text TEXT`.
 
-As llama.cpp's llama-perplexity defines it, which is run beside (--llama-cpp or the variable of `benchmarks.compare`):
-the text in pieces of 512 tokens, each alone, of which the tokens of the second half are predicted; the first token of a
-piece is replaced by <bos> where the tokenizer adds one.
+It follows llama.cpp's llama-perplexity, which runs too if --llama-cpp or the variable of `benchmarks.compare` names it:
+the text is cut into pieces of 512 tokens, each computed alone, and the tokens of the second half are predicted. If the
+tokenizer adds <bos>, it replaces the first token of a piece.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIMEOUT_S = 3600.0
 
 
 def pieces(tokenizer: Tokenizer, text: str, limit: int) -> Iterator[list[int]]:
-    """At most `limit` pieces of the text, each as llama-perplexity computes it."""
+    """Yield at most `limit` pieces of the text, as llama-perplexity computes them."""
     ids, without = tokenizer.encode(text), tokenizer.encode(text, add_special_tokens=False)
     bos = ids[: len(ids) - len(without)]
     for begin in range(0, min(limit * PIECE, len(ids) // PIECE * PIECE), PIECE):
@@ -42,14 +42,14 @@ def pieces(tokenizer: Tokenizer, text: str, limit: int) -> Iterator[list[int]]:
 
 
 def losses(logits: np.ndarray, ids: Sequence[int]) -> np.ndarray:
-    """Negative log-likelihoods of the tokens of the second half but its first, in nats, of logits `[tokens, vocab]`."""
+    """Return the negative log-likelihoods, in nats, of a piece's second half except its first token."""
     rows = log_softmax(logits[PIECE // 2 : -1].astype(np.float64))
     found: np.ndarray = -rows[np.arange(len(rows)), ids[PIECE // 2 + 1 :]]
     return found
 
 
 def ours(settings: EngineSettings, directory: Path, text: str, limit: int) -> tuple[float, int]:
-    """Perplexity in this engine, and of how many pieces."""
+    """Return the perplexity in this engine, and the number of pieces."""
     engine = load_engine(settings.engine_config(directory), lambda line: print(line, file=sys.stderr))
     try:
         found = [losses(engine.runner.logits(ids), ids) for ids in pieces(load_tokenizer(directory), text, limit)]
@@ -61,12 +61,12 @@ def ours(settings: EngineSettings, directory: Path, text: str, limit: int) -> tu
 
 
 def theirs(program: Path, model: Path, text: Path, limit: int, threads: int) -> tuple[float, float]:
-    """llama-perplexity's figure and its standard error."""
+    """Return llama-perplexity's figure and its standard error."""
     flags = ("-m", model, "-f", text, "-c", PIECE, "--chunks", limit, "-t", threads)
     done = run(program, *flags, timeout_s=TIMEOUT_S)
     match = FINAL.search(done.stdout + done.stderr)
     if match is None:
-        raise BenchmarkError(f"llama-perplexity gave no estimate: {done.stderr.splitlines()[-1:]}")
+        raise BenchmarkError(f"llama-perplexity printed no estimate: {done.stderr.splitlines()[-1:]}")
     return float(match[1]), float(match[2])
 
 
@@ -100,12 +100,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=Path, help="GGUF file")
     parser.add_argument("--text", type=Path, required=True, help="UTF-8 text")
     parser.add_argument("--chunks", type=int, default=8, help="pieces of 512 tokens")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of this engine")
-    parser.add_argument("--quantization", default="none", help="of this engine")
-    parser.add_argument("--threads", type=int, default=num_cpus(), help="of both")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="dtype of this engine")
+    parser.add_argument("--quantization", default="none", help="weight format of this engine")
+    parser.add_argument("--threads", type=int, default=num_cpus(), help="threads of both")
     variable = "NEURONSERVE_BENCH_LLAMA_CPP"
     parser.add_argument(
-        "--llama-cpp", default=os.environ.get(variable) or None, help=f"its build folder or programs (or {variable})"
+        "--llama-cpp",
+        default=os.environ.get(variable) or None,
+        help=f"folder of llama.cpp or of its programs (or {variable})",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""A program that the comparison starts itself, in a session of its own: only that is ever paused, resumed or ended."""
+"""A program that the comparison starts in a session of its own: only such programs are paused, resumed or ended."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from typing import IO
 
 from benchmarks.records import BenchmarkError
 
-START_TIMEOUT_S = 600.0  # compiling kernels, or importing and warming up a large framework
+START_TIMEOUT_S = 600.0  # covers compiling kernels, or importing and warming up a large framework
 STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """A child and all that it starts, by its process group."""
+    """A child process and its descendants, by their process group."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, has_pipes: bool = False
     ) -> None:
-        """Start it; `has_pipes` connects its standard input and output. Raises BenchmarkError without such a program.
+        """Start it; `has_pipes` connects its standard input and output. Raises BenchmarkError if it cannot start.
 
-        Otherwise all that it writes goes to a file: nobody would read a pipe, and a full one would hold it up.
+        Without pipes its output goes to a file: an unread pipe would fill up and block it.
         """
         self.command = list(command)
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="benchmark-")  # noqa: SIM115  # closed in `stop`
@@ -66,24 +66,24 @@ class Process:
         return self._child.poll() is not None
 
     def last_words(self, lines: int = 5) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         self._log.seek(0)
         return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
 
     def pause(self) -> None:
-        """Stop every thread of it."""
+        """Stop all of its threads."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it, by force when it does not end itself."""
+        """End it, by force if it does not end itself."""
         self.resume()
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(STOP_TIMEOUT_S)
-        self._signal(signal.SIGKILL)  # what a child of it left behind too
+        self._signal(signal.SIGKILL)  # also ends processes that it left behind
         self._child.wait()
         for stream in (self._child.stdin, self._child.stdout, self._log):
             if stream is not None:
@@ -121,19 +121,19 @@ class Hosted:
 
 
 def _end_with_parent() -> None:
-    """A child that stands still would never notice that whoever could wake it was killed (prctl(2); Linux only)."""
+    """Make a child end with its parent, since a paused child would not notice its end (prctl(2), Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wait_for_url(process: Process, url: str, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Wait until `url` responds with 200. Raises BenchmarkError when the process ends before, or in time."""
+    """Wait until `url` responds with 200. Raises BenchmarkError if the process ends first, or at the timeout."""
     deadline = time.monotonic() + timeout_s
     while not _answers(url):
         if process.has_ended:
             raise BenchmarkError(f"{Path(process.command[0]).name} ended:\n{process.last_words()}")
         if time.monotonic() > deadline:
-            raise BenchmarkError(f"{url} did not answer in {timeout_s:g} s:\n{process.last_words()}")
+            raise BenchmarkError(f"{url} did not answer within {timeout_s:g} s:\n{process.last_words()}")
         time.sleep(_POLL_S)
 
 
@@ -146,7 +146,7 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of this host that is free."""
+    """Return a free port of this host."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -1,8 +1,8 @@
 """Quality and speed of weight formats, here and in llama.cpp: `python -m benchmarks.quality FILE.gguf ... --text TEXT`.
 
-Every contender has the same weights: those of the file in float32, by llama-quantize, which also makes llama.cpp's own
-formats of them. The reference is llama.cpp in float32: its llama-perplexity writes the tokens of the text and the
-log-probabilities at each (--kl-divergence-base), and KL divergence, top-1 and perplexity are of the positions that it
+Every contender has the same weights: those of the file in float32, made by llama-quantize, which also makes llama.cpp's
+formats of them. The reference is llama.cpp in float32: llama-perplexity writes the tokens of the text and the
+log-probabilities of each (--kl-divergence-base). KL divergence, top-1 and perplexity cover the positions that it
 scores. Speeds are medians of rounds in which contenders take turns.
 """
 
@@ -55,12 +55,12 @@ class ModelQuality:
         self._plain = self._made(file, "f32", "--allow-requantize")
 
     def rows(self) -> list[Row]:
-        """Quality of each format, with its speed where rounds of it are asked for."""
+        """Return the quality of each format, with its speed if rounds are requested."""
         rows = list(self._quality())
         return self._with_speeds(rows) if self._args.repetitions else rows
 
     def _made(self, source: Path, kind: str, *flags: str) -> Path:
-        """The file below the work directory that llama-quantize makes of `source`, made where it is not yet there."""
+        """Return the file in the work directory that llama-quantize makes of `source`, made if it is not there yet."""
         path: Path = self._args.work / f"{self._name}-{kind}.gguf"
         if not path.exists():
             self._console.print(f"making {path.name}")
@@ -76,7 +76,7 @@ class ModelQuality:
             whole = (self._plain, "-f", text, "--chunks", self._args.chunks, "--kl-divergence-base", base)
             match = FINAL.search(self._perplexity(*whole))
             if match is None:
-                raise BenchmarkError("llama-perplexity gave no estimate")
+                raise BenchmarkError("llama-perplexity printed no estimate")
             yield Row(self._name, LLAMA_CPP, "F32", 0.0, 1.0, float(match[1]), self._plain.name)
             for kind in self._args.llama_formats:
                 file = self._made(self._plain, kind.lower())
@@ -93,7 +93,7 @@ class ModelQuality:
         return done.stdout + done.stderr
 
     def _score(self, reference: Reference, weights: str) -> Score:
-        """The score of this engine with its weights in a format."""
+        """Return the score of this engine with weights in a format."""
         self._console.print(f"{OURS} {weights}")
         settings = EngineSettings(
             model=str(self._plain),
@@ -114,7 +114,7 @@ class ModelQuality:
             engine.runner.close()
 
     def _with_speeds(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows with medians of their speeds. The references in float32 are not timed."""
+        """Return the rows with medians of their speeds. The float32 references are not timed."""
         limits = Limits(self._args.repetitions)
         with ExitStack() as stack:
             contenders = [self._contender(row) for row in rows if row.weights not in ("F32", "float32")]
@@ -145,12 +145,12 @@ class ModelQuality:
 
 
 def median(rounds: Sequence[Figures], metric: str) -> float:
-    """The median of a metric over the rounds, 0 without any."""
+    """Return the median of a metric over the rounds, 0 without any."""
     return statistics.median(figures[metric] for figures in rounds) if rounds else 0.0
 
 
 def parse_score(output: str) -> Score:
-    """What llama-perplexity says of a model beside the reference. Raises BenchmarkError."""
+    """Parse llama-perplexity's comparison with the reference. Raises BenchmarkError."""
     found = {name: pattern.search(output) for name, pattern in _FOUND.items()}
     values = {name: float(match[1]) for name, match in found.items() if match is not None}
     if len(values) < len(found):
@@ -159,7 +159,7 @@ def parse_score(output: str) -> Score:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """One line for each format of each model, the best first."""
+    """Return a table with one line for each format of each model, the best first."""
     shown = Table(box=SIMPLE, title="Against float32 weights; speeds in tokens/s", title_justify="left")
     for heading in ("model", "engine", "weights", "KL", "top-1", "perplexity", "prefill 512", "decode"):
         shown.add_column(heading, justify="left" if heading in ("model", "engine", "weights") else "right")
@@ -196,21 +196,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=(__doc__ or "").split("\n")[0])
     variable = "NEURONSERVE_BENCH_LLAMA_CPP"
     given = os.environ.get(variable)
-    parser.add_argument("models", type=Path, nargs="+", help="GGUF files, of whatever format")
-    parser.add_argument("--text", type=Path, nargs="+", required=True, help="UTF-8 texts, taken as one")
-    parser.add_argument("--work", type=Path, required=True, help="folder for the files that are made; kept")
+    parser.add_argument("models", type=Path, nargs="+", help="GGUF files of any format")
+    parser.add_argument("--text", type=Path, nargs="+", required=True, help="UTF-8 texts, joined")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the generated files, which are kept")
     parser.add_argument(
         "--llama-cpp",
         type=Path,
         default=given or None,
         required=not given,
-        help=f"its build folder or programs (or {variable})",
+        help=f"build folder of llama.cpp, or its programs (or {variable})",
     )
     parser.add_argument("--chunks", type=int, default=8, help="pieces of 512 tokens")
-    parser.add_argument("--formats", nargs="+", default=OUR_FORMATS, choices=OUR_FORMATS, help="of this engine")
-    parser.add_argument("--llama-formats", nargs="+", default=THEIR_FORMATS, metavar="TYPE", help="of llama.cpp")
-    parser.add_argument("--repetitions", type=int, default=5, help="rounds of the speeds; 0 leaves them out")
-    parser.add_argument("--threads", type=int, default=num_cpus(), help="of every contender")
+    parser.add_argument("--formats", nargs="+", default=OUR_FORMATS, choices=OUR_FORMATS, help="formats of this engine")
+    parser.add_argument(
+        "--llama-formats", nargs="+", default=THEIR_FORMATS, metavar="TYPE", help="formats of llama.cpp"
+    )
+    parser.add_argument("--repetitions", type=int, default=5, help="rounds of speed measurements; 0 skips them")
+    parser.add_argument("--threads", type=int, default=num_cpus(), help="threads of every contender")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
     return parser
 

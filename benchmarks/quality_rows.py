@@ -1,4 +1,4 @@
-"""Rows of the quality table, and which of them belong to the contenders of a comparison."""
+"""Rows of the quality table, and those that belong to the contenders of a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One format of one model. `file` is llama.cpp's; speeds are tokens/s, 0 where they were not measured."""
+    """One format of one model. `file` is llama.cpp's; speeds are tokens/s, 0 if not measured."""
 
     model: str
     engine: str
@@ -30,24 +30,24 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The contender's."""
+        """Name of the contender."""
         return f"{self.engine} {self.weights}"
 
     @property
     def shown(self) -> str:
-        """KL divergence and top-1 in a table."""
+        """KL divergence and top-1 for a table."""
         return f"{self.kl:.4f}, {self.top1:.1%}"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What `benchmarks.quality --json` writes."""
+    """File that `benchmarks.quality --json` writes."""
 
     rows: list[Row] = field(default_factory=list)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a record. Raises BenchmarkError for another file."""
+    """Return the rows of a record. Raises BenchmarkError for another file."""
     try:
         return read(path, MAX_BYTES, Record).rows
     except JsonError as error:
@@ -55,7 +55,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def of_contenders(rows: Sequence[Row], installed: Installed) -> dict[str, Row]:
-    """The rows of the contenders that there are some of, by name. A checkpoint's name begins with its model's."""
+    """Return the rows of the installed contenders, by name. A checkpoint's name begins with its model's."""
     found = {}
     for row in rows:
         if row.engine == OURS:

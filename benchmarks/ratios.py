@@ -1,9 +1,9 @@
-"""Ratios of paired measurements, with intervals that assume nothing of how the values are distributed.
+"""Ratios of paired measurements, with intervals that assume no distribution of the values.
 
 Round i measures both sides one after the other, so that slow drift of the machine cancels in the round's ratio. The
-median of the ratios is reported with the interval between two of them in order: it holds the true median unless too
-many rounds fall on one side of it, which is a matter of coin tosses (Conover, "Practical Nonparametric Statistics",
-3rd edition, section 3.2).
+report has the median of the ratios, with an interval between two ranks of them. It holds the true median unless too
+many rounds fall on one side, whose chance is that of coin tosses (Conover, "Practical Nonparametric Statistics", 3rd
+edition, section 3.2).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Ratio:
     coverage: float  # chance that the interval holds the true median: below CONFIDENCE for fewer than 6 rounds
     ours: float  # median over the rounds
     theirs: float
-    spread: float  # (largest - smallest) / median of the ratios: repeat what spreads too far
+    spread: float  # (largest - smallest) / median of the ratios; if it is large, repeat the comparison
 
     def as_json(self) -> dict[str, float]:
         return asdict(self)
 
 
 def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Ratio of values `[rounds]` of both sides, all above 0, at least one round."""
+    """Return the ratio of values `[rounds]` of both sides, all above 0, at least one round."""
     if len(ours) != len(theirs) or not ours:
         raise ValueError(f"{len(ours)} rounds of one side and {len(theirs)} of the other cannot be paired")
     if min(*ours, *theirs) <= 0:
@@ -52,10 +52,10 @@ def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def coverage(n: int, outer: int) -> float:
-    """Chance that the median lies between the values of rank `outer` (from 0) from below and from above, of n."""
+    """Return the chance that the median of n values lies between rank `outer` (from 0) and its mirror from above."""
     return 1.0 - 2.0 * sum(math.comb(n, i) for i in range(outer + 1)) / 2.0**n
 
 
 def outer_rank(n: int) -> int:
-    """The narrowest interval that covers CONFIDENCE; the widest there is when none does."""
+    """Return the rank of the narrowest interval that covers CONFIDENCE, or of the widest if none does."""
     return max((rank for rank in range((n + 1) // 2) if coverage(n, rank) >= CONFIDENCE), default=0)

@@ -15,15 +15,15 @@ DECODE_TOKENS = 128
 INPUT_LEN, OUTPUT_LEN = 128, 64  # of each sequence, offline and over HTTP
 OFFLINE_SEQUENCES = 32
 CONTEXT_DECODE_TOKENS = 32  # after a long prompt
-DEPTH_PROMPT_TOKENS, DEPTH_DECODE_TOKENS = 128, 16  # behind a long context
+DEPTH_PROMPT_TOKENS, DEPTH_DECODE_TOKENS = 128, 16  # after a long context
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload that is measured again and again."""
+    """A workload that is measured repeatedly."""
 
     kind: Kind
-    size: int = 0  # http: requests open at once; context: tokens of the prompt; depth: before it
+    size: int = 0  # http: concurrent requests; context: prompt tokens; depth: tokens before the prompt
     num_requests: int = 0  # http only
 
     @property
@@ -33,7 +33,7 @@ class Case:
 
     @property
     def has_warm_up(self) -> bool:
-        """A long prompt is its own, and one more turn behind a long context is minutes of a peer."""
+        """Whether a warm-up runs: a long prompt needs none, and after a long context it takes a peer minutes."""
         return self.kind not in ("context", "depth")
 
 
@@ -65,44 +65,44 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
 }
 CAPTION = (
     f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
-    f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better. "
+    f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Less is better for TTFT and TPOT. "
     f"embed: {NUM_TEXTS} texts. context N: a prompt of N tokens, then {CONTEXT_DECODE_TOKENS} more. "
-    f"depth N: {DEPTH_PROMPT_TOKENS} tokens behind N, then {DEPTH_DECODE_TOKENS} more. "
-    "contention: decode beside a busy process on each CPU, and how much that is of decode without."
+    f"depth N: {DEPTH_PROMPT_TOKENS} tokens after N, then {DEPTH_DECODE_TOKENS} more. "
+    "contention: decode beside a busy process on each CPU, and its share of the speed without."
 )
 
 
 class BenchmarkError(Exception):
-    """A contender could not be started, or did not give the figures. Fit to be shown to a user."""
+    """A contender could not be started, or did not give the figures. The message is shown to the user."""
 
 
 class Contender(Protocol):
-    """A program. Between its turns it stands still, so that it takes nothing from the others."""
+    """A program. It is stopped between its turns, so that it takes nothing from the others."""
 
     name: str
 
     def start(self) -> None:
-        """Load. Raises BenchmarkError."""
+        """Load the model. Raises BenchmarkError."""
         ...
 
     def measure(self, case: Case, seed: int) -> Figures:
-        """Measure once; values under the names of the case's metrics. Raises BenchmarkError."""
+        """Measure once; returns values under the names of the case's metrics. Raises BenchmarkError."""
         ...
 
     def pause(self) -> None:
-        """Stand still."""
+        """Stop all threads."""
         ...
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after a pause."""
         ...
 
     def stop(self) -> None:
-        """End; also after a failed start."""
+        """End the program, also after a failed start."""
         ...
 
     def about(self) -> dict[str, str]:
-        """Version and settings, for the record."""
+        """Return version and settings, for the record."""
         ...
 
 
@@ -116,7 +116,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A contender that takes no part in a case."""
+    """A contender that is excluded from a case."""
 
     name: str
     case: str

@@ -1,4 +1,4 @@
-"""The file that llama-perplexity writes with --kl-divergence-base, and how near other logits are to it."""
+"""The file that llama-perplexity writes with --kl-divergence-base, and the score of other logits against it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from neuronserve.server.bench.accuracy import log_softmax
 MAGIC = b"_logits_"
 HEADER_BYTES = len(MAGIC) + 3 * 4  # tokens of a piece, tokens of the vocabulary, pieces
 ROWS = 16  # whose log-probabilities are computed at once
-LEAST = -16.0  # log-probabilities from here on count for nothing, as in llama-perplexity
+LEAST = -16.0  # log-probabilities below count for nothing, as in llama-perplexity
 
 Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Mean KL divergence from the reference in nats, share of positions with its likeliest token, perplexity."""
+    """Mean KL divergence from the reference in nats, share of positions with the same most likely token, perplexity."""
 
     kl: float
     top1: float
@@ -48,7 +48,7 @@ class Reference:
         self._codes = np.memmap(path, np.uint16, "r", HEADER_BYTES + self._tokens.nbytes, shape)
 
     def score(self, logits_of: Callable[[Sequence[int]], Rows], begin: Sequence[int]) -> Score:
-        """The score of a model that gives logits `[tokens, vocab]`; each piece begins with the tokens `begin`."""
+        """Return the score of a model with logits `[tokens, vocab]`; each piece begins with the tokens `begin`."""
         kl, same, nats, count = 0.0, 0, 0.0, 0
         for tokens, codes in zip(self._tokens.tolist(), self._codes, strict=True):
             logits = logits_of([*begin, *tokens[len(begin) :]])
@@ -65,6 +65,6 @@ class Reference:
         return Score(kl / count, same / count, math.exp(nats / count))
 
     def _log_probs(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
-        """The log-probabilities of rows, `[rows, vocab]`."""
+        """Return the log-probabilities of rows, `[rows, vocab]`."""
         scale_and_least = np.ascontiguousarray(codes[:, :4]).view(np.float32).astype(np.float64)
         return codes[:, 4 : 4 + self._vocab] * scale_and_least[:, :1] + scale_and_least[:, 1:]

@@ -23,16 +23,16 @@ from neuronserve.server.host.isa import TARGETS, isas_of
 from neuronserve.server.kernels.isa.target import host_features
 
 WIDTH = 140
-WIDE_SPREAD = 0.15  # of the ratios: a comparison that should be repeated
+WIDE_SPREAD = 0.15  # of the ratios; a wider comparison should be repeated
 
 
 def console() -> Console:
-    """Standard output, wide enough for a table where it is no terminal."""
+    """Return standard output, wide enough for a table if it is no terminal."""
     return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
 
 def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
-    """Ratios of every metric by every peer that was there to the end."""
+    """Yield the ratio of every metric to every peer that finished."""
     if not result.rounds.get(OURS):
         return
     for peer in result.rounds:
@@ -42,9 +42,9 @@ def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
 
 
 def table(results: Sequence[CaseResult], quality: Mapping[str, Row] = {}) -> Table:
-    """Table with a row for each ratio; ratios are this engine's value by the peer's.
+    """Return a table with a row for each ratio; a ratio is this engine's value divided by the peer's.
 
-    `quality` is the row of the quality table of each contender that has one: its KL divergence and top-1.
+    `quality` has each contender's row of the quality table: its KL divergence and top-1.
     """
     shown = Table(title=f"{OURS} / peer, medians of paired rounds", caption=CAPTION, title_justify="left", box=SIMPLE)
     headings = ("case", "peer", "of", "this", "peer's", "ratio", "interval", "rounds")
@@ -67,7 +67,7 @@ def table(results: Sequence[CaseResult], quality: Mapping[str, Row] = {}) -> Tab
 
 
 def notes(results: Sequence[CaseResult]) -> list[str]:
-    """Notes below the table: figures without a peer, who is missing and why, what spreads."""
+    """Return the notes below the table: figures without a peer, missing contenders and why, wide spreads."""
     lines = []
     for result in results:
         alone = result.rounds.get(OURS, [])
@@ -90,7 +90,7 @@ def as_json(
     about: dict[str, dict[str, str]],
     quality: Mapping[str, Row] = {},
 ) -> dict[str, Any]:
-    """Everything: ratios, every round of every contender, what it was measured on, and the quality of each."""
+    """Return everything: ratios, every round of every contender, the host, and the quality of each."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "tool": f"neuronserve benchmarks {tool_version()}",
@@ -106,7 +106,7 @@ def as_json(
 
 
 def _isa_json(installed: Installed) -> dict[str, Any]:
-    """What this engine's kernels were compiled for, and what the host lacks of each other instruction set."""
+    """Return the instruction set of this engine's kernels, and which features the host lacks for each other."""
     host = host_features()
     lacks = {target.isa: list(target.lacks(host)) for target in TARGETS if target.machine == platform.machine()}
     return {

@@ -1,4 +1,4 @@
-"""Contenders behind HTTP: started here on a port of this host, loaded by the project's own generator."""
+"""Contenders behind HTTP: started on a port of this host, loaded by the project's own generator."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from neuronserve.loadtests.result import make_result
 from neuronserve.loadtests.session import run_loop
 from neuronserve.loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
 
-# Generator and server share the same few cores, which the server fills: lateness of the generator hits both
-# sides alike, and in a closed loop it shifts no arrivals. Beyond this a median TTFT would be visibly wrong.
+# Generator and server share a few cores, which the server fills: lateness of the generator affects both sides alike,
+# and in a closed loop it shifts no arrivals. Beyond this limit a median TTFT would be visibly wrong.
 MAX_LAG_MS = 100.0
 _ADDRESS = ("--host", "127.0.0.1", "--port", "{port}")
 _LIMITS = (
@@ -27,7 +27,7 @@ _LIMITS = (
     "--max-num-seqs",
     "64",
     "--no-enable-prefix-caching",
-)  # flags of both have one name
+)  # flags with the same name in both
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ServerCommand:
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    extra_body: Mapping[str, Any] = field(default_factory=dict)  # of every request
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # added to every request
 
     def with_port(self, port: int) -> list[str]:
         return [argument.replace("{port}", str(port)) for argument in self.arguments]
@@ -45,12 +45,12 @@ class ServerCommand:
 class ServerContender(Hosted):
     """A server, started once for the whole comparison.
 
-    It is not stopped between turns: a server without requests sleeps, and some close what is connected to them when
-    they find on waking how much time has passed.
+    It is not stopped between turns: an idle server sleeps, and some servers close their connections when they wake and
+    find how much time has passed.
     """
 
     def __init__(self, name: str, command: ServerCommand, tokenizer: Path) -> None:
-        """`tokenizer` is the checkpoint's directory: prompts are of its words."""
+        """`tokenizer` is the checkpoint's directory: prompts consist of its words."""
         super().__init__(name)
         self._command, self._tokenizer = command, tokenizer
         self._url = ""
@@ -62,7 +62,7 @@ class ServerContender(Hosted):
         wait_for_url(self._process, f"{self._url}/health")
 
     def pause(self) -> None:
-        """Do nothing: without requests it stands still."""
+        """Do nothing: an idle server takes no CPU time."""
 
     def measure(self, case: Case, seed: int) -> Figures:
         try:
@@ -92,7 +92,7 @@ async def _run(scenario: Scenario) -> dict[str, Any]:
 
 
 def figures(name: str, result: Mapping[str, Any]) -> Figures:
-    """Throughput and medians; raises BenchmarkError when a request failed or the generator was late."""
+    """Return throughput and medians; raises BenchmarkError if a request failed or the generator was late."""
     if result["failed"]:
         raise BenchmarkError(f"{name}: {result['failed']} requests failed: {result['error_examples']}")
     if not result["is_publishable"]:
@@ -102,14 +102,14 @@ def figures(name: str, result: Mapping[str, Any]) -> Figures:
 
 
 def neuronserve(checkpoint: Path, quantization: str, threads: int) -> ServerCommand:
-    """This server."""
+    """Return the command of this server."""
     arguments = [sys.executable, "-m", "neuronserve", "serve", str(checkpoint), *_ADDRESS]
     arguments += ["--quantization", quantization, "--cpu-threads", str(threads), "--disable-access-log", *_LIMITS]
     return ServerCommand(tuple(arguments))
 
 
 def vllm(python: Path, model: Path, threads: int) -> ServerCommand:
-    """vLLM for CPUs."""
+    """Return the command of vLLM for CPUs."""
     arguments = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model), *_ADDRESS]
     arguments += ["--dtype", "bfloat16", *_LIMITS]
     environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}"}
@@ -117,7 +117,7 @@ def vllm(python: Path, model: Path, threads: int) -> ServerCommand:
 
 
 def llama_server(program: Path, model: Path, threads: int, slots: int) -> ServerCommand:
-    """llama.cpp's server with a slot for every connection; large batches above 16, where they were faster."""
+    """Return the command of llama.cpp's server, a slot for each connection; large batches above 16 are faster."""
     arguments = [str(program), "-m", str(model), "--parallel", str(slots), "-cb", "--no-webui", *_ADDRESS]
     arguments += ["-c", str(slots * (INPUT_LEN + OUTPUT_LEN + 64)), "-t", str(threads), "-tb", str(threads)]
     arguments += ["-ub", "2048"] if slots > 16 else []

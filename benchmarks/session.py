@@ -1,4 +1,4 @@
-"""A comparison from start to end: starts the contenders, lets them take turns, and ends what it started."""
+"""A comparison from start to end: starts the contenders, gives them turns, and ends them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ OnLine = Callable[[str], None]  # called with each line of progress
 
 
 class Comparison:
-    """Runs cases of one checkpoint. `about` collects what contenders report of themselves."""
+    """Runs cases of one checkpoint. `about` collects what contenders report about themselves."""
 
     def __init__(self, installed: Installed, limits: Limits, peers: Sequence[str], on_line: OnLine) -> None:
-        """`peers` are the names to compare with; empty is all."""
+        """`peers` are the names to compare with; empty means all."""
         self._installed, self._limits, self._peers, self._on_line = installed, limits, peers, on_line
         self.about: dict[str, dict[str, str]] = {}
 
     def run(self, kind: Kind, cases: Sequence[Case]) -> list[CaseResult]:
-        """All cases of one kind, with contenders that are started once."""
+        """Run all cases of one kind with contenders that are started once."""
         largest = max((case.size for case in cases), default=0)
         with ExitStack() as stack:
             present, missing = self._start(contenders(kind, self._installed, largest), stack)
@@ -39,7 +39,7 @@ class Comparison:
     def _start(
         self, candidates: Iterable[Contender | Missing], stack: ExitStack
     ) -> tuple[list[Contender], dict[str, str]]:
-        """Start the contenders and let them stand still; returns them, and why others are missing."""
+        """Start and pause the contenders; returns them, and why others are missing."""
         present: list[Contender] = []
         missing: dict[str, str] = {}
         for number, candidate in enumerate(candidates):

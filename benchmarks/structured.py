@@ -1,8 +1,8 @@
-"""What constrained decoding costs: the same batch with and without a JSON schema, in turns, on one engine.
+"""Cost of constrained decoding: the same batch with and without a JSON schema, in turns, on one engine.
 
-The schema's output cannot end before its last token, so that both sides generate as many. Beside the rates stands the
-processor time of a step, which other work on the machine disturbs less.
-usage: python -m benchmarks.structured [MODEL] [--batch-size 8] [--rounds 9]
+The schema's output cannot end before its last token, so that both sides generate the same number. Besides rates it
+reports the processor time of a step, which other work on the machine disturbs less. usage: python -m
+benchmarks.structured [MODEL] [--batch-size 8] [--rounds 9]
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SCHEMA = {"type": "array", "items": ITEM, "minItems": OUTPUT_LEN}  # an item has
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Constrained by unconstrained, round by round: above 1 for rates is faster, for processor time is dearer."""
+    """Constrained divided by unconstrained, round by round: above 1 is faster for rates, dearer for processor time."""
 
     decode_tokens_per_s: Ratio
     processor_s: Ratio  # of the whole process, for one run
 
 
 def measure(driver: EngineDriver, batch_size: int, rounds: int, on_round: Callable[[int], None]) -> Cost:
-    """Runs both sides in each round, the order turned, after a round that does not count."""
+    """Run both sides in each round, in rotating order, after a round that does not count."""
     free = BatchShape(batch_size, INPUT_LEN, OUTPUT_LEN, DRAWN)
     bound = replace(free, drawing=replace(DRAWN, grammar=grammar_text("json", SCHEMA)))
     rates: dict[BatchShape, list[float]] = {free: [], bound: []}
@@ -65,7 +65,7 @@ def measure(driver: EngineDriver, batch_size: int, rounds: int, on_round: Callab
 
 
 def load(model: Path, batch_size: int) -> EngineDriver:
-    """The engine of `model`. Raises StartError."""
+    """Return the engine of `model`. Raises StartError."""
     settings = EngineSettings(
         model=str(model), max_model_len=INPUT_LEN + OUTPUT_LEN, max_num_seqs=batch_size, enable_prefix_caching=False
     )

@@ -1,4 +1,4 @@
-"""A contender that lives in another process and measures in it: one JSON line in, one out.
+"""A contender that lives in another process and measures there: one JSON line in, one out.
 
 The child may print anything; replies are the lines that begin with PREFIX. The first one means that it is ready.
 """
@@ -17,7 +17,7 @@ PREFIX = "RESULT "
 
 
 class WorkerContender(Hosted):
-    """A child that loads a model once and then measures the cases that it is sent."""
+    """A child that loads a model once and then measures the cases that it receives."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(name)
@@ -52,7 +52,7 @@ class WorkerContender(Hosted):
 
 
 def read_reply(name: str, line: str) -> dict[str, Any]:
-    """The object after PREFIX; raises BenchmarkError when there is none, and for an error that the child reports."""
+    """Return the object after PREFIX; raises BenchmarkError without one, or for an error of the child."""
     try:
         answer = decode(line.removeprefix(PREFIX), dict[str, Any])
     except JsonError as error:

@@ -1,9 +1,9 @@
-"""Holds plan, simulation and a paced server against each other: `python -m tools.agreement_check [flags of serve]`.
+"""Compare plan, simulation and a paced server: `python -m tools.agreement_check [flags of serve]`.
 
-Plans the default model for requests of 100 + 200 tokens that come at random at a rate, simulates the planned deployment
-under the very arrivals that a load test then sends to `neuronserve serve --pace device`, and prints mean TTFT and TPOT,
-tokens a second and dollars per million tokens of the three with their differences. Exits with 1 when any two are more
-than 10 % apart. The paced figures are only worth something on a host with nothing else to do: late steps are printed.
+Plans the default model for requests of 100 + 200 tokens with random arrivals at a rate, simulates the planned
+deployment with the same arrivals, and sends them in a load test to `neuronserve serve --pace device`. Prints mean TTFT
+and TPOT, tokens a second and dollars per million tokens of the three with their differences. Exits with 1 if any two
+differ by more than 10 %. The paced figures are valid on an idle host only: the share of late steps is printed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from neuronserve.server.workload.workload import Workload
 from tools.pace_check import INPUT_LEN, OUTPUT_LEN, late_share, load, paced_scenario
 
 LIMIT = 0.10
-INSTANCE, TP, MAX_MODEL_LEN = "inf2.xlarge", 2, 2048  # the server's own defaults, but for the batch
+INSTANCE, TP, MAX_MODEL_LEN = "inf2.xlarge", 2, 2048  # the server's own defaults, except for the batch
 SCALES = {"tpot_s": (1e3, "TPOT, mean ms"), "ttft_s": (1e3, "TTFT, mean ms")}
 NAMES = {"output_tokens_s": (1.0, "output tokens/s"), "usd_per_million_tokens": (1.0, "$/1M tokens"), **SCALES}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedWorkload:
-    """The workload of all three. `slots` are enough that requests seldom wait for one."""
+    """The workload of all three. There are enough `slots` that requests rarely wait for one."""
 
     request_rate: float = 6.0
     num_prompts: int = 360
@@ -51,12 +51,12 @@ class CheckedWorkload:
 
     @property
     def scenario(self) -> Scenario:
-        """The workload as a scenario of a load test, without the server."""
+        """Return the workload as a scenario of a load test, without the server."""
         return paced_scenario("", {"request_rate": self.request_rate}, self.num_prompts, self.seed)
 
     @property
     def workload(self) -> Workload:
-        """The workload as a simulation has it."""
+        """Return the workload as a simulation takes it."""
         return SyntheticWorkload(
             self.num_prompts,
             Arrivals(self.request_rate),
@@ -67,7 +67,7 @@ class CheckedWorkload:
 
 
 def planned(checked: CheckedWorkload, workload: Workload) -> tuple[PlanReport, Candidate]:
-    """The plan for the rate at which the requests really come, and its row for so many slots."""
+    """Return the plan for the real rate of the requests, and its row for the given slots."""
     options = PlanOptions(
         str(DEFAULT_MODEL),
         INPUT_LEN,
@@ -86,13 +86,13 @@ def planned(checked: CheckedWorkload, workload: Workload) -> tuple[PlanReport, C
 
 
 def simulated(report: PlanReport, candidate: Candidate, workload: Workload) -> ServiceFigures:
-    """The planned deployment under these arrivals."""
+    """Return figures of the planned deployment under these arrivals."""
     options = replace(simulation_of(report, candidate), workload=workload)
     return ServiceFigures.steady(RequestTimes.of(run_simulation(options).records), report.demand, options.hourly_usd)
 
 
 def measured(measurement: Measurement, report: PlanReport, hourly_usd: float | None) -> ServiceFigures:
-    """Figures of the clients of a paced server, at the price that the server states."""
+    """Return figures of a paced server's clients, at the price that the server reports."""
     records = sorted((record for record in measurement.outcome.records if record.is_ok), key=lambda one: one.sent_s)
     sent = np.array([record.sent_s for record in records])
     first = sent + [record.ttft_s or 0.0 for record in records]
@@ -103,7 +103,7 @@ def measured(measurement: Measurement, report: PlanReport, hourly_usd: float | N
 
 
 def serve_flags(candidate: Candidate, checked: CheckedWorkload) -> list[str]:
-    """The planned deployment as flags of `neuronserve serve`."""
+    """Return the planned deployment as flags of `neuronserve serve`."""
     flags = {
         "pace": "device",
         "device": candidate.device,
@@ -116,7 +116,7 @@ def serve_flags(candidate: Candidate, checked: CheckedWorkload) -> list[str]:
 
 
 def verdict(sides: dict[str, ServiceFigures]) -> tuple[list[str], bool]:
-    """A line for each figure, with all sides and the difference of each two; whether none is beyond the limit."""
+    """Return a line for each figure, with all sides and each difference, and whether none exceeds the limit."""
     pairs = {(one, other): compared(sides[one], sides[other]) for one, other in combinations(sides, 2)}
     lines = [f"{'':18}" + "".join(f"{name:>11}" for name in sides) + "".join(f"{f'{a}/{b}':>18}" for a, b in pairs)]
     by_figure = zip(*pairs.values(), strict=True)
@@ -134,7 +134,7 @@ def _is_within(one: Agreement) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """0 when all three agree."""
+    """Return 0 if all three agree."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.agreement_check", description=(__doc__ or "").splitlines()[0]
     )

@@ -1,7 +1,7 @@
-"""Licences of what the image runs with, and advisories about it: `python -m tools.audit` (`make audit`).
+"""Licences of the image's packages, and advisories about them: `python -m tools.audit` (`make audit`).
 
-Licences are read from the packages that are installed here; one that is not on the list of `KNOWN` is an error.
-Advisories are asked for with pip-audit, which `make audit` installs; a registry that has none is named, and no error.
+Licences are read from the packages installed here; a licence that is not on the list `KNOWN` is an error. pip-audit,
+which `make audit` installs, asks for advisories; a registry without any is reported and is no error.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-# Permissive, or (MPL) copyleft of single files, which are used as they are.
+# Permissive licences, and copyleft of single files (MPL), which are used unchanged.
 KNOWN = re.compile(r"0?BSD|MIT|Apache|ISC|MPL|Mozilla|PSF|Python Software Foundation|Zlib|CC0|CNRI|Unlicense")
 
 
 @dataclass(frozen=True, slots=True)
 class Advisories:
-    """What pip-audit found out."""
+    """Result of pip-audit."""
 
     found: tuple[str, ...]  # a line for each advisory
     num_asked: int
-    num_unanswered: int  # packages of which the registry knows nothing
+    num_unanswered: int  # packages that the registry has no data for
 
 
 def locked(lock: str) -> list[str]:
-    """Names of the packages in the text of a lock file."""
+    """Return the names of the packages in the text of a lock file."""
     return sorted(set(re.findall(r"^([a-z0-9][a-z0-9._-]*)==", lock, re.MULTILINE)))
 
 
 def licence_of(name: str) -> str | None:
-    """As the package's metadata say, in whichever of the three ways; None where it is not installed."""
+    """Return the licence in a package's metadata, in any of its three forms; None if it is not installed."""
     try:
         found = metadata(name).json
     except PackageNotFoundError:
@@ -47,13 +47,13 @@ def licence_of(name: str) -> str | None:
 
 
 def is_known(licence: str) -> bool:
-    """Whether each part of an expression, or one of those to choose from, is on the list."""
+    """Return whether the list has each part of an expression, or one of its alternatives."""
     choices = re.split(r"\bOR\b", licence)
     return any(all(KNOWN.search(part) for part in re.split(r"\bAND\b", choice)) for choice in choices)
 
 
 def advisories_of(report: Mapping[str, Any]) -> Advisories:
-    """Of pip-audit's JSON report."""
+    """Parse pip-audit's JSON report."""
     packages = report["dependencies"]
     found = tuple(
         f"{each['name']} {each['version']}: {vuln['id']}, fixed in {', '.join(vuln['fix_versions']) or 'no version'}"
@@ -64,7 +64,7 @@ def advisories_of(report: Mapping[str, Any]) -> Advisories:
 
 
 def check_licences(names: Iterable[str]) -> bool:
-    """Print a line for each package; whether all licences are known."""
+    """Print a line for each package; returns whether all licences are known."""
     licences = {name: licence_of(name) for name in names}
     unknown = [name for name, licence in licences.items() if licence is not None and not is_known(licence)]
     for name, licence in licences.items():
@@ -74,7 +74,7 @@ def check_licences(names: Iterable[str]) -> bool:
 
 
 def check_advisories() -> bool:
-    """Print a line for each advisory about the locked packages; whether there is none."""
+    """Print a line for each advisory about the locked packages; returns whether there is none."""
     options = ("--disable-pip", "--require-hashes", "--format", "json", "--progress-spinner", "off")
     ended = subprocess.run(["pip-audit", *options, "-r", str(LOCK)], capture_output=True, text=True, check=False)
     try:

@@ -1,7 +1,7 @@
-"""What an open console costs a server: `python -m tools.console_cost URL [--streams 64] [--rounds 4] [--seconds 15]`.
+"""Cost of an open console for a server: `python -m tools.console_cost URL [--streams 64] [--rounds 4] [--seconds 15]`.
 
-Measures in turns, with a page's stream open and closed: seconds of CPU of the API's process while nothing is asked, and
-output tokens per second of many streams at once. To be run on a quiet host, against a server that nobody else uses.
+Measures in turns, with a page's stream open and closed: CPU seconds of the API's idle process, and output tokens per
+second of many streams at once. Run it on a quiet host against an otherwise unused server.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ TOKENS = "vllm:generation_tokens_total"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, and what it has counted."""
+    """A server and its counters."""
 
     client: httpx.AsyncClient
 
     async def counted(self, name: str) -> float:
-        """Sum of a counter over its labels."""
+        """Return the sum of a counter over its labels."""
         text = (await self.client.get("/metrics")).text
         return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
     async def rate(self, name: str, seconds: float) -> float:
-        """Increase of a counter per second."""
+        """Return the increase of a counter per second."""
         before, begin = await self.counted(name), time.monotonic()
         await asyncio.sleep(seconds)
         return (await self.counted(name) - before) / (time.monotonic() - begin)
 
     @contextlib.asynccontextmanager
     async def console(self, is_open: bool) -> AsyncIterator[None]:
-        """A page's stream, read to nowhere."""
+        """Read a page's stream and discard it."""
         reading = asyncio.create_task(self._read()) if is_open else None
         try:
             await asyncio.sleep(1)
@@ -56,7 +56,7 @@ class Server:
                 pass
 
     async def generate(self) -> None:
-        """One request after another, for ever."""
+        """Send one request after another, forever."""
         body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
         while True:
             async with self.client.stream("POST", "/v1/completions", json=body) as answer:

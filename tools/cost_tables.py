@@ -1,4 +1,4 @@
-"""The tables of docs/cost-model.md, from a calibration: nothing of the page outside of these changes with a new fit."""
+"""Tables of docs/cost-model.md, made from a calibration: a new fit changes nothing else of the page."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STEP_WAYS, SERVING_WAYS = ("source", "model", "degree"), ("source", "model")
 
 
 def blocks(calibration: Calibration) -> dict[str, Callable[[], str]]:
-    """The page's tables by the names of their places."""
+    """Return the page's tables by the names of their places."""
     return {name: partial(block, calibration) for name, block in _BLOCKS.items()}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of Markdown."""
+    """Return lines of Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
@@ -113,7 +113,7 @@ def _baselines(calibration: Calibration) -> str:
 
 
 def _stats(stats: ErrorStats | None) -> str:
-    """Mean, median and 90th percentile of sizes, and the bias."""
+    """Return mean, median and 90th percentile of absolute errors, and the bias."""
     if stats is None:
         return "-"
     return f"{stats.mean:.1%} / {stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/ that follow from the code: `python -m tools.doc_tables [--check] [PAGE ...]`.
+"""Write the tables of docs/ that follow from the code: `python -m tools.doc_tables [--check] [PAGE ...]`.
 
 A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. With --check nothing is written, and the exit
-code is 1 when a page says something else. benchmarks.md takes a minute or two: its rows are plans and simulations.
+code is 1 if a page differs. benchmarks.md takes a minute or two: its rows are plans and simulations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL
 
 
 def written(page: str, blocks: Blocks) -> str:
-    """The text of a page with its tables made anew. Raises KeyError for a block without a table."""
+    """Return the text of a page with its tables made again. Raises KeyError for a block without a table."""
     return _BLOCK.sub(lambda found: f"{found[1]}\n{blocks[found[2]]().strip()}\n\n{found[3]}", page)
 
 

@@ -1,6 +1,6 @@
-"""The command: `python -m tools.embedding_golden MODEL_DIR` writes tests/golden/NAME.npz: vectors of a few texts.
+"""The command `python -m tools.embedding_golden MODEL_DIR` writes tests/golden/NAME.npz: vectors of a few texts.
 
-By sentence-transformers in float32; needs a Python that has it, which the project's own has not.
+They are computed by sentence-transformers in float32, which needs a Python that has it; the project's own has not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXTS = (
     "How do I reset my password?",
     "I forgot my credentials and cannot log in; what should I do?",
     "emoji 🙂 and\ttabs\nand newlines",
-    "The mitochondrion is the powerhouse of the cell. " * 40,  # beyond the 256 tokens that are read
+    "The mitochondrion is the powerhouse of the cell. " * 40,  # longer than the 256 tokens that are read
 )
 
 

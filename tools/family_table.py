@@ -1,8 +1,8 @@
-"""The table of docs/models.md that says what is tried of each family.
+"""The table of docs/models.md that lists what is tested for each family.
 
-Each cell is held by a test: float32 and cores by tests/golden and by test_engine_parity.py, test_experts.py and
+Tests hold each cell: float32 and cores are held by tests/golden and by test_engine_parity.py, test_experts.py and
 test_encoder_parity.py of tests/parity; formats by test_formats.py and test_encoder_parity.py there; parsers by
-tests/text/parsers; real checkpoints by those named test_real_... .
+tests/text/parsers; real checkpoints by the tests named test_real_... .
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from neuronserve.server.text.parsers.formats import ToolParserName
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
 FORMATS = ("int8", "fp8", "int4")
-# The first tiny shape of each architecture.
+# First tiny shape of each architecture.
 SHAPE_OF = {SHAPES[shape].architecture: shape for shape in reversed(TINY)}
-# By whom calls are written so; a checkpoint's own template decides.
+# Families that write calls in this form; a checkpoint's own template decides.
 TOOLS: dict[str, tuple[ToolParserName, ...]] = {
     "LlamaForCausalLM": ("llama3_json", "hermes"),
     "Llama4ForCausalLM": ("llama4_pythonic",),
@@ -43,7 +43,7 @@ REAL = {
 
 
 def table() -> str:
-    """The table, a line for each architecture."""
+    """Return the table, a line for each architecture."""
     return "\n".join(_lines()) + "\n"
 
 

@@ -1,10 +1,10 @@
-"""Measures one server with our load test and with guidellm, in turns, and prints the figures side by side.
+"""Measure one server with the project's load test and with guidellm, in turns, and print the figures side by side.
 
     python -m tools.guidellm_check [--model DIR] [--rounds 3]
 
-Needs the extra `bench`. guidellm's own names: its ITL, (last - first token) / (n - 1), is the TPOT of `vllm bench
-serve`; its TPOT includes the first token. Its throughput is read as tokens by duration, since its mean tokens/s is of
-a distribution over time. Both tools share the host with the server, so an unquiet host shows in the ratios.
+Needs the extra `bench`. Names differ: guidellm's ITL, (last - first token) / (n - 1), is the TPOT of `vllm bench
+serve`; its TPOT includes the first token. Its throughput is computed as tokens by duration, since its mean tokens/s is
+that of a distribution over time. Both tools share the host with the server, so a busy host shows in the ratios.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from neuronserve.loadtests.local_server import neuronserve_command, running
 from neuronserve.server.typed_json import decode
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "server" / "default_model"
-LIMITS = {"output_throughput": 0.05, "median_ttft_ms": 0.10, "median_tpot_ms": 0.10}  # |ratio - 1| that still agrees
+LIMITS = {"output_throughput": 0.05, "median_ttft_ms": 0.10, "median_tpot_ms": 0.10}  # largest |ratio - 1|
 GUIDELLM_TIMEOUT_S = 900.0
 
-Figures = dict[str, float]  # those of LIMITS, and the counts that show that the same was measured
+Figures = dict[str, float]  # figures of LIMITS, and the counts that show that both measured the same
 COUNTS = ("completed", "total_output_tokens")
 
 
@@ -65,14 +65,14 @@ class _Benchmark(msgspec.Struct):
 
 
 class _GuidellmReport(msgspec.Struct):
-    """The part of guidellm's report that is compared."""
+    """Fields of guidellm's report that are compared."""
 
     benchmarks: list[_Benchmark]
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantLoad:
-    """Load that both tools send: requests at a constant rate, of one length."""
+    """Load that both tools send: requests of one length at a constant rate."""
 
     rate: float  # requests/s
     num_requests: int
@@ -81,7 +81,7 @@ class ConstantLoad:
 
 
 def measure_ours(url: str, load: ConstantLoad, directory: Path) -> Figures:
-    """Run `python -m neuronserve.loadtests` once. Raises RuntimeError with its output when it fails."""
+    """Run `python -m neuronserve.loadtests` once. Raises RuntimeError with its output if it fails."""
     path = directory / "ours.json"
     words = (
         f"--arrival constant --request-rate {load.rate} --num-prompts {load.num_requests} "
@@ -98,7 +98,7 @@ def measure_ours(url: str, load: ConstantLoad, directory: Path) -> Figures:
 
 
 def measure_guidellm(url: str, model_name: str, tokenizer: Path, load: ConstantLoad, directory: Path) -> Figures:
-    """Run guidellm once. Raises RuntimeError with its output when it fails."""
+    """Run guidellm once. Raises RuntimeError with its output if it fails."""
     path = directory / "guidellm.json"
     options = {
         "--backend": f"kind=openai_http,target={url},model={model_name},request_format=/v1/completions",
@@ -134,7 +134,7 @@ Measure = Callable[[], Figures]
 
 
 def in_turns(ours: Measure, theirs: Measure, rounds: int) -> list[tuple[Figures, Figures]]:
-    """Pairs of figures; who goes first changes from round to round."""
+    """Return pairs of figures; the tools take turns to be first."""
     pairs = []
     for number in range(rounds):
         if number % 2 == 0:
@@ -147,7 +147,7 @@ def in_turns(ours: Measure, theirs: Measure, rounds: int) -> list[tuple[Figures,
 
 
 def ratios(pairs: Sequence[tuple[Figures, Figures]]) -> Mapping[str, float]:
-    """Ours by guidellm's: the geometric mean over the rounds of each figure in LIMITS."""
+    """Return ours divided by guidellm's: the geometric mean over the rounds of each figure in LIMITS."""
     return {
         name: math.exp(statistics.fmean(math.log(ours[name] / theirs[name]) for ours, theirs in pairs))
         for name in LIMITS
@@ -155,7 +155,7 @@ def ratios(pairs: Sequence[tuple[Figures, Figures]]) -> Mapping[str, float]:
 
 
 def table(pairs: Sequence[tuple[Figures, Figures]]) -> Table:
-    """The figures of both, medians over the rounds, and how far they are apart."""
+    """Return the figures of both, medians over the rounds, and their differences."""
     result = Table(title=f"ours and guidellm, {len(pairs)} round(s)")
     for heading in ("figure", "ours", "guidellm", "ratio", "agrees within", "verdict"):
         result.add_column(heading, justify="left" if heading == "figure" else "right")
@@ -173,7 +173,7 @@ def table(pairs: Sequence[tuple[Figures, Figures]]) -> Table:
 def compare(
     url: str, model_name: str, tokenizer: Path, load: ConstantLoad, rounds: int
 ) -> list[tuple[Figures, Figures]]:
-    """Both tools on the server at `url`, in turns."""
+    """Measure the server at `url` with both tools, in turns."""
     with tempfile.TemporaryDirectory(prefix="guidellm-check-") as name:
         directory = Path(name)
         return in_turns(
@@ -184,7 +184,7 @@ def compare(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0 when all figures agree, 1 when some do not."""
+    """Run the command; returns 0 if all figures agree, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tools.guidellm_check", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="checkpoint directory (default: built-in)")
     parser.add_argument("--rounds", type=int, default=3, help="times each tool measures")

@@ -1,9 +1,9 @@
-"""Parts of the Helm chart that follow from the code: `python -m tools.helm_chart` writes it, --check only compares.
+"""Parts of the Helm chart that follow from the code: `python -m tools.helm_chart` writes them, --check only compares.
 
-Into values.schema.json go the catalogue's instances, the tensor-parallel degrees that each allows, the buckets an
-objective may be, and the keys that must not be taken away; into files/devices.json go the cores of each instance; into
-README.md goes the table of values, from the comments `# --` of values.yaml; deploy/grafana/dashboard.json is the
-chart's dashboard with its default objectives, for Grafana's own import.
+values.schema.json gets the catalogue's instances, the tensor-parallel degrees that each allows, the buckets that an
+objective may be, and the required keys. files/devices.json gets the cores of each instance. README.md gets the table of
+values, made of the comments `# --` of values.yaml. deploy/grafana/dashboard.json is the chart's dashboard with its
+default objectives, for Grafana's own import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEGIN, END = "<!-- values: written by tools/helm_chart.py -->", "<!-- end of val
 
 
 def with_facts(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the instances, the `tensorParallelSize` that each allows, and the buckets of histograms."""
+    """Return the schema with the instances, each one's `tensorParallelSize` values, and the histogram buckets."""
     degrees = sorted({tp for instance in INSTANCES for tp in instance.allowed_tp})
     same: dict[tuple[int, ...], list[str]] = {}
     for instance in INSTANCES:
@@ -48,7 +48,7 @@ def with_facts(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_required(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The schema, requiring every key that has a default: `null`, or values of an older chart, would leave it out."""
+    """Require every key that has a default: `null`, or the values of an older chart, would remove it."""
     properties = schema["properties"] | {
         key: with_required(schema["properties"][key], value)
         for key, value in values.items()
@@ -58,13 +58,13 @@ def with_required(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 
 
 def devices() -> dict[str, dict[str, int]]:
-    """Facts of each instance for the templates: its NeuronCores, and those of one device."""
+    """Return the facts of each instance for the templates: its NeuronCores, and those of one device."""
     return {each.name: {"cores": each.num_cores, "coresPerDevice": each.chip.cores_per_chip} for each in INSTANCES}
 
 
 def described(text: str) -> Iterator[tuple[str, str]]:
-    """(dotted key, description) of each key below a comment that begins with `# --`."""
-    above: list[tuple[int, str]] = []  # indents and names of the mappings around this line
+    """Yield (dotted key, description) of each key below a comment that begins with `# --`."""
+    above: list[tuple[int, str]] = []  # indents and names of the enclosing mappings
     comment: list[str] = []
     for line in text.splitlines():
         words = line.strip()
@@ -81,7 +81,7 @@ def described(text: str) -> Iterator[tuple[str, str]]:
 
 
 def values_table(text: str) -> str:
-    """Markdown table of key, default and description."""
+    """Return a Markdown table of key, default and description."""
     values = yaml.safe_load(text)
     rows = ["| key | default | what it is |", "|---|---|---|"]
     for key, what in described(text):
@@ -93,7 +93,7 @@ def values_table(text: str) -> str:
 
 
 def dashboard(text: str, values: dict[str, Any]) -> str:
-    """The dashboard as the chart renders it with `values`."""
+    """Return the dashboard as the chart renders it with `values`."""
     slo, price = values["slo"], values["price"]["hourlyUsd"]
     filled = {"TTFT_SLO": float(slo["ttftSeconds"]), "TPOT_SLO": float(slo["tpotSeconds"]), "PRICE": price or 0}
     for name, value in filled.items():
@@ -102,7 +102,7 @@ def dashboard(text: str, values: dict[str, Any]) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Contents that each file should have."""
+    """Return the contents that each file should have."""
     schema, readme = CHART / "values.schema.json", CHART / "README.md"
     head, _, rest = readme.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
@@ -118,7 +118,7 @@ def generated() -> dict[Path, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 1 when --check finds a file that is not what it should be."""
+    """Return exit code 1 if --check finds a stale file."""
     parser = argparse.ArgumentParser(prog="python -m tools.helm_chart", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args(argv).check

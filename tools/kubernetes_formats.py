@@ -1,4 +1,4 @@
-"""Formats of Kubernetes 1.36 and ways of saying a rule, as keywords of JSON Schema, for tools/kubernetes_rules.py.
+"""Formats of Kubernetes 1.36 and forms of rules, as keywords of JSON Schema, for tools/kubernetes_rules.py.
 
 OWN has definitions that several values of the chart share.
 """
@@ -33,42 +33,42 @@ SIGNER = rf"{DNS_NAME}/{DNS_NAME}"
 
 
 def whole(pattern: str, length: int | None = None) -> Schema:
-    """Text that matches from its beginning to its end."""
+    """Return a rule for text that matches as a whole."""
     return {"pattern": f"^({pattern})$"} | ({"maxLength": length} if length else {})
 
 
 def one_of(*texts: str) -> Schema:
-    """One of these texts, or null: the field may be missing."""
+    """Return a rule for one of these texts, or null: the field may be missing."""
     return {"enum": [*texts, None]}
 
 
 def each(schema: Schema) -> Schema:
-    """A rule for the items of a list."""
+    """Return a rule for the items of a list."""
     return {"items": schema}
 
 
 def has(*fields: str) -> Schema:
-    """An object that has these fields, and not as null."""
+    """Return a rule for an object that has these fields, and not as null."""
     return {"required": list(fields), "properties": {field: {"not": {"type": "null"}} for field in fields}}
 
 
 def lacks(*fields: str) -> Schema:
-    """An object that has none of these fields."""
+    """Return a rule for an object that has none of these fields."""
     return {"properties": {field: {"type": "null"} for field in fields}}
 
 
 def exactly_one(*fields: str) -> Schema:
-    """An object that has one of these fields."""
+    """Return a rule for an object that has exactly one of these fields."""
     return {"oneOf": [has(field) for field in fields]}
 
 
 def where(field: str, values: tuple[Any, ...], rule: Schema) -> Schema:
-    """A rule for objects whose field has one of these values."""
+    """Apply a rule to objects whose field has one of these values."""
     return {"if": {"properties": {field: {"enum": list(values)}}, "required": [field]}, "then": rule}
 
 
 def keyed(pattern: str, value: Schema, *refused: str) -> Schema:
-    """An object whose keys match a pattern, the part before their slash being of 253 characters at most."""
+    """Return a rule for an object whose keys match a pattern, with at most 253 characters before their slash."""
     no = {each: False for each in ("^[^/]{254,}/", *refused)}
     return {"patternProperties": {f"^({pattern})$": value, **no}, "additionalProperties": False}
 

@@ -1,7 +1,7 @@
-"""What Kubernetes 1.36 checks in code and its OpenAPI document leaves out, as keywords of JSON Schema.
+"""Rules that Kubernetes 1.36 checks in code but not in its OpenAPI document, as keywords of JSON Schema.
 
 RULES has them by definition, or by definition and field; tools/kubernetes_schema.py adds them to the generated
-definitions. The source of each is pkg/apis/core/validation and pkg/apis/networking/validation of Kubernetes.
+definitions. Their source is pkg/apis/core/validation and pkg/apis/networking/validation of Kubernetes.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ RULES: dict[str, Schema] = {name: rule for rule, names in SHARED for name in nam
     "IngressTLS.hosts": each({"$ref": "#/$defs/host"}),
     "IngressTLS.secretName": {"$ref": "#/$defs/name"},
     "LabelSelectorRequirement.operator": {"enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
-    "Lifecycle.stopSignal": {"type": "null"},  # needs spec.os.name, which the chart leaves out
+    "Lifecycle.stopSignal": {"type": "null"},  # needs spec.os.name, which the chart does not set
     "LifecycleHandler": exactly_one("exec", "httpGet", "sleep", "tcpSocket"),
     "NFSVolumeSource.path": {"pattern": "^/"},
     "NetworkPolicyPeer": {"anyOf": [has("ipBlock"), has("namespaceSelector"), has("podSelector")]}
@@ -165,12 +165,12 @@ RULES: dict[str, Schema] = {name: rule for rule, names in SHARED for name in nam
             }
         },
     ),
-    "SecurityContext.procMount": one_of("Default"),  # Unmasked needs hostUsers, which the chart leaves out
+    "SecurityContext.procMount": one_of("Default"),  # Unmasked needs hostUsers, which the chart does not set
     "ServiceAccountTokenProjection.expirationSeconds": {"minimum": 600, "maximum": 2**32},
     "Sysctl.name": whole("([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?", 253),
     "Toleration.effect": one_of("", "NoSchedule", "PreferNoSchedule", "NoExecute"),
     "Toleration.key": whole(f"(({DNS_NAME}/)?{WORD})?"),
-    "Toleration.operator": one_of("", "Exists", "Equal"),  # Lt and Gt are behind a feature gate that is off
+    "Toleration.operator": one_of("", "Exists", "Equal"),  # Lt and Gt need a feature gate that is off
     "Toleration.value": LABEL_VALUE,
     "TopologySpreadConstraint.whenUnsatisfiable": {"enum": ["DoNotSchedule", "ScheduleAnyway"]},
     "Volume": {"maxProperties": 2},  # its name and one source

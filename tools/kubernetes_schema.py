@@ -1,12 +1,11 @@
-"""Kubernetes' own definitions for the chart's values: `python -m tools.kubernetes_schema` writes them into
-helm/values.schema.json, --check only compares.
+"""Kubernetes' definitions for the chart's values: `python -m tools.kubernetes_schema` writes helm/values.schema.json.
 
-Values such as `tolerations` and `extraContainers` go to an API server as they are, so their schema is the API's. The
-definitions are those of its OpenAPI document, version KUBERNETES, as the package kubernetes-validate carries them
-(`make helm-test` installs it; any Python that has it runs this). They are closed, because an API server drops unknown
-fields with a warning, or refuses them after other objects have been made; required fields are not null; and they hold
-the ranges of integers, which validators of JSON Schema do not take from `format`. tools/kubernetes_rules.py adds what
-the document leaves to the API server's code.
+With --check it only compares. Values such as `tolerations` and `extraContainers` go to an API server unchanged, so
+their schema is the API's: the definitions of its OpenAPI document, version KUBERNETES, as the package
+kubernetes-validate has them (`make helm-test` installs it; any Python with it can run this). They are closed, because
+an API server drops unknown fields with a warning, or refuses them after other objects have been made; required fields
+are not null; and they have the ranges of integers, which validators of JSON Schema do not take from `format`.
+tools/kubernetes_rules.py adds the rules that the API server checks in code.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ WHOLE: dict[str, Schema] = {  # definitions that are replaced
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"$ref": "#/$defs/amount"},
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": ["integer", "string", "null"], **PORT, **PORT_NAME},
 }
-ONLY = {META + "ObjectMeta": ("annotations", "labels")}  # a claim inside of a volume has nothing else of it
+ONLY = {META + "ObjectMeta": ("annotations", "labels")}  # the only fields of a claim inside of a volume
 
 
 def definitions(package: str = PACKAGE, version: str = KUBERNETES) -> dict[str, Schema]:
-    """All definitions of one version of the API. Raises ModuleNotFoundError without the package."""
+    """Return all definitions of one version of the API. Raises ModuleNotFoundError without the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"no package {package}")
@@ -53,7 +52,7 @@ def definitions(package: str = PACKAGE, version: str = KUBERNETES) -> dict[str, 
 
 
 def references(node: Any) -> Iterator[str]:
-    """Names of the definitions that a schema refers to."""
+    """Yield the names of the definitions that a schema refers to."""
     if isinstance(node, dict):
         if "$ref" in node:
             yield node["$ref"].rpartition("/")[2]
@@ -65,7 +64,7 @@ def references(node: Any) -> Iterator[str]:
 
 
 def closed(node: Any) -> Any:
-    """A schema without prose, with ranges instead of formats, and with no fields but those it names."""
+    """Return a schema without prose, with ranges instead of formats, that refuses unnamed fields."""
     if isinstance(node, list):
         return [closed(each) for each in node]
     if not isinstance(node, dict):
@@ -82,7 +81,7 @@ def closed(node: Any) -> Any:
 
 
 def joined(first: Schema, second: Schema) -> Schema:
-    """Both schemas in one; lists of required fields and of alternatives are appended."""
+    """Join two schemas; lists of required fields and of alternatives are appended."""
     both = first.keys() & second.keys()
     merged = {key: [*first[key], *second[key]] for key in both & {"allOf"}}
     merged |= {key: sorted({*first[key], *second[key]}) for key in both & {"required"}}
@@ -91,7 +90,7 @@ def joined(first: Schema, second: Schema) -> Schema:
 
 
 def present(schema: Schema) -> Schema:
-    """The schema of a field without null."""
+    """Return the schema of a field without null."""
     if "$ref" in schema:
         return {"not": {"type": "null"}} | schema
     if not isinstance(schema.get("type"), list):
@@ -101,7 +100,7 @@ def present(schema: Schema) -> Schema:
 
 
 def with_rules(name: str, schema: Schema) -> Schema:
-    """A definition with what RULES say of it and of its fields."""
+    """Add the RULES of a definition and of its fields."""
     short = name.rpartition(".")[2]
     schema = joined(schema, RULES.get(short, {}))
     fields = {}
@@ -114,7 +113,7 @@ def with_rules(name: str, schema: Schema) -> Schema:
 
 
 def needed(api: dict[str, Schema]) -> dict[str, Schema]:
-    """ROOTS and what they refer to, in the order of names."""
+    """Return ROOTS and the definitions that they refer to, sorted by name."""
     found: dict[str, Schema] = {}
     waiting = list(ROOTS)
     while waiting:
@@ -126,7 +125,7 @@ def needed(api: dict[str, Schema]) -> dict[str, Schema]:
 
 
 def generated(text: str) -> str:
-    """values.schema.json with this version's definitions after the chart's own."""
+    """Return values.schema.json with this version's definitions after the chart's own."""
     schema = json.loads(text)
     own = {name: each for name, each in schema["$defs"].items() if not name.startswith("io.k8s.")}
     schema["$defs"] = own | OWN | needed(definitions())
@@ -134,7 +133,7 @@ def generated(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 1 when --check finds other definitions."""
+    """Return exit code 1 if --check finds other definitions."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args(argv).check

@@ -1,6 +1,6 @@
 """Write requirements.lock and requirements-build.lock from pyproject.toml: `python -m tools.lock` (`make lock`).
 
-For every platform and Python from 3.11 on, with the hash of every file. Uses uv, which `make lock` installs.
+They cover every platform and Python from 3.11 on, with the hash of every file. Uses uv, which `make lock` installs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCKS = {
 
 
 def requirements(lock: str) -> list[str]:
-    """The requirements that `lock` settles, as pyproject.toml has them."""
+    """Return the requirements of pyproject.toml that `lock` pins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     if "build" in lock:
         return [*project["build-system"]["requires"], *project["dependency-groups"]["image-build"]]
@@ -26,7 +26,7 @@ def requirements(lock: str) -> list[str]:
 
 
 def compiled(requirements: list[str]) -> str:
-    """Requirements pinned, with hashes."""
+    """Return requirements pinned, with hashes."""
     options = (
         "--generate-hashes",
         "--universal",

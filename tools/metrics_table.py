@@ -1,4 +1,4 @@
-"""The table of docs/metrics.md, from the server's own families."""
+"""The table of docs/metrics.md, made from the server's metric families."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neuronserve.server.api.telemetry.instruments import MetricFamily
 
 
 def table() -> str:
-    """The families by prefix, in the order of the code, and the older names."""
+    """Return the families by prefix, in the order of the code, and the older names."""
     parts = [_section(prefix) for prefix in ("vllm:", "neuronserve:", "http_")]
     aliases = [f"| `{old}{_suffix(family)}` | `{family.exposed}` |" for old, family in ALIASES.items()]
     return "\n".join([*parts, "### Older names\n\n| older name | the same as |\n|---|---|", *aliases, ""])

@@ -1,4 +1,4 @@
-"""The table of docs/models.md of public models."""
+"""The table of public models in docs/models.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = (
 
 
 def table() -> str:
-    """All rows, in the order of the table."""
+    """Return all rows, in the order of the table."""
     return HEAD + "|---|---|---|---|---|---|---|---|---|---|\n" + "".join(_row(model) for model in models())
 
 

@@ -1,15 +1,13 @@
-"""What the server does for every token, step or request beside answering it: `python -m tools.overhead [NAME ...]`.
+"""Cost of the server's work beside answering, for each token, step or request: `python -m tools.overhead [NAME ...]`.
 
-Each row is work with the part and the same work without it, in turns, in one process, in seconds of the processor:
+Each row compares work with one feature and the same work without it, in turns, in one process, in processor seconds:
 
-- journal: a token handed to its reader, by a journal that keeps it for the case that an engine dies
-- heartbeat: a step, for which the engine writes by when it should be over
-- keys: a request through the guard, with a key among many that has limits
-- limits: a token that is taken from its key's limit
-- turns: a request that waits among those of other keys, instead of in one line
-- account: a token that is counted for its key's turn
+- journal: delivering a token to its reader through the journal that keeps it in case an engine dies - heartbeat: a step
+for which the engine writes its deadline - keys: a request through the guard, with a key among many that has limits -
+limits: counting a token towards its key's limit - turns: a request that waits in fair turns among other keys instead of
+in one queue - account: counting a token for its key's turn
 
-A turn is a step of a full batch. What cannot be turned off in a server can be left out here.
+A turn is a step of a full batch. The rows include features that a server cannot turn off.
 """
 
 from __future__ import annotations
@@ -43,31 +41,31 @@ from neuronserve.server.scheduler.fair_queue import FairQueue
 from neuronserve.server.scheduler.queue import OrderedQueue
 from neuronserve.server.types import Charge, Request, SamplingParams, StepPlan, StepResult, TokenEvent
 
-TURNS = 400  # of one measurement
+TURNS = 400  # in one measurement
 ROUNDS = 15
 NUM_KEYS = 100
-SPENDING = KeyLimits(requests_per_minute=10**9, tokens_per_minute=10**12)  # limits that nobody reaches
-Work = Callable[[int], float]  # seconds of the processor for TURNS turns of so many sequences, or TURNS requests
+SPENDING = KeyLimits(requests_per_minute=10**9, tokens_per_minute=10**12)  # limits that are never reached
+Work = Callable[[int], float]  # (sequences) -> processor seconds of TURNS turns, or of TURNS requests
 Unit = Literal["token", "step", "request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One row: work with a part of the server and without it, and what of it there is one of."""
+class Feature:
+    """One row: work with a feature of the server and without it, and its unit."""
 
     unit: Unit
     included: Work
     omitted: Work
 
     def seconds(self, num_seqs: int) -> float:
-        """The median of what one unit takes longer with the part."""
+        """Return the median of the additional time of one unit."""
         num_units = TURNS * num_seqs if self.unit == "token" else TURNS
         taken = (self.included(num_seqs) - self.omitted(num_seqs) for _ in range(ROUNDS))
         return statistics.median(taken) / num_units
 
 
 class _NoRunner:
-    """Implements neuronserve.server.engine.loop.Runner, in no time."""
+    """A Runner (server/engine/loop.py) that takes no time."""
 
     def submit(self, plan: StepPlan) -> Pending:
         return lambda: StepResult(plan.step_id, {}, 0.0)
@@ -78,7 +76,7 @@ def _turns(num_seqs: int) -> list[list[TokenEvent]]:
 
 
 def _requests(num_seqs: int) -> list[Request]:
-    """Requests of as many keys."""
+    """Return requests with a key each."""
     sampling = SamplingParams(max_tokens=TURNS + 1)
     return [Request(f"r{i}", (1, 2, 3), sampling, float(i), tenant=f"key-{i}") for i in range(num_seqs)]
 
@@ -88,7 +86,7 @@ def _open_sequences(num_seqs: int) -> list[OpenSequence]:
 
 
 def _with_journal(num_seqs: int) -> float:
-    """Readers are looked up in the journal, which keeps every token."""
+    """Look readers up in the journal, which keeps every token."""
     journal, charge = Journal(), Charge(5)
     for each in _open_sequences(num_seqs):
         journal.add(each)
@@ -101,7 +99,7 @@ def _with_journal(num_seqs: int) -> float:
 
 
 def _without_journal(num_seqs: int) -> float:
-    """Readers by their id and no more."""
+    """Look readers up by their id only."""
     charge, streams = Charge(5), {each.request.request_id: each.stream for each in _open_sequences(num_seqs)}
     turns, begin = _turns(num_seqs), time.thread_time()
     for events in turns:
@@ -149,7 +147,7 @@ async def _sent(_: Message) -> None:
 
 
 def _calls(app: ASGIApp) -> float:
-    """Seconds of the processor for requests that all bring the last key."""
+    """Return processor seconds for requests that all bring the last key."""
     headers = [(b"authorization", f"Bearer secret-{NUM_KEYS - 1}".encode())]
     kind = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
 
@@ -171,7 +169,7 @@ def _without_keys(_: int) -> float:
 
 
 def _with_limits(num_seqs: int) -> float:
-    """Tokens are counted sequence by sequence, as a request's deltas are."""
+    """Count tokens sequence by sequence, as a request's deltas are counted."""
     use, begin = _ring().named("key-0").use, time.thread_time()
     use.limit(SPENDING)
     for _ in range(TURNS * num_seqs):
@@ -199,7 +197,7 @@ def _without_turns(num_seqs: int) -> float:
 
 
 def _admissions(queue: FairQueue | OrderedQueue, seqs: Sequence[sequence.Sequence]) -> float:
-    """Each time the next sequence leaves, and waits again beside all others."""
+    """Return processor seconds for admissions: the next sequence leaves, and waits again beside all others."""
     for each in seqs:
         queue.add(each)
     begin = time.thread_time()
@@ -221,39 +219,40 @@ def _with_account(num_seqs: int) -> float:
     return time.thread_time() - begin
 
 
-PARTS: dict[str, Part] = {
-    "journal": Part("token", _with_journal, _without_journal),
-    "heartbeat": Part("step", _with_heartbeat, _without_heartbeat),
-    "keys": Part("request", _with_keys, _without_keys),
-    "limits": Part("token", _with_limits, _nothing_counted),
-    "turns": Part("request", _with_turns, _without_turns),
-    "account": Part("token", _with_account, _nothing_counted),
+FEATURES: dict[str, Feature] = {
+    "journal": Feature("token", _with_journal, _without_journal),
+    "heartbeat": Feature("step", _with_heartbeat, _without_heartbeat),
+    "keys": Feature("request", _with_keys, _without_keys),
+    "limits": Feature("token", _with_limits, _nothing_counted),
+    "turns": Feature("request", _with_turns, _without_turns),
+    "account": Feature("token", _with_account, _nothing_counted),
 }
 
 
 def rows(names: Sequence[str], num_seqs: int, rates: dict[Unit, float]) -> Iterator[str]:
-    """A line for each part; `rates` are how many of each unit a server has in a second."""
+    """Yield a line for each row; `rates` is how many of each unit a server processes in a second."""
     for name in names:
-        part = PARTS[name]
-        seconds, rate = part.seconds(num_seqs), rates[part.unit]
-        yield f"{name}: {seconds * 1e6:.2f} us a {part.unit}, {seconds * rate:.3%} of a core at {rate:g} {part.unit}s/s"
+        feature = FEATURES[name]
+        seconds, rate = feature.seconds(num_seqs), rates[feature.unit]
+        share = f"{seconds * rate:.3%} of a core at {rate:g} {feature.unit}s/s"
+        yield f"{name}: {seconds * 1e6:.2f} us a {feature.unit}, {share}"
 
 
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m tools.overhead", description=__doc__, formatter_class=form)
-    parser.add_argument("names", nargs="*", choices=[*PARTS, []], metavar="NAME", help=", ".join(PARTS))
+    parser.add_argument("names", nargs="*", choices=[*FEATURES, []], metavar="NAME", help=", ".join(FEATURES))
     parser.add_argument("--tokens-per-s", type=float, default=5000, help="of the whole server")
     parser.add_argument("--tokens-per-request", type=float, default=100)
     parser.add_argument("--seqs", type=int, default=64, help="sequences in a step, and requests that wait")
-    asked = parser.parse_args()
-    tokens = asked.tokens_per_s
+    args = parser.parse_args()
+    tokens = args.tokens_per_s
     rates: dict[Unit, float] = {
         "token": tokens,
-        "step": tokens / asked.seqs,
-        "request": tokens / asked.tokens_per_request,
+        "step": tokens / args.seqs,
+        "request": tokens / args.tokens_per_request,
     }
-    for row in rows(asked.names or list(PARTS), asked.seqs, rates):
+    for row in rows(args.names or list(FEATURES), args.seqs, rates):
         print(row)
 
 

@@ -1,12 +1,12 @@
-"""Holds a paced server against the model it is paced by: `python -m tools.pace_check [flags of serve]`.
+"""Compare a paced server with the model that paces it: `python -m tools.pace_check [flags of serve]`.
 
-Starts `neuronserve serve --pace device` with the default model and the flags that are given, loads it with a few
-clients, and prints measured TTFT and TPOT beside those of `neuronserve simulate` for the same deployment and workload.
-The figures are only worth something on a host with nothing else to do: late steps are printed too.
+Starts `neuronserve serve --pace device` with the default model and the given flags, loads it with a few clients, and
+prints measured TTFT and TPOT beside those of `neuronserve simulate` for the same deployment and workload. The figures
+are valid on an idle host only: the share of late steps is printed too.
 
-Several clients are part of the verdict with `--batching neuron` (that of the vLLM stacks) alone: in continuous batching
-prompts that are sent at once share a step in the simulator, where the server has begun with the first before the second
-is there.
+Several clients count for the verdict only with `--batching neuron` (that of the vLLM stacks). In continuous batching,
+prompts that are sent at once share a step in the simulator, whereas the server has started the first one before the
+second arrives.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LIMIT = 0.03  # of the median TPOT
 
 
 def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
-    """The same deployment of the default model in virtual time."""
+    """Simulate the same deployment of the default model in virtual time."""
     workload = SyntheticWorkload(
         clients * REQUESTS_PER_CLIENT,
         Arrivals(float("inf")),
@@ -68,7 +68,7 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
 
 
 def paced_scenario(url: str, arrival: dict[str, Any], num_prompts: int, seed: int) -> Scenario:
-    """Requests of the same lengths over HTTP."""
+    """Return a scenario with requests of the same lengths over HTTP."""
     return load_scenario(
         None,
         {
@@ -90,7 +90,7 @@ def load(scenario: Scenario) -> Measurement:
 
 
 def compare(url: str, clients: int) -> bool:
-    """Print a line for each figure; whether the median TPOT is within the limit, where it can be held to one."""
+    """Print a line for each figure; returns whether the median TPOT is within the limit, if it applies."""
     inventory = httpx.get(f"{url}/inventory").raise_for_status().json()
     model = simulated(inventory, clients)
     scenario = paced_scenario(url, {"max_concurrency": clients}, clients * REQUESTS_PER_CLIENT, seed=clients)
@@ -106,7 +106,7 @@ def compare(url: str, clients: int) -> bool:
 
 
 def late_share(url: str) -> float:
-    """Share of late steps among the server's steps so far."""
+    """Return the share of late steps among the server's steps so far."""
     counts = {"late": 0.0, "in_time": 0.0}
     for line in httpx.get(f"{url}/metrics").raise_for_status().text.splitlines():
         for state in counts:
@@ -116,7 +116,7 @@ def late_share(url: str) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """0 when every median TPOT that can be held to it is within the limit."""
+    """Return 0 if every median TPOT with a limit is within it."""
     with running(neuronserve_command(["--pace", "device", *arguments])) as url:
         is_kept = all([compare(url, clients) for clients in CLIENTS])
         print(f"{late_share(url):.1%} of the server's steps were late")

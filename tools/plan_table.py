@@ -18,7 +18,7 @@ HEAD = (
 
 
 def table() -> str:
-    """A row for each model and instance. TTFT, TPOT and the last column are the simulation's."""
+    """Return a row for each model and instance. TTFT, TPOT and the last column are the simulation's."""
     return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in _rows())
 
 
@@ -39,7 +39,7 @@ def _cells(options: PlanOptions) -> tuple[str, ...]:
         return ("misses a limit", *[""] * 10)
     simulated = {each.name: each.simulated for each in check_plan(report)}
     price = best.at_rate[options.price_basis]
-    assert price is not None  # of each of these instances there is an on demand price
+    assert price is not None  # each of these instances has an on-demand price
     group = f"{best.instances_per_replica} together, " if best.instances_per_replica > 1 else ""
     return (
         f"{group}{best.tp} x {best.dp}",

@@ -1,7 +1,7 @@
 """Compile the kernels for every CPU level into the installed package: `python -m tools.precompile`. For image builds.
 
-The server copies what it finds there to its kernel cache (server/kernels/isa/jit.py). Nothing is run, so the machine
-that builds need not reach the levels it builds for. One process for each level, because Numba has one target for life.
+The server copies them to its kernel cache (server/kernels/isa/cache.py). Nothing is run, so the build machine need not
+support the levels it builds for. Each level has a process of its own, because Numba has one target for its lifetime.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
 
 
 def kernels() -> Iterator[Kernel]:
-    """Kernels that serving may need on the CPU that Numba compiles for."""
+    """Yield the kernels that serving may need on the CPU that Numba compiles for."""
     isa = isas_of(compiled_features())[0]
     for weights in WEIGHT_BYTES:
         linear = linear_kernels_of(weights, isa)
@@ -52,7 +52,7 @@ def kernels() -> Iterator[Kernel]:
 
 
 def compile_host_functions() -> None:
-    """The functions that Python calls, for the types it calls them with."""
+    """Compile the functions that Python calls, for the types of their calls."""
     for function in (executor.init_control, executor.run_step, executor.stop_workers):
         function.compile_for(0)
     executor.serve_steps.compile_for(0, 0)
@@ -72,8 +72,8 @@ def compile_host_functions() -> None:
 def compile_levels(directory: Path) -> None:
     """Compile each level in a process, one after the other, because they share the cache's index.
 
-    Those of ARM are left to their hosts' first start: images for it are mostly built under emulation, where compiling
-    one takes minutes.
+    ARM levels are compiled at the first start on their hosts: images for ARM are mostly built under emulation, where
+    compiling one level takes minutes.
     """
     for target in (each for each in TARGETS if each.machine == platform.machine() == "x86_64"):
         begin = time.perf_counter()
@@ -84,12 +84,12 @@ def compile_levels(directory: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when everything is compiled."""
+    """Return exit code 0 if everything is compiled."""
     parser = argparse.ArgumentParser(prog="python -m tools.precompile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, default=PREBUILT, help="default: inside the package")
     parser.add_argument("--this-level", action="store_true", help="only for the CPU of NUMBA_CPU_NAME")
     args = parser.parse_args(argv)
-    args.directory.mkdir(parents=True, exist_ok=True)  # for all users to read
+    args.directory.mkdir(parents=True, exist_ok=True)  # readable by all users
     if args.this_level:
         path = use_cache(str(args.directory), prebuilt=args.directory)
         compile_kernels(kernels(), lambda _: None, host_threads())

@@ -1,8 +1,8 @@
 """CPU time of a simulated request under each stack: `python -m tools.simulate_speed [--requests N] [--replicas N]`.
 
-Serves Llama-3-8B's shape on instances of inf2.xlarge at a share of what they can carry, which is measured first by
-giving one of them more than it can. Prints CPU seconds of this process, which do not count what others do on the host,
-though a busy host still slows them, and what a million such requests would take.
+Simulates Llama-3-8B's shape on inf2.xlarge instances at a share of their capacity, which is measured first by
+overloading one of them. Prints CPU seconds of this process, which exclude other work of the host, though a busy host
+still slows them, and the time of a million such requests.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LOAD = SyntheticWorkload(1_000, Arrivals(float("inf")), LengthRange(128, 1024), 
 
 
 def deployment(stack: StackName) -> SimulationOptions:
-    """One replica, with all of LOAD at once."""
+    """Return one replica with all of LOAD at once."""
     return SimulationOptions(
         NAMED["llama-8b"], "inf2.xlarge", LOAD.generate(), 2, max_model_len=2048, max_num_seqs=16, stack=stack
     )
 
 
 def loaded(stack: StackName, load: float, replicas: int, requests: int) -> SimulationOptions:
-    """As many replicas, at `load` of the requests a second that all their slots can serve."""
+    """Return the replicas with `load` times the requests a second that all their slots can serve."""
     one = deployment(stack)
     saturated = run_simulation(one)
     rate = load * replicas * saturated.completed / saturated.duration_s
@@ -44,7 +44,7 @@ def loaded(stack: StackName, load: float, replicas: int, requests: int) -> Simul
 
 
 def main(arguments: list[str]) -> int:
-    """0 when a million requests take at most LIMIT_MINUTES under every stack that was asked for."""
+    """Return 0 if a million requests take at most LIMIT_MINUTES under every selected stack."""
     parser = argparse.ArgumentParser(prog="python -m tools.simulate_speed", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--replicas", type=int, default=100)

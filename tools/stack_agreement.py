@@ -1,7 +1,7 @@
 """Plan against simulation under each stack: `python -m tools.stack_agreement [--load 0.6] [--stack tgi ...]`.
 
-Three deployments at a share of what they can carry, each planned and then simulated with the same arrivals. Prints the
-plan's error of each figure relative to the simulation, and of each stack the mean of the absolute errors.
+Plans three deployments at a share of their capacity and simulates them with the same arrivals. Prints the plan's error
+of each figure relative to the simulation, and the mean of the absolute errors of each stack.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Shape:
     slots: int
 
     def planned(self, stack: StackName, load: float) -> tuple[PlanReport, Candidate]:
-        """The plan at `load` of saturation, and its row for so many slots."""
+        """Return the plan at `load` of saturation, and its row for the slots."""
         asked = PlanOptions(
             self.model,
             self.input_tokens,
@@ -61,7 +61,7 @@ SHAPES = (
 
 
 def errors(shape: Shape, stack: StackName, load: float) -> dict[str, float]:
-    """Of the plan relative to the simulation: means, and the quantiles that can be limited."""
+    """Return the plan's errors relative to the simulation: means, and the quantiles that can be limited."""
     report, row = shape.planned(stack, load)
     simulated = simulate_candidate(report, row)
     means = {one.name: one.error for one in agreement(report, row, simulated) if one.name != "usd_per_million_tokens"}
@@ -69,7 +69,7 @@ def errors(shape: Shape, stack: StackName, load: float) -> dict[str, float]:
 
 
 def quantiles_s(simulated: SimulationReport) -> dict[str, float]:
-    """Those that a plan can limit, without the first fifth of the requests, which fill the deployment."""
+    """Return the quantiles that a plan can limit, without the first fifth of the requests (the fill phase)."""
     times = {"TTFT": simulated.ttft_ms, "TPOT": simulated.tpot_ms}
     return {
         limit.name: float(np.percentile(times[limit.figure][len(times[limit.figure]) // 5 :], limit.share * 100)) / 1e3
@@ -79,7 +79,7 @@ def quantiles_s(simulated: SimulationReport) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Always 0: what is right enough is for the reader to say."""
+    """Print the errors; always returns 0, as no limit is set."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.stack_agreement", description=(__doc__ or "").splitlines()[0]
     )

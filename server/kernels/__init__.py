@@ -1,4 +1,4 @@
-"""Kernels. Importing the package settles what they are compiled for, before any of its modules declares one."""
+"""Compiled kernels. Importing the package sets the CPU that they are compiled for, before a module declares one."""
 
 from neuronserve.server.kernels.isa.target import use_target
 

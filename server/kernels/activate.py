@@ -1,6 +1,6 @@
-"""activation(gate) * up, and activation(up), by themselves: for products that something is added to before.
+"""activation(gate) * up, or activation(up), as an instruction of its own: for products that receive an addend first.
 
-The same functions that products end with, so that the result is the same to the last bit.
+The functions are those of the products' epilogue, so the result is the same to the last bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuronserve.server.kernels.records import STEP, offsets, size_of
 
 
 class ActivateOperands(NamedTuple):
-    """One core's activation(gate) * up, of tiles that take turns, or activation(up)."""
+    """One core's activation(gate) * up of alternating tiles, or its activation(up)."""
 
     source: int  # float32 [T, columns]
     columns: int  # a multiple of 32: twice the width where there is a gate
@@ -56,11 +56,11 @@ def activate_rows(operands: int, cores: int, step: int, worker: int, workers: in
 
 @kernel
 def gate_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """What `gated` products do in their epilogue, to float32 rows. Items are rows of every core."""
+    """Compute activation(gate) * up of float32 rows, as gated products do. Items are rows of every core."""
     _rows(operands, cores, step, worker, workers)
 
 
 @kernel
 def gate_panels(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """What `gated` products do in their epilogue on the tile unit, to bfloat16 panels. Items are rows of every core."""
+    """Compute activation(gate) * up into bfloat16 panels, as the tile unit does. Items are rows of every core."""
     _panels(operands, cores, step, worker, workers)

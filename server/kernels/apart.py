@@ -1,12 +1,12 @@
-"""Keeps workers on CPUs of their own: one that is woken looks where it is, and leaves a CPU that another is on.
+"""Keeps workers on different CPUs: a worker that wakes on another worker's CPU moves away.
 
-After a tenth of a second without work Linux woke both threads of a step on one CPU of a virtual machine, and left them
-there for some fifty milliseconds: probably because it takes no virtual CPU for idle that its host has put aside. Steps
-took ten times as long meanwhile, since a worker has to have spun, and to have yielded, before the one that it waits for
-goes on.
+After a tenth of a second without work, Linux woke both threads of a step on one CPU of a virtual machine and left them
+there for about fifty milliseconds, probably because it does not count a virtual CPU as idle that its host has put
+aside. Steps took ten times as long meanwhile: a worker had to spin and then yield before the worker that it waits for
+could run.
 
-A thread that has left is kept from the other workers' CPUs for the next steps, so that it wakes where it was, and then
-is the kernel's to move again. A system without these functions (macOS) moves its threads alone.
+A thread that has moved is kept off the other workers' CPUs for the next steps, so that it wakes where it was. After
+that Linux places it freely again. On a system without these functions (macOS) nothing is done.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from neuronserve.server.kernels.isa.memory import call_function, load_i64, store
 
 FUNCTIONS = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")  # of the C library
 _GET_CPU, _GET_MASK, _SET_MASK = 0, 8, 16  # offsets of their addresses
-_MASK_BYTES = 128  # 1,024 CPUs: a kernel that has more refuses to tell, and nobody moves
-_STEPS = 64  # that a thread is kept from others' CPUs
-_KEPT, _MASK, _OTHERS = 8, 64, 64 + _MASK_BYTES  # offsets: steps yet; CPUs it may use; those that no worker is on
-PLACE_BYTES = _OTHERS + _MASK_BYTES  # of a worker: the CPU where it was last, and these
+_MASK_BYTES = 128  # room for 1,024 CPUs; a kernel with more refuses the call, and no thread moves
+_STEPS = 64  # number of steps that a thread stays off the other workers' CPUs
+_KEPT, _MASK, _OTHERS = 8, 64, 64 + _MASK_BYTES  # offsets: steps left; allowed CPUs; those without a worker
+PLACE_BYTES = _OTHERS + _MASK_BYTES  # bytes for each worker: its last CPU, and the fields above
 
 
 def function_addresses() -> tuple[int, ...]:
-    """Of FUNCTIONS; zeros where the system lacks one."""
+    """Return the addresses of FUNCTIONS; zeros if the system lacks one."""
     libc = ctypes.CDLL(None)
     if not hasattr(os, "sched_setaffinity") or not all(hasattr(libc, name) for name in FUNCTIONS):
         return (0,) * len(FUNCTIONS)
@@ -35,19 +35,19 @@ def function_addresses() -> tuple[int, ...]:
 
 @inline
 def note(functions, place):  # type: ignore[no-untyped-def]
-    """Say where this worker is; `functions` and `place` are addresses of tables."""
+    """Store the CPU that this worker runs on. `functions` and `place` are addresses of tables."""
     if load_i64(functions + _GET_CPU) != 0:
         store_i64(place, call_function(load_i64(functions + _GET_CPU), 0, 0, 0))
 
 
 @inline
 def settle(functions, places, stride, worker, workers):  # type: ignore[no-untyped-def]
-    """Say where this worker is, and let it leave a CPU that another is on."""
+    """Store the CPU that this worker runs on, and move away if another worker is on it."""
     if load_i64(functions + _GET_CPU) == 0:
         return
     own = places + worker * stride
     note(functions, own)
-    if load_i64(own) < 0:  # a system that has the function and does not say
+    if load_i64(own) < 0:  # the system has the function but does not answer
         return
     steps = load_i64(own + _KEPT)
     if steps > 0:
@@ -62,7 +62,7 @@ def settle(functions, places, stride, worker, workers):  # type: ignore[no-untyp
 
 @inline
 def _leave(functions, places, stride, own, workers):  # type: ignore[no-untyped-def]
-    """Keep this thread from the CPUs that workers were on last, if there are others that it may use."""
+    """Keep this thread off the CPUs where workers were last, if it may use any others."""
     get_mask, is_kept = load_i64(functions + _GET_MASK), load_i64(own + _KEPT) > 0
     if not is_kept and call_function(get_mask, 0, _MASK_BYTES, own + _MASK) != 0:
         return

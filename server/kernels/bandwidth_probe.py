@@ -1,4 +1,4 @@
-"""What this host can do at best, measured by the same workers: reading memory once."""
+"""Memory bandwidth of this host, measured by the workers that run programs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from neuronserve.server.kernels.records import offsets
 
 
 class ReadOperands(NamedTuple):
-    """Memory to be read once."""
+    """Memory that is read once."""
 
     address: int
     lines: int  # of 64 bytes
-    sums: int  # float32 [workers], 64 bytes apart: keeps the reads from being dropped
+    sums: int  # float32 [workers], 64 bytes apart: keeps the reads from being optimized away
 
 
 READ = offsets(ReadOperands)
@@ -23,7 +23,7 @@ READ = offsets(ReadOperands)
 
 @kernel
 def read_memory(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Sum of all float32; items are runs of eight cache lines."""
+    """Sum all float32. Items are runs of eight cache lines."""
     runs = load_i64(operands + READ.lines) // 8
     address = load_i64(operands + READ.address)
     a = b = c = d = simd.splat(0.0)

@@ -1,9 +1,9 @@
-"""The checked mode of kernels: every access is held against the memory that the instruction's operands point to.
+"""Checked mode of kernels: every access is compared with the memory that the instruction's operands point to.
 
-The same sources, compiled with a call before each access (isa/access.py). Instructions run one at a time, each with a
-table of its own: the ranges (server/host/address_map.py) that its operands and the step record point into. An access
-that is in none of them is noted and made harmless, and the instruction's end raises KernelAccessError. Only kernels
-are checked, not the executor, and a kernel still does its work to the end, so that no thread is left at a barrier.
+The same sources are compiled with a call before each access (isa/access.py). Instructions run one at a time, each with
+a table of the ranges (server/host/address_map.py) that its operands and the step record point into. An access outside
+of them is recorded and made harmless, and KernelAccessError is raised at the instruction's end. Only kernels are
+checked, not the executor. A kernel still runs to its end, so that no thread is left at a barrier.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.records import WORD, StepRecord, offsets, size_of
 
 _VERBS = {access.READ: "reads", access.WRITE: "writes", access.UPDATE: "updates"}
-_NULL_BYTES = 1 << 20  # an address below is an operand that is 0, and an offset
+_NULL_BYTES = 1 << 20  # a lower address is an operand of 0 plus an offset
 _HARMLESS_BYTES = 64  # the widest access, and a row of a tile
-_MAX_STACKS = 1024  # kernels have such memory once for each matmul in them and each worker
+_MAX_STACKS = 1024  # a kernel has one such range for each of its matmuls and each worker
 
 
 class CheckRecord(NamedTuple):
-    """What the check reads and writes."""
+    """State that the check reads and writes."""
 
     ranges: int  # address of [count][2]: begin and end, in order and apart
     num_ranges: int
-    harmless: int  # address of bytes that no one needs
-    num_stacks: int  # ranges on workers' stacks that this instruction has opened
+    harmless: int  # address of unused bytes
+    num_stacks: int  # ranges on workers' stacks that this instruction has registered
     stacks: int  # address of [_MAX_STACKS][2]
     num_faults: int
     address: int  # of the first fault
@@ -53,7 +53,7 @@ CHECK = offsets(CheckRecord)
 
 
 def _parts(record: int) -> tuple[Any, Any]:
-    """Whether bytes are all in one range, or all in one piece of stack; and what becomes of those that are not."""
+    """Return two functions: whether bytes lie in one range or one piece of stack, and how a violation is recorded."""
 
     @inline
     def is_allowed(address, size):  # type: ignore[no-untyped-def]
@@ -85,7 +85,7 @@ def _parts(record: int) -> tuple[Any, Any]:
 
 
 def _functions(record: int) -> dict[str, Any]:
-    """What checked kernels call, by symbol, with the record at this address."""
+    """Return the functions that checked kernels call, by symbol, with the record at this address."""
     is_allowed, note = _parts(record)
 
     def checked_address(address: int, size: int, kind: int) -> Any:
@@ -118,9 +118,9 @@ def _functions(record: int) -> dict[str, Any]:
 
 
 class AccessChecks:
-    """The one table of this process and what was found; instructions of several pools take turns."""
+    """The check table of this process and its findings. Instructions of several pools take turns."""
 
-    active: ClassVar[AccessChecks | None] = None  # None: kernels are compiled without
+    active: ClassVar[AccessChecks | None] = None  # None: kernels are compiled without checks
 
     def __init__(self) -> None:
         self._stacks: npt.NDArray[np.int64] = np.zeros((_MAX_STACKS, 2), np.int64)
@@ -136,9 +136,9 @@ class AccessChecks:
 
     @contextmanager
     def guard(self, program: Program, index: int, step: int) -> Iterator[None]:
-        """Hold the accesses of one instruction, which runs in the block, against its operands' memory.
+        """Check the accesses of one instruction, which runs in the block, against its operands' memory.
 
-        Raises KernelAccessError when it is done and there was one elsewhere.
+        Raises KernelAccessError afterwards if an access was elsewhere.
         """
         with self._lock:
             tables = self._tables.get(program)
@@ -156,7 +156,7 @@ class AccessChecks:
 
 
 class _Tables:
-    """What each instruction of a program may touch, as of one state of the address map."""
+    """Ranges that each instruction of a program may access, for one state of the address map."""
 
     def __init__(self, program: Program, step: int) -> None:
         self._key = ADDRESSES.version, step, len(program)
@@ -172,7 +172,7 @@ class _Tables:
 def _table(
     operands: npt.NDArray[np.int64], step_words: Iterable[int], shared: Iterable[tuple[int, int]]
 ) -> npt.NDArray[np.int64]:
-    """[ranges, 2] of the operand records themselves, what they and the step record point into, and what is `shared`."""
+    """Return ranges [ranges, 2]: the operand records, what they and the step record point into, and `shared`."""
     begin = int(operands.ctypes.data)
     spans = {(begin, begin + operands.nbytes), *shared}
     for word in {*map(int, operands.flat), *step_words}:
@@ -180,7 +180,7 @@ def _table(
         if found is not None:
             spans.add((found.begin, found.end))
     merged: list[list[int]] = []
-    for first, last in sorted(spans):  # ranges that only touch stay apart: no access is in both
+    for first, last in sorted(spans):  # adjacent ranges stay apart: no access spans both
         if merged and first < merged[-1][1]:
             merged[-1][1] = max(last, merged[-1][1])
         else:
@@ -189,7 +189,7 @@ def _table(
 
 
 def _step_words(step: int) -> list[int]:
-    """The words of the step record at this address; none where a program has no step."""
+    """Return the words of the step record at this address; none if a program has no step."""
     if not step:
         return []
     return list((ctypes.c_int64 * len(StepRecord._fields)).from_address(step))
@@ -209,20 +209,20 @@ def _error(found: CheckRecord, program: Program, index: int, step: int) -> Kerne
 
 
 class _Operand(NamedTuple):
-    """A word that a kernel is given."""
+    """A word that a kernel receives."""
 
     name: str
     core: int | None  # None: the same for all
     word: int
-    memory: AddressRange  # that it points into
+    memory: AddressRange  # memory that it points into
 
     def gap(self, found: CheckRecord) -> int:
-        """Bytes between the memory and the access."""
+        """Return the number of bytes between the memory and the access."""
         return max(self.memory.begin - found.address - found.size, found.address - self.memory.end, 0)
 
 
 def _operands(program: Program, index: int, step: int) -> Iterator[_Operand]:
-    """What an instruction is given: its records, what is in them and in the step record."""
+    """Yield an instruction's operands: its records, their words, and those of the step record."""
     records, fields = program.operands[index], program.fields[index]
     begin = int(records.ctypes.data)
     yield _Operand("records", None, begin, AddressRange("one for each core", begin, begin + records.nbytes))
@@ -234,11 +234,11 @@ def _operands(program: Program, index: int, step: int) -> Iterator[_Operand]:
 
 
 def _memory_at(word: int) -> AddressRange:
-    return ADDRESSES.find(word) or AddressRange("memory that no one has registered", word, word)
+    return ADDRESSES.find(word) or AddressRange("unregistered memory", word, word)
 
 
 def _nearest(found: CheckRecord, operands: list[_Operand]) -> tuple[str, str]:
-    """The operand whose memory is nearest, and where the access is from that behind it and that before it."""
+    """Return the operand with the nearest memory, and the distance to the memory before and after the access."""
     if found.address < _NULL_BYTES:
         zeros = [each for each in operands if each.word == 0]
         names = ", ".join(sorted({each.name for each in zeros if each.core is not None} or {e.name for e in zeros}))
@@ -262,7 +262,7 @@ def _place(found: CheckRecord, nearest: _Operand, operands: list[_Operand]) -> s
 
 
 def use_checks() -> None:
-    """Compile and run kernels in checked mode from now on; before `use_cache` and the first kernel."""
+    """Compile and run kernels in checked mode from now on. Must be called before `use_cache` and the first kernel."""
     if AccessChecks.active is None:
         check_kernels()
         AccessChecks.active = AccessChecks()

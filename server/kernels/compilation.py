@@ -1,7 +1,7 @@
-"""Compiles the kernels that a start lacks, in this process and in helpers beside it; the rest is loaded.
+"""Compiles the kernels that the cache lacks, in this process and in helper processes, and loads the rest.
 
 Numba compiles under one lock, so one process keeps one CPU busy. Helpers (`compile_helper.py`) compile into the cache.
-This process takes jobs too, and at last loads what the helpers have made, and compiles what they have failed to make.
+This process compiles too; at the end it loads what the helpers have made and compiles what they failed to make.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from neuronserve.server.kernels.isa.jit import HostFunction, Inlined, Kernel
 Compiled = Kernel | HostFunction
 Report = Callable[[str], None]
 
-MAX_PROCESSES = 4  # each takes about 220 MB, and the longest kernel is a third of all the work
-HOLDER = "compiling"  # file in the cache's folder: what the process does that holds the lock
+MAX_PROCESSES = 4  # each takes about 220 MB, and the longest kernel is a third of all work
+HOLDER = "compiling"  # file in the cache's folder: progress of the process that holds the lock
 POLL_S, REPORT_S = 0.1, 5.0
 
 
 def compile_kernels(kernels: Iterable[Compiled], report: Report, num_processes: int = 1) -> float:
-    """Load each kernel, after compiling those that the cache lacks; returns the seconds it took.
+    """Load each kernel after compiling those that the cache lacks. Returns the seconds it took.
 
-    A progress line for each that is compiled, none for those that are loaded.
+    Reports a progress line for each kernel that is compiled, none for those that are loaded.
     """
     begin = time.perf_counter()
     wanted = list({kernel.name: kernel for kernel in kernels}.values())
     if not all(kernel.is_at_hand for kernel in wanted):
-        with _turn_in_cache(report) as holder:  # another process may compile just these
+        with _turn_in_cache(report) as holder:  # another process may be compiling these kernels
             missing = [kernel for kernel in wanted if not kernel.is_at_hand]
             _Compilation(missing, lambda line: _say(line, report, holder)).run(num_processes)
     for kernel in wanted:
@@ -48,7 +48,7 @@ def compile_kernels(kernels: Iterable[Compiled], report: Report, num_processes: 
 
 
 class _Compilation:
-    """The kernels that are missing, and who takes which: the largest first, each as soon as it has nothing to do."""
+    """The missing kernels, largest first; each process takes the next when it is free."""
 
     def __init__(self, missing: Collection[Compiled], report: Report) -> None:
         self._report, self._count = report, len(missing)
@@ -56,7 +56,7 @@ class _Compilation:
         self._lock = threading.Lock()
 
     def run(self, num_processes: int) -> None:
-        """Compile all, at most so many at once; returns when nobody compiles any more."""
+        """Compile all kernels in up to `num_processes` processes; returns when all have finished."""
         helpers = [_helper() for _ in range(min(num_processes, self._count, MAX_PROCESSES) - 1)]
         threads = [threading.Thread(target=self._help, args=(each,), name="compile") for each in helpers if each]
         for thread in threads:
@@ -78,7 +78,7 @@ class _Compilation:
             return kernel
 
     def _help(self, helper: CompileHelper) -> None:
-        """Have a helper compile until nothing is left. One that ends early leaves its kernel to this process."""
+        """Have a helper compile until no job is left. If it ends early, this process compiles its kernel."""
         with contextlib.closing(helper):
             while (kernel := self._take()) is not None:
                 if not helper.compile(kernel):
@@ -87,7 +87,7 @@ class _Compilation:
 
 
 def _helper() -> CompileHelper | None:
-    """Another process to compile in; None where the host has no room for one."""
+    """Return a helper process; None if the host has no room for one."""
     try:
         return CompileHelper()
     except OSError:
@@ -95,12 +95,12 @@ def _helper() -> CompileHelper | None:
 
 
 def _expected_work(function: Callable[..., Any]) -> int:
-    """Bytecode of a function and of all that is inlined in it, as often as it is: what LLVM's time goes by."""
+    """Return the bytecode size of a function and of everything inlined in it: LLVM's time grows with it."""
     return _inlined_bytes(function, {})
 
 
 def _inlined_bytes(function: Callable[..., Any], known: dict[Any, int]) -> int:
-    """`known` holds the bytes of functions that were counted before."""
+    """Return the bytes of a function; `known` holds those of functions counted before."""
     if function not in known:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         names = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
@@ -112,9 +112,9 @@ def _inlined_bytes(function: Callable[..., Any], known: dict[Any, int]) -> int:
 
 @contextlib.contextmanager
 def _turn_in_cache(report: Report) -> Iterator[Path | None]:
-    """One process at a time: those that start together wait for the first, and find in the cache what it compiled.
+    """Let one process at a time compile: others that start meanwhile wait and find its kernels in the cache.
 
-    Gives the file that tells others what this process does meanwhile; None where there is no cache, or no lock.
+    Yields the file that shows this process's progress to the others; None without a cache or a lock.
     """
     if not numba.config.CACHE_DIR:
         yield None
@@ -131,7 +131,7 @@ def _turn_in_cache(report: Report) -> Iterator[Path | None]:
 
 
 def _wait_for_lock(folder: int, holder: Path, report: Report) -> bool:
-    """Take the lock, with a line about who has it at first and every few seconds; False where the files have none."""
+    """Take the lock, and report its holder at once and every few seconds; False if the file system has no locks."""
     begin, said = time.monotonic(), -REPORT_S
     while True:
         try:
@@ -142,14 +142,14 @@ def _wait_for_lock(folder: int, holder: Path, report: Report) -> bool:
                 said = waited
                 report(f"waiting for {_holder(holder)} to fill {holder.parent} ({waited:.0f} s)")
             time.sleep(POLL_S)
-        except OSError:  # a file system without locks: each compiles for itself
+        except OSError:  # a file system without locks: each process compiles for itself
             return False
         else:
             return True
 
 
 def _holder(file: Path) -> str:
-    """Who holds the lock, and what it does: what it has written, if it has."""
+    """Return the process that holds the lock and its progress, as far as it has written them."""
     with contextlib.suppress(OSError):
         if text := file.read_text().strip():
             return text
@@ -157,7 +157,7 @@ def _holder(file: Path) -> str:
 
 
 def _say(line: str, report: Report, holder: Path | None) -> None:
-    """Report what is compiled, to this process's log and to those that wait."""
+    """Report what is compiled, to this process's log and to waiting processes."""
     report(line)
     if holder is not None:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""A process beside this one that compiles kernels into the cache.
+"""A helper process that compiles kernels into the cache.
 
-An engine's process forks it: what Numba has imported and declared by then is not made again. Elsewhere, as on macOS,
-whose libraries do not survive a fork, or where threads of others run, it is a new interpreter. Either reads jobs
-from its end of a socket pair, a line each, answers each with a line, and ends when the other end is shut.
+An engine's process forks it, so that Numba's imports and declarations are not repeated. Where a fork is not safe (on
+macOS, or beside other threads) it is a new interpreter. Either reads jobs from its end of a socket pair, one a line,
+answers each with a line, and ends when the other end is shut.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ from neuronserve.server.host.stopped import cpu_seconds
 from neuronserve.server.kernels.checks import use_checks
 from neuronserve.server.kernels.isa.jit import KERNELS_OF, HostFunction, Kernel, declare, is_checked
 
-IDLE_S = 20.0  # without an answer or any processor time, after which a helper is given up
+IDLE_S = 20.0  # without an answer or processor time, after which a helper is given up
 log = logging.getLogger("neuronserve.engine")
 
-# The path is the parent's, so that a helper has the same package, wherever it is started. The CPU comes before the
-# kernels' package, which settles it.
+# The path is the parent's, so that the helper imports the same package. The CPU is set before the kernels' package,
+# which would choose one.
 _NEW = """
 import json, socket, sys
 end = socket.socket(fileno=0)
 jobs = end.makefile()
-told = json.loads(jobs.readline())
-sys.path[:] = told["path"]
+settings = json.loads(jobs.readline())
+sys.path[:] = settings["path"]
 import numba
-numba.config.CPU_NAME, numba.config.CPU_FEATURES, numba.config.CACHE_DIR = told["cpu"], told["features"], told["cache"]
+numba.config.CPU_NAME, numba.config.CPU_FEATURES, numba.config.CACHE_DIR = (
+    settings["cpu"], settings["features"], settings["cache"]
+)
 from neuronserve.server.kernels.compile_helper import help_compile, prepare
-prepare(told["checks"])
+prepare(settings["checks"])
 help_compile(jobs, end)
 """
 
 
 def prepare(checks: bool) -> None:
-    """Make a new interpreter what a forked process is: kernels are known, and compiled in the same mode."""
+    """Prepare a new interpreter as a forked process would be: kernels are declared, in the same mode."""
     if checks:
         use_checks()
-    importlib.import_module(
-        "neuronserve.server.kernels.dispatch"
-    )  # makes those of tables, whose modules are not their makers'
+    importlib.import_module("neuronserve.server.kernels.dispatch")  # also declares the kernels that tables make
 
 
 def help_compile(jobs: Iterable[str], end: socket.socket) -> None:
-    """The life of a helper: a kernel's module and name a line in, whether it is in the cache now a line out."""
-    gc.disable()  # a tenth of its time; what it would free is less than a kernel takes
+    """Run the helper: read a kernel's module and name from each line, and answer whether it is in the cache now."""
+    gc.disable()  # saves a tenth of its time; the garbage is smaller than a kernel's memory
     for line in jobs:
         module, name = json.loads(line)
         try:
             importlib.import_module(module)
             KERNELS_OF[module, name].make()
-        except Exception:  # whoever asked compiles it too, and raises it where it is wanted
+        except Exception:  # the parent compiles it too, and raises the error there
             reply = b"failed\n"
         else:
             reply = b"done\n"
         try:
             end.sendall(reply)
-        except OSError:  # nobody waits for it any more
+        except OSError:  # the parent no longer waits
             return
 
 
 class CompileHelper:
-    """The process, from its start to its end; to be made before this process compiles in another thread."""
+    """A helper process. It must be started before this process compiles in another thread."""
 
     def __init__(self) -> None:
         self._end, theirs = socket.socketpair()
@@ -86,7 +86,7 @@ class CompileHelper:
         self._end.settimeout(IDLE_S)
 
     def compile(self, kernel: Kernel | HostFunction) -> bool:
-        """Have a kernel compiled into the cache; False when the helper has ended, or does nothing any more."""
+        """Have a kernel compiled into the cache. Returns False if the helper has ended or makes no progress."""
         used = cpu_seconds(self._pid)
         try:
             self._end.sendall(json.dumps([kernel.module, kernel.name]).encode() + b"\n")
@@ -98,24 +98,24 @@ class CompileHelper:
                         break
         except OSError:
             return False
-        log.warning("a process that compiles has done nothing for %g s: it is given up", IDLE_S)
+        log.warning("compile helper has made no progress for %g s: it is killed", IDLE_S)
         return False
 
     def kill(self) -> None:
-        """End it in the middle of what it does."""
+        """Kill it in the middle of its work."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Have it end, and wait for that."""
+        """Let it end, and wait for that."""
         with contextlib.suppress(OSError):
-            self._end.shutdown(socket.SHUT_RDWR)  # also where processes that were forked later have it open
+            self._end.shutdown(socket.SHUT_RDWR)  # also ends copies in processes that were forked later
         self._end.close()
         self._wait()
 
 
 def _may_fork() -> bool:
-    """Whether this is an engine's process, and its main thread: others of its threads sleep while it loads."""
+    """Return whether this is the main thread of an engine's process: its other threads sleep while it loads."""
     is_main = threading.current_thread() is threading.main_thread()
     return sys.platform == "linux" and is_main and multiprocessing.parent_process() is not None
 
@@ -123,7 +123,7 @@ def _may_fork() -> bool:
 def _fork(own: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], object]]:
     declare()
     parent = os.getpid()
-    with warnings.catch_warnings():  # of the other threads, from Python 3.12 on: an error with `-W error`
+    with warnings.catch_warnings():  # Python 3.12 warns of other threads, which `-W error` makes an error
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -138,10 +138,10 @@ def _fork(own: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], 
 
 
 def _begin(own: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], object]]:
-    # A session of its own: a terminal's interrupt is for the server, which shuts the socket.
+    # It gets its own session: a terminal's interrupt goes to the server, which shuts the socket.
     process = subprocess.Popen([sys.executable, "-I", "-c", _NEW], stdin=theirs.fileno(), start_new_session=True)
     config = numba.config
-    told = {"path": sys.path, "cpu": config.CPU_NAME, "features": config.CPU_FEATURES}
-    told |= {"cache": config.CACHE_DIR, "checks": is_checked()}
-    own.sendall(json.dumps(told).encode() + b"\n")
+    settings = {"path": sys.path, "cpu": config.CPU_NAME, "features": config.CPU_FEATURES}
+    settings |= {"cache": config.CACHE_DIR, "checks": is_checked()}
+    own.sendall(json.dumps(settings).encode() + b"\n")
     return process.pid, process.wait

@@ -1,6 +1,6 @@
-"""The number formats of weights and activations, and which kernels compute each on this host's instruction set.
+"""Number formats of weights and activations, and the kernels that compute each on this host's instruction set.
 
-The one place that looks at the CPU. A matrix has a format; whoever produces its activations packs them as it wants.
+Only this module looks at the CPU. A matrix has a format; the instruction before it packs activations for that format.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ BOTH_SIDES: dict[Dtype, Kernel] = {
 
 @dataclass(frozen=True, slots=True)
 class LinearKernels:
-    """How matrices of one format are multiplied, and their inputs made."""
+    """Kernels that multiply matrices of one format and make their inputs."""
 
     isa: Isa
     matmul: Kernel
     gated: Kernel  # matmul of interleaved gate and up, then activation(gate) * up
     reduce_norm: Kernel
-    pack_rows: Kernel  # float32 rows to what `matmul` reads
-    repack: Kernel | None  # bfloat16 panels to what `matmul` reads; None where it reads these
+    pack_rows: Kernel  # from float32 rows to the panels that `matmul` reads
+    repack: Kernel | None  # from bfloat16 panels to those that `matmul` reads; None if it reads bfloat16
     embed_tiles: Kernel
 
     @property
@@ -61,7 +61,7 @@ class LinearKernels:
 
 @dataclass(frozen=True, slots=True)
 class SharedKernels:
-    """What does not depend on the format of weights, for one type of KV cache."""
+    """Kernels that do not depend on the format of weights, for one type of KV cache."""
 
     embed_rows: Kernel
     add_rows: Kernel
@@ -75,7 +75,7 @@ class SharedKernels:
 
 @dataclass(frozen=True, slots=True)
 class ExpertKernels:
-    """What experts need besides products; the same for all formats."""
+    """Kernels that experts need besides products, the same for all formats."""
 
     route: Kernel = routing.route
     group: Kernel = routing.group
@@ -85,12 +85,12 @@ class ExpertKernels:
 
 @functools.cache
 def host_isas() -> tuple[Isa, ...]:
-    """The instruction sets this host can run, best first."""
+    """Return the instruction sets that this host can run, best first."""
     return tuple(isa for isa in isas_of(target.compiled_features()) if isa != "amx" or amx.request_permission())
 
 
 def require_isa(isa: LevelIsa | None) -> None:
-    """Raise DeviceError where kernels are not compiled for the instruction set that was asked for."""
+    """Raise DeviceError unless kernels are compiled for the requested instruction set."""
     if isa is None or isa == host_isas()[0]:
         return
     lacks = BY_ISA[isa].lacks(target.host_features())
@@ -99,12 +99,12 @@ def require_isa(isa: LevelIsa | None) -> None:
 
 
 def kernel_isas(weights: WeightFormat) -> dict[str, str]:
-    """The instruction set that kernels are compiled for, and that of the format's products."""
+    """Return the instruction set that kernels are compiled for, and that of the format's products."""
     return {"compiled_for": host_isas()[0], "matmul": linear_kernels(weights).isa}
 
 
 def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKernels:
-    """The kernels of a format, on the host's best instruction set or the one named; DeviceError where it lacks that."""
+    """Return a format's kernels for `isa`, by default the host's best; DeviceError if the host lacks it."""
     chosen = host_isas()[0] if isa is None else isa
     if chosen not in host_isas():
         raise DeviceError(f"this host has no {chosen}; it has {', '.join(host_isas())}")
@@ -112,7 +112,7 @@ def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKerne
 
 
 def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
-    """The kernels of a format on an instruction set, whether this host has it or not."""
+    """Return a format's kernels for an instruction set, whether the host has it or not."""
     return _FORMATS[weights].on(isa)
 
 
@@ -124,10 +124,10 @@ def shared_kernels(
     kv_dtype: KVCacheDtype | None = None,
     is_causal: bool = True,
 ) -> SharedKernels:
-    """The kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
+    """Return the kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
 
-    The tile unit takes heads and blocks of whole tiles only. Where tokens attend to both sides, keys and values are of
-    `dtype` and lanes compute it.
+    The tile unit takes only heads and blocks of whole tiles. If tokens attend to both sides, keys and values have type
+    `dtype` and lanes compute them.
     """
     lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
@@ -153,7 +153,7 @@ def shared_kernels(
 
 
 class _Format(NamedTuple):
-    """Where the kernels of a format are, and what makes and embeds its activations."""
+    """Kernels of a format's products, and those that make and embed its activations."""
 
     products: Mapping[Isa, tuple[Kernel, Kernel]]  # by instruction set: matmul, and gated
     reduce_norm: Kernel
@@ -162,7 +162,7 @@ class _Format(NamedTuple):
     embed_tiles: Kernel
 
     def on(self, isa: Isa) -> LinearKernels:
-        """The kernels of the best instruction set within `isa` that the format has some for."""
+        """Return the kernels of the best instruction set within `isa` that the format supports."""
         used = next(each for each in isas_within(isa) if each in self.products)
         matmul, gated = self.products[used]
         return LinearKernels(used, matmul, gated, self.reduce_norm, self.pack_rows, self.repack, self.embed_tiles)

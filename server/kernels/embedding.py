@@ -1,7 +1,7 @@
 """hidden[t] = table[token_ids[t]] * scale, from a row-major table or from the packed tiles of a tied output layer.
 
-Rows of positions and of token types are added to that. The vocabulary is split over the cores; whichever core holds a
-token's row writes it.
+Rows of positions and of token types are added afterwards. The vocabulary is split over the cores; the core that holds
+a token's row writes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neuronserve.server.kernels.rotation import rotate_back
 
 
 def _embed(copy_row: Any) -> Any:
-    """The loop over tokens around one way to read a row."""
+    """Return the loop over tokens for one way to read a row."""
 
     @inline
     def embed(operands, step, worker, workers):  # type: ignore[no-untyped-def]
@@ -46,7 +46,7 @@ def _from_rows(cell: Cell) -> Any:
 
 
 def _from_tiles(load_one: Any, per_word: int, is_rotated: bool = False) -> Any:
-    """Tiles [N/16][K words][16 n] of 4-byte words, `per_word` elements of k in each."""
+    """Read tiles [N/16][K words][16 n] of 4-byte words, each with `per_word` elements of k."""
     size = 4 // per_word
 
     @inline
@@ -86,9 +86,9 @@ _add_bf16, _add_f32 = _add_rows(BFLOAT16), _add_rows(FLOAT32)
 
 
 def _from_groups(load_value: Any, chunk_bytes: int, load_scale: Any) -> Any:
-    """Pairs of tiles of codes, with scales and shifts of groups: see group_lanes.py.
+    """Read pairs of tiles of codes with scales and shifts of groups (group_lanes.py).
 
-    `load_value(address, k)` is a code's value, `address` that of the column's codes for 32 of k.
+    `load_value(address, k)` returns a code's value; `address` is that of the column's codes for 32 of k.
     """
 
     @inline
@@ -127,7 +127,7 @@ def _int8_at(codes, k):  # type: ignore[no-untyped-def]
 
 @inline
 def _e2m1_at(codes, k):  # type: ignore[no-untyped-def]
-    """Twice what the code stands for: scales are half."""
+    """Return twice the code's value, because its scale is half."""
     code = _nibble(codes, k)
     size = code & 7
     value = np.float32(size) if size < 4 else np.float32((2 + (size & 1)) << ((size >> 1) - 1))
@@ -135,7 +135,7 @@ def _e2m1_at(codes, k):  # type: ignore[no-untyped-def]
 
 
 def _from_bytes(load_one: Any) -> Any:
-    """Tiles of 8-bit codes with a bfloat16 scale for each 32 of k: see scaled_lanes.py."""
+    """Read tiles of 8-bit codes with a bfloat16 scale for each 32 of k (weight_codes.py)."""
 
     @inline
     def copy_row(op, row, hidden, width):  # type: ignore[no-untyped-def]
@@ -163,83 +163,83 @@ _tiles_e4m3, _tiles_e5m2 = _embed(_from_tiles(memory.load_e4m3, 4)), _embed(_fro
 
 @kernel
 def embed_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From bfloat16 rows."""
+    """Read bfloat16 rows."""
     _rows_bf16(operands, step, worker, workers)
 
 
 @kernel
 def embed_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From float32 rows."""
+    """Read float32 rows."""
     _rows_f32(operands, step, worker, workers)
 
 
 @kernel
 def add_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Of a bfloat16 table. Items are tokens."""
+    """Add rows of a bfloat16 table. Items are tokens."""
     _add_bf16(operands, step, worker, workers)
 
 
 @kernel
 def add_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Of a float32 table. Items are tokens."""
+    """Add rows of a float32 table. Items are tokens."""
     _add_f32(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From bfloat16 tiles."""
+    """Read bfloat16 tiles."""
     _tiles_bf16(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From float32 tiles."""
+    """Read float32 tiles."""
     _tiles_f32(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From int8 tiles."""
+    """Read int8 tiles."""
     _tiles_i8(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From rotated int8 tiles."""
+    """Read rotated int8 tiles."""
     _tiles_i8_rotated(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From float8 e4m3 tiles."""
+    """Read float8 e4m3 tiles."""
     _tiles_e4m3(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_e5m2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From float8 e5m2 tiles."""
+    """Read float8 e5m2 tiles."""
     _tiles_e5m2(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_i4(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From int4 tiles."""
+    """Read int4 tiles."""
     _tiles_int4(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_fp4(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From MXFP4 tiles."""
+    """Read MXFP4 tiles."""
     _tiles_fp4(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_i8_groups(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From int8 tiles in groups."""
+    """Read int8 tiles in groups."""
     _tiles_i8_groups(operands, step, worker, workers)
 
 
 @kernel
 def embed_tiles_mxfp8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """From MXFP8 tiles."""
+    """Read MXFP8 tiles."""
     _tiles_mxfp8(operands, step, worker, workers)

@@ -1,16 +1,16 @@
-"""Runs a program: every worker walks the same instructions and meets the others at a barrier after each.
+"""Runs a program: every worker executes the same instructions and meets the others at a barrier after each.
 
-Workers are threads that stay inside compiled code: between steps they sleep (sleep.py), within a step they never touch
-the interpreter. The control block is one int64 array; its fields are ControlRecord.
+Workers are threads that stay inside compiled code: between steps they sleep (sleep.py), and within a step they never
+touch the interpreter. The control block is one int64 array; its fields are ControlRecord.
 
-At a barrier a worker spins, since the others are a few microseconds behind. Where another process has taken the CPU of
-one of them they are milliseconds behind: a worker that spins until then uses up its own share of a CPU, and is put off
-in its turn. So once a wait has met such a process, workers sleep at barriers for the next steps: a thread that has
-slept runs before those that have computed, and meanwhile its CPU is free for the worker that is behind.
+At a barrier a worker spins, since the others are a few microseconds behind. If another process has taken the CPU of one
+of them, it is milliseconds behind: a worker that spins for so long uses up its own share of a CPU and is descheduled in
+turn. So once a wait has met such a process, workers sleep at barriers for the next steps: Linux prefers a thread that
+has slept, and meanwhile its CPU is free for the worker that is behind.
 
-A program that divides its work by rows alike from the first instruction to the last needs no barrier but one at its
-end: no row depends on another. Its rows are in shares, and a worker runs the whole program for one share after the
-other, as long as there is one that nobody has taken. So a worker whose CPU is taken away holds up no other.
+A program that divides its work by rows from the first instruction to the last needs only a barrier at its end, because
+no row depends on another. Its rows are divided into shares, and each worker runs the whole program for one free share
+after the other. A worker whose CPU is taken away then delays no other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from neuronserve.server.kernels.records import offsets
 
 
 class Instruction(NamedTuple):
-    """One line of a program."""
+    """One instruction of a program."""
 
     kernel: int  # address of the code
     operands: int  # address of one record for each core
@@ -46,7 +46,7 @@ class Instruction(NamedTuple):
 
 
 class ControlRecord(NamedTuple):
-    """What the workers share. Fields written by several threads are a cache line apart."""
+    """State that the workers share. Fields written by several threads are a cache line apart."""
 
     program: int  # address of Instructions
     length: int
@@ -54,10 +54,10 @@ class ControlRecord(NamedTuple):
     workers: int
     stopping: int
     trace: int  # address of `length + 1` timespecs for worker 0 to fill, or 0
-    sleep: int  # number of the way to sleep, of sleep.KINDS
-    contended_steps: int  # so many steps yet workers sleep at barriers
+    sleep: int  # index in sleep.KINDS
+    contended_steps: int  # number of further steps in which workers sleep at barriers
     arrivals: int  # barrier tickets handed out so far
-    shares: int  # of rows, each of which has the whole program run for it; 0: workers meet after each instruction
+    shares: int  # of rows, each of which runs the whole program; 0: workers meet after each instruction
     shares_taken: int
     functions: int  # addresses of apart.FUNCTIONS
     functions_1: int
@@ -70,23 +70,23 @@ class ControlRecord(NamedTuple):
 INSTRUCTION = offsets(Instruction)
 INSTRUCTION_BYTES = 24
 CONTROL = offsets(ControlRecord)
-_SLEEPS = sleep.PLACE_BYTES  # offset of an int64: 1 while the worker waits at a barrier to be woken
-_NOW = sleep.PLACE_BYTES + 8  # offset of a timespec for the worker's own use
-_WHERE = sleep.PLACE_BYTES + 64  # offset of where it is
-SLOT_BYTES = _WHERE + apart.PLACE_BYTES  # of a worker: where it sleeps, and these
+_SLEEPS = sleep.PLACE_BYTES  # offset of an int64: 1 while the worker sleeps at a barrier
+_NOW = sleep.PLACE_BYTES + 8  # offset of a timespec that the worker uses
+_WHERE = sleep.PLACE_BYTES + 64  # offset of the CPU that the worker is on (apart.py)
+SLOT_BYTES = _WHERE + apart.PLACE_BYTES  # bytes for each worker: its sleeping place, and the fields above
 
 TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
-_CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # that of time.monotonic, which on macOS is the former
+_CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # time.monotonic's clock; macOS has the former
 
-_SPINS_BEFORE_YIELD = 2000  # about 50 us: longer than a balanced kernel's spread, shorter than a time slice
-_CONTENDED_NS = 2_000_000  # a yield that takes longer has let a process run that computes; one that answers is quicker
-_CONTENDED_STEPS = 256  # then workers find out anew whether they are alone
+_SPINS_BEFORE_YIELD = 2000  # about 50 us: more than a balanced kernel's spread, less than a time slice
+_CONTENDED_NS = 2_000_000  # a yield that takes longer has run another process's computation
+_CONTENDED_STEPS = 256  # after which workers test again whether they are alone
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
-# By the architecture that code is emitted for, as LLVM's triples begin: an intrinsic and its arguments.
+# By the beginning of LLVM's triple: an intrinsic and its arguments.
 _PAUSES: dict[str, tuple[str, tuple[int, ...]]] = {
     "x86_64": ("llvm.x86.sse2.pause", ()),
     "aarch64": ("llvm.aarch64.hint", (1,)),
@@ -96,7 +96,7 @@ _PAUSES: dict[str, tuple[str, tuple[int, ...]]] = {
 
 @emitted(types.void)
 def pause(builder: Any) -> Any:
-    """Tell the core that this is a spin loop."""
+    """Signal a spin loop to the CPU."""
     found = _PAUSES.get(builder.module.triple.partition("-")[0])
     if found is not None:
         name, numbers = found
@@ -107,7 +107,7 @@ def pause(builder: Any) -> Any:
 
 @inline
 def _slot(control, worker):  # type: ignore[no-untyped-def]
-    """Address of where a worker sleeps and of what belongs to it."""
+    """Return the address of a worker's slot."""
     return control + CONTROL.slots + worker * SLOT_BYTES
 
 
@@ -119,9 +119,10 @@ def _now_ns(slot):  # type: ignore[no-untyped-def]
 
 @inline
 def _sleep_at_barrier(slot, kind, arrivals, goal):  # type: ignore[no-untyped-def]
-    """Sleep until the last worker is here, or one of an earlier barrier wakes this one too early.
+    """Sleep until the last worker arrives; a wake-up of an earlier barrier may end it too early.
 
-    Whoever takes the mark away owes the wake-up: the last to arrive, or this worker where that one came meanwhile.
+    The thread that clears the mark must send the wake-up: the last to arrive, or this worker if that one has come
+    meanwhile.
     """
     exchange(slot + _SLEEPS, 1)
     if fetch_add(arrivals, 0) < goal or exchange(slot + _SLEEPS, 0) == 0:
@@ -139,7 +140,7 @@ def _wake_sleepers(control, workers):  # type: ignore[no-untyped-def]
 
 @inline
 def _yield(control, slot):  # type: ignore[no-untyped-def]
-    """Let others run, and remember when there were some."""
+    """Yield the CPU, and record whether another process used it."""
     begin = _now_ns(slot)
     _sched_yield()
     if _now_ns(slot) - begin > _CONTENDED_NS:
@@ -216,7 +217,7 @@ def _wake_others(control):  # type: ignore[no-untyped-def]
 
 @HostFunction
 def init_control(control: int) -> int:
-    """Make the places to sleep; 0 when the host has them."""
+    """Initialize the sleeping places. Returns 0 if the host supports them."""
     status = 0
     for worker in range(load_i64(control + CONTROL.workers)):
         status |= sleep.init(_slot(control, worker), load_i64(control + CONTROL.sleep))
@@ -225,7 +226,7 @@ def init_control(control: int) -> int:
 
 @HostFunction
 def serve_steps(control: int, worker: int) -> None:
-    """The life of a worker thread: sleep, run a program, sleep; returns when told to stop."""
+    """Run a worker thread: sleep, execute a program, repeat. Returns when the pool stops."""
     kind = load_i64(control + CONTROL.sleep)
     while True:
         sleep.wait(_slot(control, worker), kind)
@@ -240,7 +241,7 @@ def serve_steps(control: int, worker: int) -> None:
 def run_step(control: int) -> None:
     """Wake the workers and run the program with them as worker 0; returns when all are done.
 
-    They may be fewer or more than the last time: barriers count from a multiple of their number on.
+    The number of workers may differ from the last step: barriers count from a multiple of it on.
     """
     workers = load_i64(control + CONTROL.workers)
     fetch_add(control + CONTROL.arrivals, -load_acquire(control + CONTROL.arrivals) % workers)

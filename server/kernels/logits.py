@@ -1,4 +1,4 @@
-"""What a model does to its logits after the output layer: in place, before anything is sampled or reported."""
+"""Scale and soft cap of logits after the output layer, in place, before they are sampled or reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuronserve.server.kernels.records import LOGITS, STEP
 
 @kernel
 def finish_logits(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """logits = cap * tanh(logits * scale / cap), or logits * scale without a cap. Items are runs of sixteen logits."""
+    """Set logits = cap * tanh(logits * scale / cap), or logits * scale without a cap. Items are runs of sixteen."""
     logits, cap = load_i64(operands + LOGITS.logits), load_f32(operands + LOGITS.cap)
     by = simd.splat(load_f32(operands + LOGITS.scale))
     runs = load_i64(step + STEP.num_samples) * load_i64(operands + LOGITS.width) // 16

@@ -1,11 +1,11 @@
-"""Low-rank adapters (LoRA): output += scale * (input A^T) B^T, in the rows of a step that have one.
+"""Low-rank adapters (LoRA): output += scale * (input A^T) B^T, for the rows of a step that have an adapter.
 
-Two instructions around a matmul: `shrink` multiplies the rows that the matmul reads with A, into `shrunk`; `expand`
-multiplies these with B, onto what the matmul left. A layer of several modules (qkv, gate and up) has an A and a B for
-each of them, its parts. Rows come in groups of one adapter, so that A and B are read once for all of a group; other
-rows are not touched. An element's sum has one order whatever is in the step.
+Two instructions surround a matmul: `shrink` multiplies the rows that the matmul reads by A, into `shrunk`; `expand`
+multiplies these by B and adds them to the matmul's output. A layer of several modules (qkv, gate and up) has an A and a
+B for each of them, its parts. Rows come in groups of one adapter, so that A and B are read once for a group; other rows
+are not touched. An element's sum has one order whatever else is in the step.
 
-A is rows [rank, k], zeros up to a multiple of LORA_RANKS; B is tiles [tiles][rank][16], a lane for each column.
+A is rows [rank, k], with zeros up to a multiple of LORA_RANKS; B is tiles [tiles][rank][16], a lane for each column.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FORMS: tuple[Form, ...] = get_args(Form)
 class PartRecord(NamedTuple):
     """One module of a linear layer in one slot."""
 
-    rank: int  # 0 = the slot's adapter has none
+    rank: int  # 0 if the slot's adapter has no such module
     scale: int  # bits of a float32
     a: int  # byte offset of A in the memory of its core
     b: int  # byte offset of B
-    column: int  # of `shrunk`, where the products with A begin
+    column: int  # of `shrunk`, where this part begins
     first_tile: int  # of the layer's output
-    tile_step: int  # from one of the part's tiles to the next; 2 where gate and up take turns
+    tile_step: int  # between two of the module's tiles; 2 if gate and up alternate
     num_tiles: int
 
 
@@ -74,7 +74,7 @@ _GROUP_BYTES = 12
 
 @inline
 def _float32_row(op, row, k, to):  # type: ignore[no-untyped-def]
-    """Address of an input row as float32: its own, or `to`, where it is put."""
+    """Return the address of an input row as float32: its own, or `to`, after converting it there."""
     inputs, form = load_i64(op + SHRINK.inputs), load_i64(op + SHRINK.form)
     if form == 0:
         return inputs + row * k * 4
@@ -93,7 +93,7 @@ def _float32_row(op, row, k, to):  # type: ignore[no-untyped-def]
 
 @inline
 def _pair(rows, i, count):  # type: ignore[no-untyped-def]
-    """Rows 2 i and 2 i + 1 of a group's; the last of an odd number is both."""
+    """Return rows 2 i and 2 i + 1 of a group; the last row twice if their number is odd."""
     return load_i32(rows + 8 * i), load_i32(rows + 4 * min(2 * i + 1, count - 1))
 
 
@@ -102,7 +102,7 @@ def _dots(cell: Cell) -> Any:
 
     @inline
     def dots(x, y, a, k):  # type: ignore[no-untyped-def]
-        """Products of two rows with four of A, summed over k in lanes."""
+        """Multiply two rows by four of A, summed over k in lanes."""
         c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = simd.splat(0.0)
         for i in range(0, k, 16):
             at, p, q = a + i * size, simd.load(x + i * 4), simd.load(y + i * 4)
@@ -125,7 +125,7 @@ def _store_sums(to, scale, c0, c1, c2, c3):  # type: ignore[no-untyped-def]
 
 @inline
 def _num_chunks(table, parts):  # type: ignore[no-untyped-def]
-    """Of four rows of A, over all parts of one slot."""
+    """Return the number of chunks of four rows of A, over all parts of one slot."""
     count = 0
     for part in range(parts):
         count += (load_i64(table + part * PART_BYTES + PART.rank) + LORA_RANKS - 1) // LORA_RANKS
@@ -137,7 +137,7 @@ def _shrink(cell: Cell) -> Any:
 
     @inline
     def shrink_pair(op, table, pair, chunks, scratch):  # type: ignore[no-untyped-def]
-        """Two rows by the chunks from chunks[0] to chunks[1]."""
+        """Multiply two rows by the chunks from chunks[0] to chunks[1]."""
         k, width = load_i64(op + SHRINK.k), load_i64(op + SHRINK.width)
         x, y = _float32_row(op, pair[0], k, scratch), _float32_row(op, pair[1], k, scratch + k * 4)
         to = load_i64(op + SHRINK.shrunk)
@@ -186,7 +186,7 @@ def _expand_pair(cell: Cell) -> Any:
 
     @inline
     def expand_pair(op, record, pair, low, high):  # type: ignore[no-untyped-def]
-        """Two rows by a part's tiles from `low` to `high`."""
+        """Multiply two rows by a part's tiles from `low` to `high`."""
         row_bytes, width = load_i64(op + EXPAND.ldc) * 4, load_i64(op + EXPAND.width) * 4
         rank, first, step = load_i64(record), load_i64(record + PART.first_tile), load_i64(record + PART.tile_step)
         shrunk = load_i64(op + EXPAND.shrunk) + load_i64(record + PART.column) * 4
@@ -211,7 +211,7 @@ def _expand(cell: Cell) -> Any:
 
     @inline
     def expand_group(op, table, rows, num_rows, begin, end):  # type: ignore[no-untyped-def]
-        """A group's rows in the output's tiles from `begin` to `end`: parts may meet in one, workers do not."""
+        """Add a group's rows to the output's tiles from `begin` to `end`: parts may share a tile, workers do not."""
         for i in range((num_rows + 1) // 2):
             pair = _pair(rows, i, num_rows)
             for part in range(load_i64(op + EXPAND.parts)):
@@ -241,23 +241,23 @@ _shrink_bf16, _shrink_f32, _expand_bf16, _expand_f32 = (f(c) for f in (_shrink, 
 
 @kernel
 def lora_shrink_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """By A in bfloat16. Each group's items are rows of A, or else of inputs."""
+    """Multiply by A in bfloat16. Each group's items are rows of A, or else of inputs."""
     _shrink_bf16(operands, cores, step, worker, workers)
 
 
 @kernel
 def lora_shrink_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """By A in float32. Each group's items are rows of A, or else of inputs."""
+    """Multiply by A in float32. Each group's items are rows of A, or else of inputs."""
     _shrink_f32(operands, cores, step, worker, workers)
 
 
 @kernel
 def lora_expand_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """By B in bfloat16. Each group's items are tiles of outputs."""
+    """Multiply by B in bfloat16. Each group's items are tiles of outputs."""
     _expand_bf16(operands, cores, step, worker, workers)
 
 
 @kernel
 def lora_expand_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """By B in float32. Each group's items are tiles of outputs."""
+    """Multiply by B in float32. Each group's items are tiles of outputs."""
     _expand_f32(operands, cores, step, worker, workers)

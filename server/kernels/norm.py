@@ -1,9 +1,8 @@
 """The end of a row-parallel matmul: all-reduce of the cores' partial sums, residual, norm, and panels for the next.
 
-Models that norm what a block leaves, too, have that done between the all-reduce and the residual; where they read the
-stream as it is, there are no weights and no second norm.
-
-Partials are added in core order, so tensor parallelism changes the rounding but never from run to run.
+Models that also norm a block's output do that between the all-reduce and the residual. If a block reads the residual
+stream without a norm, there are no weights and no second norm. Partials are added in core order, so tensor parallelism
+changes the rounding but never from run to run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from neuronserve.server.kernels.records import NORM
 
 @inline
 def _add_parts(to, parts, count, stride, width, scale):  # type: ignore[no-untyped-def]
-    """to += `count` rows of parts, times `scale`; returns the sum of squares."""
+    """Add `count` rows of parts, times `scale`, to `to`; returns the sum of squares."""
     squares, by = simd.splat(0.0), simd.splat(scale)
     for i in range(0, width, 16):
         value = simd.load(to + i * 4)
@@ -33,7 +32,7 @@ def _add_parts(to, parts, count, stride, width, scale):  # type: ignore[no-untyp
 
 @inline
 def _mean(row, size, width):  # type: ignore[no-untyped-def]
-    """Of `size` elements; those beyond are zero."""
+    """Return the mean of `size` elements; those after them are zero."""
     total = simd.splat(0.0)
     for i in range(0, width, 16):
         total = simd.add(total, simd.load(row + i * 4))
@@ -42,7 +41,7 @@ def _mean(row, size, width):  # type: ignore[no-untyped-def]
 
 @inline
 def _squared_distances(row, mean, size):  # type: ignore[no-untyped-def]
-    """Sum over `size` elements of their squared distance from `mean`."""
+    """Return the sum over `size` elements of their squared distance from `mean`."""
     whole, by = size - size % 16, simd.splat(mean)
     squares = simd.splat(0.0)
     for i in range(0, whole, 16):
@@ -56,7 +55,7 @@ def _squared_distances(row, mean, size):  # type: ignore[no-untyped-def]
 
 @inline
 def _norm_to(operands, to, source, squares, weight, width):  # type: ignore[no-untyped-def]
-    """to = the source, whose sum of squares is given, over its root mean square, times weight."""
+    """Set `to` to source / root mean square * weight, for a known sum of squares."""
     mean = squares / load_i64(operands + NORM.size)
     scale = simd.splat(1.0 / math.sqrt(mean + load_f32(operands + NORM.eps)))
     for i in range(0, width, 16):
@@ -66,7 +65,7 @@ def _norm_to(operands, to, source, squares, weight, width):  # type: ignore[no-u
 
 @inline
 def _layer_norm_to(operands, to, source, weight, width):  # type: ignore[no-untyped-def]
-    """to = the source's distance from its mean, over the standard deviation, times weight, and shifted."""
+    """Set `to` to (source - mean) / standard deviation * weight + shift."""
     size, shift = load_i64(operands + NORM.size), load_i64(operands + NORM.shift)
     mean = _mean(source, size, width)
     variance = _squared_distances(source, mean, size) / size
@@ -82,14 +81,14 @@ def _layer_norm_to(operands, to, source, weight, width):  # type: ignore[no-unty
 def _norm_row(has_post: bool) -> Any:
     @inline
     def norm_row(operands, step, r, normed, width):  # type: ignore[no-untyped-def]
-        """Row `r` of the output, as float32; returns its address, which is `normed` or in `hidden`."""
+        """Compute row `r` of the output as float32; returns its address, which is `normed` or in `hidden`."""
         row = r
         index_field = load_i64(operands + NORM.index_field)
         if index_field != 0:
             row = load_i32(load_i64(step + index_field) + r * 4)
         parts, count = load_i64(operands + NORM.partials) + row * width * 4, load_i64(operands + NORM.num_partials)
         stride = load_i64(operands + NORM.partial_stride)
-        if has_post:  # what is added is one row, made of them
+        if has_post:  # the parts are reduced to one normed row first
             for i in range(0, width, 16):
                 simd.store(normed + i * 4, simd.splat(0.0))
             squares = _add_parts(normed, parts, count, stride, width, 1.0)
@@ -141,29 +140,29 @@ _i8_rotated = _norm(pack_i8_rotated)
 
 @kernel
 def reduce_norm_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into bfloat16 panels. Items are rows."""
+    """Write bfloat16 panels. Items are rows."""
     _bf16(operands, step, worker, workers)
 
 
 @kernel
 def reduce_norm_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into float32 panels. Items are rows."""
+    """Write float32 panels. Items are rows."""
     _f32(operands, step, worker, workers)
 
 
 @kernel
 def reduce_norm_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into int8 panels and row scales. Items are rows."""
+    """Write int8 panels and row scales. Items are rows."""
     _i8(operands, step, worker, workers)
 
 
 @kernel
 def reduce_norm_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into int8 panels and row scales, rotated. Items are rows."""
+    """Write int8 panels and row scales, rotated. Items are rows."""
     _i8_rotated(operands, step, worker, workers)
 
 
 @kernel
 def reduce_norm_i8_chunks(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into int8 panels with a scale for each 32 of a row. Items are rows."""
+    """Write int8 panels with a scale for each 32 of a row. Items are rows."""
     _i8_chunks(operands, step, worker, workers)

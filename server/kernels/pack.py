@@ -1,4 +1,4 @@
-"""Activations that attention or a gated product left, as rows or panels, into the panels that are read next."""
+"""Packs activations of attention or of a gated product, rows or panels, into the panels of the next matmul."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from neuronserve.server.kernels.records import PACK, PACK_BYTES, STEP
 
 
 def _pack_rows(pack: Any, row_cell: int) -> Any:
-    """`row_cell` is the size of an element of rows that lie one after the other, 0 for panels."""
+    """Return the loop over rows. `row_cell` is the size of an element of consecutive rows, 0 for panels."""
 
     @inline
     def pack_rows(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
@@ -50,53 +50,53 @@ _panels_f32, _panels_i8 = _pack_rows(panels_to_f32, 0), _pack_rows(panels_to_i8,
 
 @kernel
 def pack_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """To bfloat16 panels. Items are rows of every core."""
+    """Pack to bfloat16 panels. Items are rows of every core."""
     _bf16(operands, cores, step, worker, workers)
 
 
 @kernel
 def pack_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """To float32 panels. Items are rows of every core."""
+    """Pack to float32 panels. Items are rows of every core."""
     _f32(operands, cores, step, worker, workers)
 
 
 @kernel
 def pack_rows_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """To int8 panels and row scales. Items are rows of every core."""
+    """Pack to int8 panels and row scales. Items are rows of every core."""
     _i8(operands, cores, step, worker, workers)
 
 
 @kernel
 def repack_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 panels to float32 panels. Items are rows of every core."""
+    """Convert bfloat16 panels to float32 panels. Items are rows of every core."""
     _panels_f32(operands, cores, step, worker, workers)
 
 
 @kernel
 def repack_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 panels to int8 panels and row scales. Items are rows of every core."""
+    """Convert bfloat16 panels to int8 panels and row scales. Items are rows of every core."""
     _panels_i8(operands, cores, step, worker, workers)
 
 
 @kernel
 def pack_rows_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """To int8 panels and row scales, rotated. Items are rows of every core."""
+    """Pack to int8 panels and row scales, rotated. Items are rows of every core."""
     _i8_rotated(operands, cores, step, worker, workers)
 
 
 @kernel
 def repack_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 panels to int8 panels and row scales, rotated. Items are rows of every core."""
+    """Convert bfloat16 panels to int8 panels and row scales, rotated. Items are rows of every core."""
     _panels_i8_rotated(operands, cores, step, worker, workers)
 
 
 @kernel
 def pack_rows_i8_chunks(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """To int8 panels with a scale for each 32 of a row. Items are rows of every core."""
+    """Pack to int8 panels with a scale for each 32 of a row. Items are rows of every core."""
     _i8_chunks(operands, cores, step, worker, workers)
 
 
 @kernel
 def repack_i8_chunks(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 panels to int8 panels with a scale for each 32 of a row. Items are rows of every core."""
+    """Convert bfloat16 panels to int8 panels with a scale for each 32 of a row. Items are rows of every core."""
     _panels_i8_chunks(operands, cores, step, worker, workers)

@@ -1,9 +1,9 @@
 """float32 rows, or bfloat16 panels, to the panels that a matmul reads: bfloat16, float32, or int8 with row scales.
 
-Panels are [rows/16][K/k_tile][16][k_tile]: what one tile load or one cache line of broadcasts wants. int8 is symmetric:
-scale = max|x| / 127 over the row, so a row's codes depend on nothing but the row. rotation.py has what a
-rotation is for. What 4-bit weights are multiplied with has a scale for each 32 neighbours: blocks of sixteen rows are
-panels [K/64][16][64] of int8, then [K/32][16] pairs of a float32 scale and an int32, -8 times the sum of the 32 codes.
+Panels are [rows/16][K/k_tile][16][k_tile], which suits a tile load or a cache line of broadcasts. int8 is symmetric:
+scale = max|x| / 127 over the row, so a row's codes depend on the row alone. rotation.py explains the rotation.
+Activations for weights in groups have a scale for each 32 neighbours: blocks of sixteen rows are panels [K/64][16][64]
+of int8, then [K/32][16] pairs of a float32 scale and an int32, -8 times the sum of the 32 codes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from neuronserve.server.kernels.rotation import of_row, rotation
 
 K_TILE_16 = 32  # elements of a bfloat16 or float32 panel row
 K_TILE_8 = 64  # elements of an int8 panel row
-CHUNKS_BYTES = 20  # of sixteen rows at one of k: their codes, and 8 bytes for each 32 codes
-ROUNDER = 1.5 * 2**23  # added and taken away again it rounds to a whole number, as store_i8 does
+CHUNKS_BYTES = 20  # bytes of sixteen rows at one of k: their codes, and 8 bytes for each 32 codes
+ROUNDER = 1.5 * 2**23  # adding and subtracting it rounds to a whole number, as store_i8 does
 
 
 @inline
 def _panel_row(row, width, k_tile):  # type: ignore[no-untyped-def]
-    """Index of a row's first element; its next k_tile elements are 16 * k_tile further."""
+    """Return the index of a row's first element; its next k_tile elements are 16 * k_tile further."""
     return (row // 16) * 16 * width + row % 16 * k_tile
 
 
 @inline
 def _of_panels(source, row, width, i):  # type: ignore[no-untyped-def]
-    """Sixteen of row `row` of bfloat16 panels at `source`."""
+    """Load sixteen of row `row` of bfloat16 panels at `source`."""
     return simd.load_bf16(
         source + (_panel_row(row, width, K_TILE_16) + i // K_TILE_16 * 16 * K_TILE_16 + i % K_TILE_16) * 2
     )
@@ -42,7 +42,7 @@ def _plain(load: Any, cell: Cell) -> Any:
 
     @inline
     def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
-        """Into row `row` of the panels."""
+        """Pack into row `row` of the panels."""
         first = _panel_row(row, width, K_TILE_16)
         for i in range(0, width, 16):
             at = first + (i // K_TILE_16) * 16 * K_TILE_16 + i % K_TILE_16
@@ -59,7 +59,7 @@ def _larger_magnitude(a, b):  # type: ignore[no-untyped-def]
 def _int8(load: Any) -> Any:
     @inline
     def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
-        """Into row `row` of the panels, and its scale: NaN where a value is NaN or infinite, which a maximum hides."""
+        """Pack into row `row` of the panels, with its scale: NaN if a value is NaN or infinite."""
         highest = strange = zero = simd.splat(0.0)
         for i in range(0, width, 32):
             a, b = load(source, row, width, i), load(source, row, width, i + 16)
@@ -87,7 +87,7 @@ def _int8_rotated(load: Any) -> Any:
 
     @inline
     def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
-        """The rotated row, which is made in `scratch`, as `pack_i8` packs it."""
+        """Rotate the row in `scratch`, and pack it as `pack_i8` does."""
         rotate(source, row, width, scratch)
         pack_i8(scratch, panels, row_scales, row, width, scratch)
 
@@ -97,7 +97,7 @@ def _int8_rotated(load: Any) -> Any:
 def _int8_chunks(load: Any) -> Any:
     @inline
     def pack(source, panels, row_scales, row, width, scratch):  # type: ignore[no-untyped-def]
-        """Into row `row` of the blocks. A chunk with NaN or infinity has a NaN scale."""
+        """Pack into row `row` of the blocks. A chunk with NaN or infinity has a NaN scale."""
         block = panels + row // 16 * width * CHUNKS_BYTES
         sides, zero, rounder = block + 16 * width + row % 16 * 8, simd.splat(0.0), simd.splat(ROUNDER)
         for i in range(0, width, 32):
@@ -125,7 +125,7 @@ pack_i8_chunks, panels_to_i8_chunks = _int8_chunks(of_row), _int8_chunks(_of_pan
 def _rows_of(load: Any, size: int, k_tile: int) -> Any:
     @inline
     def rows_of(panels, row, width, to, scale):  # type: ignore[no-untyped-def]
-        """Row `row` of panels, times `scale`, as float32 at `to`."""
+        """Write row `row` of panels, times `scale`, as float32 to `to`."""
         first, by = panels + _panel_row(row, width, k_tile) * size, simd.splat(scale)
         for i in range(0, width, 16):
             at = (i // k_tile * 16 * k_tile + i % k_tile) * size
@@ -136,7 +136,7 @@ def _rows_of(load: Any, size: int, k_tile: int) -> Any:
 
 @inline
 def rows_of_i8_chunks(panels, row, width, to):  # type: ignore[no-untyped-def]
-    """Row `row` of blocks of sixteen, as float32 at `to`.
+    """Write row `row` of blocks of sixteen as float32 to `to`.
 
     A block is [width/64][16][64] codes, then [width/32][16] pairs of a float32 scale and four bytes more.
     """

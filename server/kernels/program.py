@@ -10,7 +10,7 @@ import numpy.typing as npt
 from neuronserve.server.kernels.executor import Instruction
 from neuronserve.server.kernels.isa.jit import Kernel
 
-# Kernels whose work is rows, each worker's share of them by `share_begin`.
+# Modules whose kernels divide their work by rows, with `share_begin` for each worker.
 _BY_ROWS = frozenset(
     f"neuronserve.server.kernels.{name}"
     for name in (
@@ -21,19 +21,19 @@ _BY_ROWS = frozenset(
 
 
 class Program:
-    """An append-only list of instructions; each runs on every core it has operands for, then all cores meet."""
+    """An append-only list of instructions. Each runs on every core it has operands for; then all cores synchronize."""
 
     def __init__(self, name: str, memory: object) -> None:
-        """`memory` is whatever owns the memory that operands point to: it lives as long as the program."""
+        """`memory` owns the memory that operands point to; it lives as long as the program."""
         self.name = name
         self.memory = memory
-        self.labels: list[str] = []  # what each instruction does, for people
+        self.labels: list[str] = []  # description of each instruction
         self.kernels: list[Kernel] = []
-        self.collectives: list[bool] = []  # whether it adds up what the cores have left for each other
+        self.collectives: list[bool] = []  # whether the instruction is an all-reduce
         self.operands: list[npt.NDArray[np.int64]] = []  # [cores, words] of each
         self.fields: list[tuple[str, ...]] = []  # names of the words, where operands are records
-        self.weight_bytes = 0  # that are read when it runs, 0 where nobody asks
-        self.head = 0  # the instruction from which on only the sampled rows are computed
+        self.weight_bytes = 0  # bytes read when it runs, 0 if unknown
+        self.head = 0  # index of the first instruction that computes only the sampled rows
         self._table: npt.NDArray[np.int64] | None = None
         self._address = 0  # of it
         self._is_by_rows: bool | None = None
@@ -52,7 +52,7 @@ class Program:
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether a row is one worker's from the first instruction to the last: on one core, by kernels of rows."""
+        """Whether one worker can compute a row from begin to end: on one core, by kernels of rows only."""
         if self._is_by_rows is None:
             kernels = all(kernel.module in _BY_ROWS for kernel in self.kernels)
             self._is_by_rows = kernels and all(len(operands) == 1 for operands in self.operands)
@@ -60,7 +60,7 @@ class Program:
 
     @property
     def address(self) -> int:
-        """Address of the instruction table. Compiles what is not compiled yet."""
+        """Address of the instruction table. Reading it compiles the missing kernels."""
         if self._table is None:
             rows = [
                 Instruction(kernel.address, operands.ctypes.data, len(operands))

@@ -15,23 +15,23 @@ WORD = 8
 
 
 def offsets(record: type[Record]) -> Record:
-    """The byte offset of each field, under the field's own name."""
+    """Return a record with the byte offset of each field."""
     names = inspect.get_annotations(record)
     return record(*range(0, WORD * len(names), WORD))
 
 
 def size_of(record: type[tuple[Any, ...]]) -> int:
-    """Bytes of one record."""
+    """Return the bytes of one record."""
     return WORD * len(inspect.get_annotations(record))
 
 
 class StepRecord(NamedTuple):
-    """What changes from step to step. Addresses are of int32 arrays; shapes in brackets."""
+    """Fields that change from step to step. Addresses are of int32 arrays; shapes in brackets."""
 
     num_tokens: int  # T, all sequences together
     num_seqs: int  # B
     num_samples: int  # S, rows whose logits are wanted
-    num_tiles: int  # entries of attention's work
+    num_tiles: int  # number of attention's entries
     token_ids: int  # [T]
     positions: int  # [T]
     slots: int  # [groups][T] block * block_size + offset
@@ -41,14 +41,14 @@ class StepRecord(NamedTuple):
     table_width: int
     tile_seq: int  # [tiles] sequence of each entry
     tile_row: int  # [tiles] its first row
-    tile_split: int  # [tiles][3] partition of the keys or -1 for all, first slot for partial states, partitions in all
-    counters: int  # of attention, for each worker: how many items were taken from its share; int64, 64 bytes apart
+    tile_split: int  # [tiles][3] partition of the keys or -1 for all, first slot of partial states, partitions
+    counters: int  # of attention: number of items taken from each worker's share; int64, 64 bytes apart
     num_lora_groups: int  # G, groups of rows with one adapter
     lora_rows: int  # [T] rows with an adapter, group by group
     lora_groups: int  # [G][3] slot of the adapter, first and end of its rows in lora_rows
-    token_types: int  # [T], of encoders
-    slots_stride: int = 0  # bytes from the slots of one group of layers to the next's
-    tables_stride: int = 0  # bytes from the block tables of one group to the next's
+    token_types: int  # [T], for encoders
+    slots_stride: int = 0  # bytes between the slots of two groups of layers
+    tables_stride: int = 0  # bytes between the block tables of two groups
 
 
 STEP = offsets(StepRecord)
@@ -57,30 +57,30 @@ STEP = offsets(StepRecord)
 class MatmulOperands(NamedTuple):
     """One core's share of `output[:rows, :16 * n_tiles] = activation(activations @ weights + bias)`.
 
-    The product is scaled where the formats say so; of gated products `activation(gate) * up` is stored.
+    Some formats scale the product; a gated product stores `activation(gate) * up`.
     """
 
     activations: int  # panels [rows/16][K/k_tile][16][k_tile]
     row_scales: int  # float32 [rows]: int8 activations only
     weights: int  # tiles, see the matmul kernels
     column_scales: int  # float32 [N]: 8-bit weights; [N/16][groups][16] of weights in groups: group_lanes.py
-    column_sums: int  # int32 [N], sum over k of the int8 weights: kernels with unsigned activations only; 4-bit: shifts
+    column_sums: int  # int32 [N], sum over k of the int8 weights, for unsigned activations; shifts of 4-bit weights
     output: int  # float32 rows, `ldc` apart, or panels `ldc` wide: see epilogue.py
     n_tiles: int  # N / 16
     k_tiles: int  # K / k_tile of the format
     ldc: int  # columns of a whole output row
     rows_field: int  # byte offset in the step record of the number of rows
-    scratch: int  # one area of `scratch_stride` bytes for each worker: weights on their way to bfloat16
+    scratch: int  # one area of `scratch_stride` bytes for each worker: weights converted to bfloat16
     scratch_stride: int
     activation: int  # index in epilogue.ACTIVATIONS
     bias: int = 0  # float32 [N] or 0
     group_shift: int = 0  # 4-bit weights only: 32 << group_shift neighbours in k share a scale
-    groups: int = 0  # which rows meet which matrix, a GroupTable; 0: every core has one for all rows
-    matrices: int = 1  # records of one core: with groups one for each matrix
+    groups: int = 0  # address of a GroupTable with the rows of each matrix; 0: every core has one matrix for all rows
+    matrices: int = 1  # records of one core: one for each matrix if there are groups
 
 
 class GroupTable(NamedTuple):
-    """Runs of neighbouring rows that meet one of several matrices each; as many Groups follow."""
+    """Header of runs of neighbouring rows with one of several matrices each; that many Groups follow."""
 
     num_groups: int
 
@@ -89,15 +89,15 @@ class Group(NamedTuple):
     """Rows of one matrix."""
 
     matrix: int
-    begin: int  # a multiple of 32: a block of the tile unit's
+    begin: int  # a multiple of 32, the tile unit's block
     end: int
 
 
 class EmbedOperands(NamedTuple):
-    """One core's part of the embedding table: `hidden[t] = table[token_ids[t]] * scale`."""
+    """One core's share of the embedding table: `hidden[t] = table[token_ids[t]] * scale`."""
 
     table: int  # this core's vocabulary rows
-    scales: int  # of each row or group of it, as in MatmulOperands
+    scales: int  # of each row or group, as in MatmulOperands
     hidden: int  # float32 [T, width], the same address on every core
     vocab_per_core: int
     width: int  # hidden size, a multiple of 32
@@ -107,7 +107,7 @@ class EmbedOperands(NamedTuple):
 
 
 class AddRowsOperands(NamedTuple):
-    """`hidden[t] += table[index[t] + first]`: learned positions or token types, on one core for all."""
+    """Operands of `hidden[t] += table[index[t] + first]`: learned positions or token types, on one core for all."""
 
     table: int  # rows as wide as those of `hidden`
     hidden: int  # float32 [T, width]
@@ -119,20 +119,20 @@ class AddRowsOperands(NamedTuple):
 class NormOperands(NamedTuple):
     """All-reduce, residual and norm: `hidden += sum(partials) * scale`, `panels = norm(hidden)`.
 
-    The norm is `x / rms(x) * weight`, or where it is centered `(x - mean(x)) / deviation(x) * weight + shift`. With a
-    `post_weight`, what is added to `hidden` is `sum(partials) / rms(sum(partials)) * post_weight * scale`.
+    The norm is `x / rms(x) * weight`, or if it is centered `(x - mean(x)) / deviation(x) * weight + shift`. With a
+    `post_weight`, `sum(partials) / rms(sum(partials)) * post_weight * scale` is added to `hidden`.
     """
 
     hidden: int  # float32 [T, width]
     partials: int  # float32 [num_partials][T, width], `partial_stride` bytes apart
-    num_partials: int  # of the cores, and of branches side by side; 0 before the first layer
+    num_partials: int  # number of cores, times parallel branches; 0 before the first layer
     partial_stride: int
     post_weight: int  # float32 [width] or 0, and 0 where there are no partials
     branch_scale: int  # bits of a float32: `scale`
     weight: int  # float32 [width], or 0: panels of `hidden` itself
     shift: int  # float32 [width] or 0
     is_centered: int  # 1: LayerNorm, 0: RMSNorm
-    stays: int  # 1: the normed row is what stays in `hidden`
+    stays: int  # 1: the normed row replaces that in `hidden`
     panels: int  # output, in the format of the matmul that reads them
     row_scales: int  # output, float32 [T]: int8 panels only
     scratch: int  # float32 [width] for each worker, `scratch_stride` bytes apart
@@ -152,17 +152,17 @@ class RopeOperands(NamedTuple):
     ldc: int
     q_norm: int  # float32 [head_dim] or [heads, head_dim] of this core's; 0 = no norm
     k_norm: int
-    norm_stride: int  # bytes from the weights of one head's norm to the next's; 0 where all have the same
+    norm_stride: int  # bytes between the norm weights of two heads; 0 if they share them
     is_centered: int  # 1: LayerNorm, 0: RMSNorm
-    squares: int  # of norms over all heads together, else 0: float32 [T, cores, 2], sums of squares of q and of k
+    squares: int  # for norms over all heads together, else 0: float32 [T, cores, 2], sums of squares of q and of k
     q_total: int  # elements of q on all cores
     k_total: int
     cos: int  # float32 [max_model_len, rotary / 2]
     sin: int
-    rotary: int  # elements of a head that are rotated, the first
-    is_interleaved: int  # 1: pairs that are turned are neighbours, 0: they are rotary / 2 apart
-    k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales where the cache has them
-    v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales where the cache has them
+    rotary: int  # number of rotated elements at the beginning of a head
+    is_interleaved: int  # 1: rotated pairs are neighbours, 0: they are rotary / 2 apart
+    k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales of 8-bit caches
+    v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales of 8-bit caches
     heads: int
     kv_heads: int
     head_dim: int
@@ -170,12 +170,12 @@ class RopeOperands(NamedTuple):
     block_size: int
     eps: int  # bits of a float32
     scale: int  # bits of a float32: softmax scale, folded into q
-    temperatures: int  # float32 [max_model_len] that q is multiplied with by its position, or 0
+    temperatures: int  # float32 [max_model_len], factors of q by position, or 0
     own_kv: int  # first kv head that no core before this one has
     queries: int  # output, bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
     block_bytes: int  # of one kv head in one block, of k or of v
-    kv_group: int  # whose slots are written
+    kv_group: int  # group of layers whose slots are written
 
 
 class AttentionOperands(NamedTuple):
@@ -191,8 +191,8 @@ class AttentionOperands(NamedTuple):
     head_dim: int
     head_pad: int
     block_size: int
-    window: int  # tokens that are seen, 0 = all; below 0, those of one's own chunk of so many
-    cap: int  # bits of a float32: of scores, by a hyperbolic tangent; 0 = none
+    window: int  # number of visible tokens, 0 = all; below 0, chunks of that many tokens
+    cap: int  # bits of a float32: soft cap of scores by a hyperbolic tangent; 0 = none
     sinks: int  # float32 [heads], scores of a key without a value; 0 = none
     groups: int  # int32 [kv_heads][2]: range of local query heads of each kv head
     scratch: int  # one area of `scratch_stride` bytes for each worker
@@ -205,11 +205,11 @@ class AttentionOperands(NamedTuple):
     max_group: int  # most query heads of one kv head on any core
     partials: int  # row states [slots][cores][kv_heads][max_group], the same on every core
     arrivals: int  # int64 [slots][cores][kv_heads], zero between steps
-    kv_group: int  # whose block tables are read
+    kv_group: int  # group of layers whose block tables are read
 
 
 class BothSidesOperands(NamedTuple):
-    """One core's attention over whole texts, on both sides of each token; shapes as in AttentionOperands."""
+    """One core's attention over whole texts, in both directions; shapes as in AttentionOperands."""
 
     qkv: int
     ldc: int
@@ -228,36 +228,36 @@ class BothSidesOperands(NamedTuple):
     scratch_stride: int
     tile_tokens: int
     state_rows: int
-    bias: int  # float32 [heads, bias_stride]: added to scores by the key's position less the query's; 0 = none
+    bias: int  # float32 [heads, bias_stride]: added to scores by the key's position minus the query's; 0 = none
     bias_stride: int
     bias_middle: int  # column of distance 0
 
 
 class PackOperands(NamedTuple):
-    """One core's activations on their way into a matmul, to panels of its format."""
+    """One core's activations that are packed to panels for a matmul."""
 
     source: int  # float32 rows [T, width], or bfloat16 panels [T/16][width/32][16][32]
     panels: int
     row_scales: int  # output, float32 [T]: int8 panels only
     width: int  # a multiple of 64
     per_token: int = 1  # rows of each token of the step
-    source_rows: int = 0  # int64 [T * per_token], where each is in the source; 0: in order
-    target_rows: int = 0  # int64 [T * per_token], where each goes in the panels; 0: in order
+    source_rows: int = 0  # int64 [T * per_token], source index of each row; 0: in order
+    target_rows: int = 0  # int64 [T * per_token], panel index of each row; 0: in order
     scratch: int = 0  # float32 [width] for each worker, `scratch_stride` bytes apart: rotated rows only
     scratch_stride: int = 0
 
 
 class LogitsOperands(NamedTuple):
-    """Sampled rows of logits, in place."""
+    """Sampled rows of logits, changed in place."""
 
     logits: int  # float32 [S, width]
     width: int  # a multiple of 16
     scale: int  # bits of a float32
-    cap: int  # bits of a float32: largest absolute value, by a hyperbolic tangent; 0 = none
+    cap: int  # bits of a float32: soft cap by a hyperbolic tangent; 0 = none
 
 
 class SampleOperands(NamedTuple):
-    """Choosing a token from each row of logits. Arrays have one element for each row."""
+    """Sampling of a token from each row of logits. Arrays have one element for each row."""
 
     logits: int  # float32 [S, ldc]
     ldc: int
@@ -269,8 +269,8 @@ class SampleOperands(NamedTuple):
     top_p: int  # float32
     min_p: int  # float32
     seed: int  # int64
-    drawn: int  # int64, how many tokens the sequence has drawn before
-    masks: int  # int64, addresses of int32 words whose bits are the allowed tokens, lowest first; 0 = all are
+    drawn: int  # int64, number of tokens the sequence has drawn before
+    masks: int  # int64, addresses of int32 words whose bits are the allowed tokens, lowest first; 0 = all tokens
     chosen: int  # int64, output: token id, or -1 where the logits are not numbers
 
 

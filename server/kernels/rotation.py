@@ -1,10 +1,10 @@
-"""The rotation of int8-rotated matrices and of their inputs along k.
+"""Rotation of int8-rotated matrices and of their inputs along k.
 
 Weights and activations are multiplied by the same orthogonal matrix, which changes no product but spreads an outlier
-over 256 values, as in QuaRot (https://arxiv.org/abs/2404.00456): one scale for all of k then does what scales of groups
-do. Four times four values that are 1, 4, 16 and K / 4 apart become half of their sum less each of them. The first three
-steps stay within 64 neighbours; the last is there because the block with the outlier would otherwise decide the scale.
-This Hadamard matrix leaves four equal values as they are, so heads or channels that agree do not add up to an outlier.
+over 256 values, as in QuaRot (https://arxiv.org/abs/2404.00456). One scale for all of k is then as good as scales of
+groups. Each step replaces four values that are 1, 4, 16 or K / 4 apart by half of their sum minus each of them. The
+first three steps stay within 64 neighbours; without the last, the block with the outlier would decide the scale. This
+Hadamard matrix leaves four equal values as they are, so heads or channels that agree do not add up to an outlier.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neuronserve.server.kernels.isa import simd
 from neuronserve.server.kernels.isa.jit import HostFunction, inline
 from neuronserve.server.kernels.isa.memory import emitted
 
-BLOCK = 64  # neighbours that are mixed with each other
+BLOCK = 64  # neighbours that are mixed
 
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
 _VI = ir.VectorType(ir.IntType(32), simd.LANES)
@@ -25,7 +25,7 @@ _VI = ir.VectorType(ir.IntType(32), simd.LANES)
 
 @emitted(simd.float32x16, simd.float32x16)
 def _mixed_lanes(builder: Any, value: Any) -> Any:
-    """Lanes that are 1 apart mixed with each other, then those that are 4 apart."""
+    """Mix lanes that are 1 apart, then those that are 4 apart."""
     for apart in (1, 4):
         total = value
         for distance in (apart, 2 * apart):
@@ -38,7 +38,7 @@ def _mixed_lanes(builder: Any, value: Any) -> Any:
 
 @inline
 def _mixed(a, b, c, d):  # type: ignore[no-untyped-def]
-    """Four vectors mixed with each other."""
+    """Mix four vectors."""
     half = simd.mul(simd.add(simd.add(a, b), simd.add(c, d)), simd.splat(0.5))
     return simd.sub(half, a), simd.sub(half, b), simd.sub(half, c), simd.sub(half, d)
 
@@ -46,7 +46,7 @@ def _mixed(a, b, c, d):  # type: ignore[no-untyped-def]
 def _blocks(load: Any) -> Any:
     @inline
     def blocks(source, row, width, to):  # type: ignore[no-untyped-def]
-        """Each 64 neighbours of a row that `load` reads, to float32 at `to`."""
+        """Mix each 64 neighbours of a row that `load` reads, to float32 at `to`."""
         for i in range(0, width, BLOCK):
             a, b = load(source, row, width, i), load(source, row, width, i + 16)
             a, b, c, d = _mixed(a, b, load(source, row, width, i + 32), load(source, row, width, i + 48))
@@ -61,7 +61,7 @@ def _blocks(load: Any) -> Any:
 
 @inline
 def _quarters(row, width):  # type: ignore[no-untyped-def]
-    """Values of a float32 row that are a quarter of it apart, in place."""
+    """Mix values of a float32 row that are a quarter of it apart, in place."""
     for at in range(row, row + width, 64):  # a quarter of the row has `width` bytes
         a, b = simd.load(at), simd.load(at + width)
         a, b, c, d = _mixed(a, b, simd.load(at + 2 * width), simd.load(at + 3 * width))
@@ -72,7 +72,7 @@ def _quarters(row, width):  # type: ignore[no-untyped-def]
 
 
 def rotation(load: Any) -> Any:
-    """Return the function `(source, row, width, to)` that rotates a row; `load(source, row, width, i)` has 16 of it."""
+    """Return the function `(source, row, width, to)` that rotates a row; `load(source, row, width, i)` reads 16."""
     blocks = _blocks(load)
 
     @inline
@@ -85,7 +85,7 @@ def rotation(load: Any) -> Any:
 
 @inline
 def of_row(source, row, width, i):  # type: ignore[no-untyped-def]
-    """Sixteen of one float32 row at `source`."""
+    """Load sixteen of a float32 row at `source`."""
     return simd.load(source + i * 4)
 
 
@@ -109,6 +109,6 @@ def rotate_rows(source: int, target: int, rows: int, width: int) -> None:
 
 @HostFunction
 def rotate_rows_back(rows: int, count: int, width: int) -> None:
-    """Undo it for `count` rows at `rows`, in place."""
+    """Undo the rotation of `count` rows at `rows`, in place."""
     for row in range(count):
         rotate_back(rows + row * width * 4, width)

@@ -1,8 +1,8 @@
-"""Where a worker thread sleeps between two programs until it is woken: a place of PLACE_BYTES in the control block.
+"""Sleeping places of worker threads between two programs: PLACE_BYTES each in the control block.
 
-Linux has semaphores in a process's own memory, one atomic operation where nobody sleeps. macOS has the function but not
-the semaphores (sem_init fails with ENOSYS); there, and wherever asked for, a mutex and a condition variable count
-instead: a wake-up takes a lock more at both ends, and what is computed is the same.
+Linux has semaphores in a process's own memory, one atomic operation if no thread sleeps. macOS has the functions but
+not the semaphores (sem_init fails with ENOSYS); there, and on request, a mutex and a condition variable replace them. A
+wake-up then takes a lock more at both ends; the results are the same.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from neuronserve.server.kernels.isa.memory import load_i64, store_i64
 Sleep = Literal["semaphore", "condition"]
 
 HOST_SLEEP: Sleep = "condition" if sys.platform == "darwin" else "semaphore"
-PLACE_BYTES = 192  # no two places on one cache line
-KINDS: tuple[Sleep, ...] = ("semaphore", "condition")  # by their number in the control block
+PLACE_BYTES = 192  # no two places share a cache line
+KINDS: tuple[Sleep, ...] = ("semaphore", "condition")  # indexed by the number in the control block
 
 _SEMAPHORE = KINDS.index("semaphore")
 _CONDITION, _COUNT = 64, 128  # offsets; a semaphore or a mutex is at 0, and none is larger than a line
@@ -38,7 +38,7 @@ _cond_signal = types.ExternalFunction("pthread_cond_signal", _status(_pointer))
 
 @inline
 def init(place, kind):  # type: ignore[no-untyped-def]
-    """Make a place; 0 when the host has its kind."""
+    """Initialize a place; returns 0 if the host supports this kind."""
     if kind == _SEMAPHORE:
         return _sem_init(place, 0, 0)
     store_i64(place + _COUNT, 0)
@@ -47,7 +47,7 @@ def init(place, kind):  # type: ignore[no-untyped-def]
 
 @inline
 def wait(place, kind):  # type: ignore[no-untyped-def]
-    """Sleep until there is a wake-up, and take it."""
+    """Sleep until there is a wake-up, and consume it."""
     if kind == _SEMAPHORE:
         while _sem_wait(place) != 0:
             pass  # interrupted by a signal
@@ -61,7 +61,7 @@ def wait(place, kind):  # type: ignore[no-untyped-def]
 
 @inline
 def wake(place, kind):  # type: ignore[no-untyped-def]
-    """Let the thread of this place go on, once for each call, whether it sleeps already or not."""
+    """Wake the thread of this place once for each call, whether it sleeps already or not."""
     if kind == _SEMAPHORE:
         _sem_post(place)
     else:

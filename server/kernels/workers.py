@@ -1,4 +1,4 @@
-"""Host threads that carry the emulated cores. How cores are laid over threads is the host's business alone."""
+"""Host threads that carry the emulated cores. The host alone decides how cores are laid over threads."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from neuronserve.server.kernels.sleep import HOST_SLEEP, KINDS, Sleep
 
 
 class WorkerPool:
-    """`num_threads` workers, the caller's thread being one of them. Only one thread may call `run`."""
+    """`num_threads` workers; the caller's thread is one of them. Only one thread may call `run`."""
 
     def __init__(self, num_threads: int, how: Sleep = HOST_SLEEP) -> None:
-        """Raises DeviceError when `num_threads` is below 1, or the host has not what they are to sleep on."""
+        """Raises DeviceError if `num_threads` is below 1, or the host lacks the primitive that they sleep on."""
         if num_threads < 1:
             raise DeviceError(f"cpu_threads is {num_threads}: at least 1 is needed")
         self.num_threads = num_threads
@@ -44,13 +44,13 @@ class WorkerPool:
         ]
         for thread in self._threads:
             thread.start()
-        # The threads use the control block until they have ended, so it must outlive a pool that nobody closes.
+        # The threads use the control block until they end, so it must outlive a pool that is never closed.
         self.close = weakref.finalize(self, _stop, self._control, self._threads, self._memory)
 
     def bind(self, cpus: Sequence[int]) -> None:
-        """Let each worker stay on its CPU, the caller's thread on the first, before it runs programs. No CPUs: none is.
+        """Bind each worker to a CPU, the caller's thread to the first, before it runs programs. No CPUs: none is bound.
 
-        Raises DeviceError when the host does not allow one of these; no system but Linux is asked (host/affinity.py).
+        Raises DeviceError if the host does not allow one of these. Does nothing except on Linux (host/affinity.py).
         """
         if not hasattr(os, "sched_setaffinity"):
             return
@@ -63,7 +63,7 @@ class WorkerPool:
 
     @contextmanager
     def only(self, num_threads: int) -> Iterator[None]:
-        """Let programs run on the first `num_threads` workers for a while; the others sleep. No result changes."""
+        """Run programs on the first `num_threads` workers inside the block; the others sleep. No result changes."""
         self._set(executor.CONTROL.workers, num_threads)
         try:
             yield
@@ -74,19 +74,18 @@ class WorkerPool:
         self._fields[offset // 8] = value
 
     def run(self, program: Program, step: int, first: int = 0, shares: int = 0) -> None:
-        """Run `program` from instruction `first` on, on the step record at address `step`; returns when every worker is
-        done. Releases the GIL.
+        """Run `program` from instruction `first` on with the step record at address `step`, and wait for all workers.
 
-        `shares` above 0 are of its rows, which workers take one after the other without a barrier between instructions:
-        only for a program that `is_by_rows`, and rows of which none reads another. No result changes.
-
-        In checked mode raises KernelAccessError after the instruction that has left its operands' memory.
+        Releases the GIL. `shares` above 0 divides the rows into shares that workers take one after the other without a
+        barrier between instructions: only for a program that `is_by_rows`, and rows that do not read each other. No
+        result changes. In checked mode raises KernelAccessError after an instruction that has left its operands'
+        memory.
         """
         self._set(executor.CONTROL.shares, shares)
         self._run(program, step, None, first)
 
     def trace(self, program: Program, step: int) -> npt.NDArray[np.float64]:
-        """`run`, and when each instruction was done: [len(program) + 1] seconds, the first being the start."""
+        """Run `program` and return when each instruction was done, after the start: [len(program) + 1] seconds."""
         times = np.zeros((len(program) + 1, executor.TIMESPEC_BYTES // 8), np.int64)
         self._set(executor.CONTROL.shares, 0)
         self._run(program, step, times)

@@ -1,8 +1,8 @@
-"""Numba as a compiler for ARM on another host: for its assembly, and for emulated hosts, where compiling takes minutes.
+"""Numba as a compiler for ARM on another host: for assembly, and for emulated hosts, where compiling takes minutes.
 
-`python -m tests.arm.cross CACHE LEVEL` compiles kernels into a cache folder in which an emulated host finds them:
-Numba's index goes by the triple, the CPU and its features, and these are the same on both sides. A LEVEL is an
-instruction set of ARM, or `portable` for a CPU below all levels.
+`python -m tests.arm.cross CACHE LEVEL` compiles kernels into a cache folder where an emulated host finds them: Numba's
+index depends on the triple, the CPU and its features, which are the same on both sides. A LEVEL is an instruction set
+of ARM, or `portable` for a CPU below all levels.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import llvmlite.binding
 from neuronserve.server.host.isa import BY_ISA, TARGETS
 
 TRIPLE = "aarch64-unknown-linux-gnu"
-# Parts of kernels' names: of x86-64 itself, and of what is around its tile unit (rope_kv_pairs, gate_panels).
+# Parts of names of kernels for x86-64, and of those around its tile unit (rope_kv_pairs, gate_panels).
 X86 = frozenset(target.isa.partition("-")[0] for target in TARGETS if target.machine == "x86_64") | {"pairs", "panels"}
 BEST = "neon-i8mm"
-# And of what the tests of other levels than the best, golden files of float32 and bfloat16, do not run.
+# Parts of names of kernels that the tests of other levels (golden files of float32 and bfloat16) do not run.
 UNUSED = frozenset({"i8", "w8", "i4", "fp4", "e4m3", "e5m2", "mxfp8", "products", "lora", "sides"})
-# Tests that make kernels of their own: compiled here too.
+# Tests that define kernels of their own, which are compiled here too.
 MAKERS = ("tests.kernels.test_sleep", "tests.kernels.test_workers")
 
 
 def environment(level: str) -> Mapping[str, str]:
-    """Variables by which a process compiles for a level, or for what every ARM CPU has."""
+    """Return the variables that make a process compile for a level, or for what every ARM CPU has."""
     if level in BY_ISA:
         return BY_ISA[level].environment
     return {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "+neon"}
 
 
 def compile_for_arm() -> None:
-    """Let this process compile for ARM and run nothing of it; before Numba is first asked to compile."""
+    """Make this process compile for ARM, without running the result. Must precede Numba's first compilation."""
     llvmlite.binding.initialize_all_targets()
     llvmlite.binding.initialize_all_asmprinters()
     llvmlite.binding.get_process_triple = lambda: TRIPLE
 
 
 def main(directory: str, level: str) -> None:
-    """Every kernel that ARM can have at the best level, or that the tests of another run; and what Python calls."""
+    """Compile host functions and every kernel for ARM's best level, or those that another level's tests run."""
     os.environ.update(environment(level))  # read when Numba is imported
     compile_for_arm()
     from neuronserve.server.kernels.compilation import compile_kernels
@@ -64,14 +64,14 @@ def main(directory: str, level: str) -> None:
 
 
 def _names_beyond(level: str) -> frozenset[str]:
-    """What the names of kernels hold that a CPU of the level could not run."""
+    """Return the parts of names of kernels that a CPU of the level cannot run."""
     arm = [target.isa for target in TARGETS if target.machine == "aarch64"]  # best first
     beyond = arm[: arm.index(level)] if level in arm else arm
     return frozenset(isa.replace("-", "_") for isa in beyond)
 
 
 def _import_makers() -> None:
-    """Kernels are known once the modules that make them are imported."""
+    """Import the modules that define kernels."""
     package = importlib.import_module("neuronserve.server.kernels")
     names = (each.name for each in pkgutil.walk_packages(package.__path__, "neuronserve.server.kernels."))
     for name in (*names, *MAKERS):

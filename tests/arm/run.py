@@ -1,9 +1,9 @@
-"""`make arm-test`: tests for an emulated host, in processes that each have a time in which to end.
+"""`make arm-test`: tests for an emulated host, in processes with a time limit each.
 
-`python -m tests.arm.run BUILD [WORD...]`: BUILD is the folder that emulate.sh has filled; words choose the rows that
-have one of them in their level or name. What ends late is ended, and the rest goes on; the table at the end says of
-each row what passed, failed, was skipped (and why) or was not reached. Exit code 1 when anything failed or was not
-reached. ARM_TEST_PATIENCE multiplies the times, for a host that does other things too.
+`python -m tests.arm.run BUILD [WORD...]`: BUILD is the folder that emulate.sh has filled; WORDs select the rows with
+one of them in their level or name. A row that exceeds its limit is ended, and the rest continues. The table at the end
+lists what passed, failed, was skipped (and why) or was not reached. Exit code 1 if anything failed or was not reached.
+ARM_TEST_PATIENCE multiplies the limits, for a busy host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tests.arm.cross import environment
 
-CPUS = {"neon-i8mm": "max", "neon-dot": "max", "portable": "cortex-a72"}  # what qemu stands for
+CPUS = {"neon-i8mm": "max", "neon-dot": "max", "portable": "cortex-a72"}  # CPUs that qemu emulates
 
 
 class Row(NamedTuple):
@@ -31,17 +31,17 @@ class Row(NamedTuple):
     level: str
     name: str
     limit_s: int
-    tests: tuple[str, ...]  # as pytest takes them
+    tests: tuple[str, ...]  # arguments of pytest
     choice: str = ""  # pytest's -k
     marks: str | None = None  # pytest's -m, in place of the project's own
 
 
 _MATMUL, _GROUPS, _KERNELS = "tests/kernels/test_matmul.py", "tests/kernels/test_group_matmul.py", "tests/kernels"
 _GOLDEN, _BEST = ("tests/golden/test_golden_logits.py",), "neon-i8mm"
-ROWS = (  # the likeliest to be wrong first
+ROWS = (  # most likely failures first
     Row(_BEST, "host", 120, ("tests/arm/test_host.py", f"{_KERNELS}/test_sleep.py", f"{_KERNELS}/test_paths.py")),
     Row(_BEST, "probes", 300, ("tests/bench/test_products.py",), "sums and neon"),
-    Row(  # every format on every path, also on those that are not the host's best
+    Row(  # every format on every path, including those that are not the host's best
         _BEST,
         "rows",
         600,
@@ -80,29 +80,29 @@ ROWS = (  # the likeliest to be wrong first
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a row."""
+    """Result of a row."""
 
     row: Row
     seconds: float = 0.0
     chosen: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # by pytest's words
-    reasons: Counter[str] = field(default_factory=Counter)  # of those that were skipped
+    reasons: Counter[str] = field(default_factory=Counter)  # of skipped tests
     failed: list[str] = field(default_factory=list)
-    stopped_in: str | None = None  # the test at hand when the time was over
+    stopped_in: str | None = None  # the running test when the time was over
 
     @property
     def is_good(self) -> bool:
-        """Whether all that was chosen has been run, and nothing has failed."""
+        """Whether all selected tests have run and none has failed."""
         return not self.failed and self.stopped_in is None and self.chosen == sum(self.counts.values()) > 0
 
 
 def run(row: Row, command: Sequence[str], variables: Mapping[str, str], log: Path) -> Outcome:
-    """Run one row's tests by `command`, which is pytest, and end it with all it started when its time is over."""
+    """Run one row's tests with `command` (pytest), and end it with its child processes when its time is over."""
     arguments = ["-v", *row.tests, *(["-k", row.choice] if row.choice else [])]
     arguments += [] if row.marks is None else ["-m", row.marks]
     begin, is_late = time.monotonic(), False
     variables = {**os.environ, **variables}
-    # A group of its own, to be ended whole; in this session, whose priority is that of whoever asked for the run.
+    # A process group of its own, to be ended as a whole, in this session, which keeps the priority of the run.
     with (
         log.open("wb") as stream,
         subprocess.Popen(
@@ -120,7 +120,7 @@ def run(row: Row, command: Sequence[str], variables: Mapping[str, str], log: Pat
 
 
 def read(row: Row, text: str, is_late: bool) -> Outcome:
-    """What pytest's own words (-v) say of a row."""
+    """Parse pytest's verbose output of a row."""
     found = Outcome(row)
     if collected := re.search(
         r"^(?:collecting \.\.\. )?collected (\d+) items?(?: / (\d+) deselected)?", text, re.MULTILINE
@@ -142,7 +142,7 @@ def read(row: Row, text: str, is_late: bool) -> Outcome:
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
-    """A table, and below it what did not pass."""
+    """Return a table, followed by everything that did not pass."""
     lines = ["level      passed failed skipped not run seconds  row"]
     for each in outcomes:
         bad, left = each.counts["FAILED"] + each.counts["ERROR"], each.chosen - sum(each.counts.values())
@@ -160,7 +160,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(build: str, *words: str) -> int:
-    """0 when every test that was chosen has passed, or said why not."""
+    """Return 0 if every selected test has passed, or was skipped with a reason."""
     folder = Path(build)
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
@@ -170,7 +170,7 @@ def main(build: str, *words: str) -> int:
     for number, row in enumerate(row._replace(limit_s=int(row.limit_s * patience)) for row in rows):
         command = [str(folder / "python"), "-m", "pytest", "-o", f"cache_dir={folder / 'cache'}"]
         variables = {**environment(row.level), "QEMU_CPU": CPUS[row.level], "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
-        if row.level == "neon-i8mm":  # which a server finds by itself
+        if row.level == "neon-i8mm":  # a server chooses it by itself
             del variables["NUMBA_CPU_NAME"], variables["NUMBA_CPU_FEATURES"]
         outcomes.append(run(row, command, variables, logs / f"{number:02}.log"))
         print(report(outcomes[-1:]), flush=True)

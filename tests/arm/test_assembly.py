@@ -1,4 +1,4 @@
-"""The inner loops of the paths for ARM, as LLVM compiles them on any host: what they multiply with, in registers."""
+"""Inner loops of the paths for ARM, as LLVM compiles them on any host: instructions and registers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assembly(code: str, level: str) -> str:
 
 
 def inner_loops(text: str) -> Iterator[list[str]]:
-    """Bodies of loops that have no other inside: from a label to the first branch, where that goes back to it."""
+    """Yield the bodies of innermost loops: from a label to the first branch that goes back to it."""
     for label, lines in re.findall(r"^(\.L\w+):\n((?:\t.*\n)+)", text, re.MULTILINE):
         body = re.match(rf"(?:\t(?!b\.|b\t|cbn?z|tbn?z).*\n)*\t(?:b\.\w+|cbn?z)\t(?:\w+, )?{re.escape(label)}\n", lines)
         if body is not None:
@@ -80,8 +80,8 @@ def inner_loops(text: str) -> Iterator[list[str]]:
 def test_an_inner_loop_multiplies_by_the_instruction_of_its_path_and_keeps_its_sums_in_registers(
     isa: LevelIsa, cell: str, function: str, instruction: str, count: int
 ) -> None:
-    """`count` products at least: four rows, or one row by two column tiles, by a word of sixteen columns or two."""
-    path = isa if (isa, cell) != ("neon-dot", "bf16") else "portable"  # which is all that NEON needs of it
+    """There are `count` products at least: four rows, or one row by two column tiles, by one or two words."""
+    path = isa if (isa, cell) != ("neon-dot", "bf16") else "portable"  # the only path that NEON needs for it
     text = assembly(INNER_LOOPS.format(cell=cell, isa=path, function=function), isa)
     loops = [loop for loop in inner_loops(text) if instruction in {line.split()[0] for line in loop}]
     assert loops, text
@@ -102,10 +102,10 @@ def test_four_bit_codes_are_looked_up_and_multiplied() -> None:
     ids=["neon-dot", "portable"],
 )
 def test_workers_meet_by_instructions_that_keep_their_order(level: str, updates: set[str]) -> None:
-    """An emulator on x86-64 reorders nothing that ARM may, so a wrong one of these would not be seen in any run.
+    """An emulator on x86-64 reorders nothing that ARM may reorder, so no run would reveal a wrong one of these.
 
-    Who goes to sleep marks itself and then counts the others; the last to come is counted and then looks for marks.
-    Neither may see the other's old value: LDAR waits for such an update before it, and LDAPR would not.
+    A worker that goes to sleep marks itself and then counts the others; the last to arrive is counted and then looks
+    for marks. Neither may see the other's old value: LDAR waits for such an update before it, and LDAPR would not.
     """
     names = {line.split()[0] for line in assembly(WORKER, level).splitlines() if line.startswith("\t")}
     assert {"ldar", "stlr", "yield"} <= names

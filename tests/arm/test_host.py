@@ -1,4 +1,4 @@
-"""What `make arm-test` stands on: an emulated host with every path for ARM, which finds what another compiled."""
+"""Preconditions of `make arm-test`: an emulated host with every path for ARM, which finds cross-compiled kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run of `make arm-test` itself: it ends what does not, and hides nothing that was not run."""
+"""The runner of `make arm-test`: it ends tests that hang, and reports every test that did not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of an ARM host does first, emulated: a server, a streamed answer, and the engine's death in it."""
+"""First steps of a user of an ARM host, emulated: a server, a streamed answer, and the engine's death during it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neuronserve.testing import Server, running_server
 from tests.api.serving import is_engine
 
 PROMPT = {"model": "default", "prompt": "Once upon a time", "temperature": 0, "ignore_eos": True, "max_tokens": 24}
-PATIENCE_S = 600.0  # emulated, and on a machine that does other things too
+PATIENCE_S = 600.0  # for emulation on a busy machine
 
 pytestmark = pytest.mark.skipif(platform.machine() != "aarch64", reason="this host is no ARM")
 
@@ -28,7 +28,7 @@ def server(kernel_cache: str) -> Iterator[Server]:
 
 
 def streamed(server: Server) -> Iterator[str]:
-    """Text of one completion, an item for each event."""
+    """Yield the text of one completion, an item for each event."""
     body = {**PROMPT, "stream": True}
     with httpx.stream("POST", f"{server.base_url}/completions", json=body, timeout=PATIENCE_S) as response:
         for line in response.iter_lines():
@@ -37,7 +37,7 @@ def streamed(server: Server) -> Iterator[str]:
 
 
 def engine(server: Server) -> psutil.Process:
-    """The engine's process, by its heartbeat."""
+    """Return the engine's process, by its heartbeat."""
     (found,) = (each for each in psutil.Process(server.pid).children(recursive=True) if is_engine(each.pid))
     return found
 

@@ -1,4 +1,4 @@
-"""`neuronserve bench accuracy`: its arithmetic, its text, and what the formats do to the default model."""
+"""`neuronserve bench accuracy`: its arithmetic, its text, and the effect of formats on the default model."""
 
 from __future__ import annotations
 

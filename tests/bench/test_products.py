@@ -1,8 +1,7 @@
-"""The product probes: what they multiply is right, so that none of it was left out, and a host's best is named."""
+"""The product probes: their products are right, so that nothing was optimized away, and a host's best is named."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -23,21 +22,21 @@ UNITS: list[tuple[WeightFormat, Isa | None]] = [
     *((weights, isa) for weights in ("float32", "bfloat16", "int8", "int4") for isa in ISAS),
     ("fp8", None),
 ]
-WIDENED_TO_FLOAT32 = {"avx512-bf16", "neon-i8mm"}  # where bfloat16 has a unit that stored formats do not use
+WIDENED_TO_FLOAT32 = {"avx512-bf16", "neon-i8mm"}  # bfloat16 has a unit there that stored formats do not use
 UNSIGNED = {"int8 avx512-vnni", "int8 avx2-vnni", "int8 avx2"}  # VPDPBUSD, VPMADDUBSW: one factor is unsigned
 TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "int8": np.int8, "int16": np.int16}
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    cache.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
+def pool(kernel_cache: str) -> Any:
+    cache.use_cache(kernel_cache)
     workers = WorkerPool(2)
     yield workers
     workers.close()
 
 
 def products(area: Any, block: Block, kind: str) -> Any:
-    """[columns/16][rows][16] sums of one round, from what lies in the area."""
+    """Return the sums [columns/16][rows][16] of one round over an area."""
     cell = np.dtype(TYPES[kind])
     weights_at, sums_at = block.weights_at(K_TILES), block.sums_at(K_TILES)
     per_word = 4 // cell.itemsize

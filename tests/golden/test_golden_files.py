@@ -1,4 +1,4 @@
-"""The golden files themselves: one a shape, of checkpoints that can be made again bit by bit, and small."""
+"""The golden files: one for each shape, of checkpoints that can be made again bit by bit, and small."""
 
 from __future__ import annotations
 

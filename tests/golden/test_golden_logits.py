@@ -12,7 +12,7 @@ from tests.depth import representative
 from tools.golden.golden_file import golden_path, load_golden, write_golden_checkpoint
 from tools.random_checkpoint.shapes import TINY
 
-BLOCK_SIZES = (16, 32)  # the smallest, and the default, with which attention may be on the tile unit
+BLOCK_SIZES = (16, 32)  # the smallest, and the default, which allows attention on the tile unit
 FLOAT32_TOLERANCE = 1e-5  # largest error over largest logit
 BFLOAT16_TOLERANCE = 0.02  # mean error over mean logit; rounding the weights alone costs 0.006 to 0.014
 

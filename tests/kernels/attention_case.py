@@ -1,4 +1,4 @@
-"""Sequences in a paged cache of any element type, attention over them by definition, and by a kernel."""
+"""Sequences in a paged cache of any element type, and attention over them by definition and by a kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CACHES += [("int8", isa) for isa in INTEGERS]
 
 
 def encoded(values: Array, dtype: KVCacheDtype) -> tuple[Array, Array]:
-    """Cells and float32 scales `[..., 1]` of heads `[..., head_dim]`, by definition."""
+    """Return cells and float32 scales `[..., 1]` of heads `[..., head_dim]`, by definition."""
     if dtype in ("bfloat16", "float32"):
         return to_cell(values, "bf16" if dtype == "bfloat16" else "f32"), np.ones((*values.shape[:-1], 1), np.float32)
     scales = np.abs(values).max(-1, keepdims=True) / np.float32(127 if dtype == "int8" else 240)
@@ -44,7 +44,7 @@ def encoded(values: Array, dtype: KVCacheDtype) -> tuple[Array, Array]:
 
 
 def int16_queries(q: Array) -> Array:
-    """The queries that integer products take for these: whole multiples of a scale of each head."""
+    """Return the queries as integer products see them: whole multiples of a scale of each head."""
     scales = np.abs(q).max(-1, keepdims=True) / np.float32(32767)
     return np.asarray(np.rint(q / scales) * scales, np.float32)
 
@@ -87,9 +87,9 @@ class Case:
         self.k_cache, self.v_cache = (self._fill(pairs, sum(blocks) + 1, is_k) for pairs, is_k in ((k, 1), (v, 0)))
 
     def _fill(self, seqs: list[tuple[Array, Array]], num_blocks: int, is_k: int) -> Array:
-        """[blocks, kv_heads, bytes]. Slots that hold no token are NaN, so that touching one shows.
+        """Fill a cache [blocks, kv_heads, bytes]. Slots without a token are NaN, so that reading one shows.
 
-        For the tile unit they are huge but finite, as the cache itself promises: it multiplies them by zero.
+        For the tile unit they are huge but finite, as the cache guarantees: it multiplies them by zero.
         """
         unused = 1e30 if self.isa == "amx" else np.nan
         cells = np.full((num_blocks, self.kv_heads, self.block, self.pad), unused, np.float32)
@@ -115,7 +115,7 @@ class Case:
         return out
 
     def want(self, seq: int) -> Array:
-        """[context, heads, head_dim] by the definition, in float64."""
+        """Return [context, heads, head_dim] by definition, in float64."""
         n, group = self.contexts[seq], self.heads // self.kv_heads
         q, k, v = (x[seq].astype(np.float64) for x in (self.q, self.k, self.v))
         scores = np.einsum("qhd,khd->hqk", q, np.repeat(k, group, axis=1))
@@ -133,7 +133,7 @@ class Case:
     def run(
         self, pool: WorkerPool, parts: list[tuple[int, int, int]], tile_tokens: int = 4, num_slots: int = 0
     ) -> Array:
-        """Queries first..last of each (seq, first, last); [rows, heads, head_dim]."""
+        """Return the kernel's [rows, heads, head_dim] for queries first..last of each (seq, first, last)."""
         q = np.concatenate([self.q[s][a:b] for s, a, b in parts])
         width, group = round_up(self.heads * self.head_dim, 32), self.heads // self.kv_heads
         output = np.zeros((len(q), width), np.float32)

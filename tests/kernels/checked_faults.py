@@ -1,4 +1,4 @@
-"""What kernels in checked mode say of wrong operands. Run by test_checked_mode.py, in a process of its own."""
+"""Errors that checked mode reports for wrong operands. test_checked_mode.py runs this in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tools.golden.golden_file import write_golden_checkpoint
 
 ROWS, K, N = 5, 64, 48
 NUM_BLOCKS, BLOCK_SIZE = 12, 16
-MATMUL_F32 = MATMULS["f32"]["portable"].matmul
+MATMUL_F32 = MATMULS["f32"]["portable"][0]
 
 
 def record(kind: type[Record], **fields: int) -> Record:
-    """With 0 for what is not said."""
+    """Return a record with 0 in the fields that are not given."""
     return kind(**dict.fromkeys(inspect.get_annotations(kind), 0) | fields)
 
 
 class Matmul:
-    """float32 [5, 64] by [64, 48] on two cores; each array is exactly as large as it must be."""
+    """A product of float32 [5, 64] by [64, 48] on two cores; each array has exactly the size it needs."""
 
     def __init__(self, pool: WorkerPool) -> None:
         rng = np.random.default_rng(1)
@@ -62,7 +62,7 @@ class Matmul:
         ]
 
     def program(self, core: int = 0, **wrong: int) -> Program:
-        """With the operands of one core changed."""
+        """Return the program with the operands of one core changed."""
         operands = list(self.operands)
         operands[core] = operands[core]._replace(**wrong)
         program = Program("test", self)
@@ -141,7 +141,7 @@ def test_an_operand_that_is_0(matmul: Matmul) -> None:
 
 def test_memory_that_no_one_has_registered(matmul: Matmul) -> None:
     stray = aligned((4 * ROWS * N,), np.float32)
-    with pytest.raises(KernelAccessError, match=r"operand output of core 0 \(memory that no one has registered, 0 by"):
+    with pytest.raises(KernelAccessError, match=r"operand output of core 0 \(unregistered memory, 0 by"):
         matmul.run(output=int(stray.ctypes.data))
     assert not stray.any()
 

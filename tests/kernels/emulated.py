@@ -1,9 +1,9 @@
-"""Instructions that kernels name, as code for any host: with `pytest -p tests.kernels.emulated` all paths run anywhere.
+"""Instructions of kernels as code for any host: `pytest -p tests.kernels.emulated` runs all paths anywhere.
 
-Vectors' instructions become LLVM's plain operations, and the tile unit becomes memory of each thread. Both do what the
-manuals say of the cases that kernels meet (Intel's Software Developer's Manual, Arm's A64 reference), except for the
-order in which products of bfloat16 are summed. Kernels are the shipped ones: what lies where, which rows a tile has,
-and what becomes of a result are theirs. What is left to a real host is that its instructions do so, and its speed.
+Vector instructions become LLVM's plain operations, and the tile unit becomes memory of each thread. Both follow the
+manuals for the cases that kernels use (Intel's Software Developer's Manual, Arm's A64 reference), except for the order
+in which products of bfloat16 are summed. The kernels are the shipped ones, with their layouts, tile rows and results.
+Only a real host can show that its instructions behave so, and their speed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from neuronserve.server.kernels.isa.memory import load_i64, load_u8, store_i64
 Emit = Callable[..., Any]  # (builder, *values) -> value
 
 _I8, _I16, _I32, _I64, _F32 = (ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType())
-SYMBOL = "neuronserve_emulated_"  # and the name of a tile's instruction
+SYMBOL = "neuronserve_emulated_"  # prefix of the symbol of a tile instruction
 
 _LINE, _TILE = 64, 1024
-_TILES = _LINE  # a thread's unit: its configuration, as LDTILECFG takes it, and eight tiles
-_ROWS = 48  # of each tile, a byte each, in the configuration
+_TILES = _LINE  # a thread's tile unit: its configuration, as LDTILECFG takes it, and eight tiles
+_ROWS = 48  # offset of each tile's rows in the configuration, a byte each
 _UNIT_BYTES = _TILES + 8 * _TILE
 
 
@@ -44,18 +44,18 @@ def _all(vector: Any, value: Any) -> Any:
 
 
 def _every(builder: Any, vector: Any, step: int, first: int) -> Any:
-    """Every `step`-th element from `first` on."""
+    """Return every `step`-th element from `first` on."""
     order = list(range(first, vector.type.count, step))
     return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(_I32, len(order)), order))
 
 
 def _words(builder: Any, vector: Any, is_signed: bool = True) -> Any:
-    """Narrow integers as int32."""
+    """Return narrow integers as int32."""
     return (builder.sext if is_signed else builder.zext)(vector, _of(_I32, vector))
 
 
 def _dot_integers(per_word: int, is_left_signed: bool = True) -> Emit:
-    """sums + the products of `per_word` neighbours each."""
+    """Return the emitter of sums + the products of `per_word` neighbours each."""
 
     def dot(builder: Any, sums: Any, left: Any, right: Any) -> Any:
         for i in range(per_word):
@@ -67,13 +67,13 @@ def _dot_integers(per_word: int, is_left_signed: bool = True) -> Emit:
 
 
 def _multiply_pairs(builder: Any, left: Any, right: Any) -> Any:
-    """VPMADDWD."""
+    """Emulate VPMADDWD."""
     sums = _all(ir.VectorType(_I32, left.type.count // 2), 0)
     return _dot_integers(2)(builder, sums, left, right)
 
 
 def _multiply_unsigned_pairs(builder: Any, left: Any, right: Any) -> Any:
-    """VPMADDUBSW: unsigned by signed bytes, and sums of two that stay within int16."""
+    """Emulate VPMADDUBSW: unsigned by signed bytes, with saturated sums of two as int16."""
     sums = _all(ir.VectorType(_I32, left.type.count // 2), 0)
     sums = _dot_integers(2, is_left_signed=False)(builder, sums, left, right)
     for sign, bound in (("<", 0x7FFF), (">", -0x8000)):
@@ -82,13 +82,13 @@ def _multiply_unsigned_pairs(builder: Any, left: Any, right: Any) -> Any:
 
 
 def _floats(builder: Any, halves: Any) -> Any:
-    """bfloat16 as float32."""
+    """Return bfloat16 as float32."""
     bits = builder.zext(builder.bitcast(halves, _of(_I16, halves)), _of(_I32, halves))
     return builder.bitcast(builder.shl(bits, _all(bits.type, 16)), _of(_F32, halves))
 
 
 def _dot_bfloats(per_word: int) -> Emit:
-    """sums + the products of `per_word` neighbours each, in order."""
+    """Return the emitter of sums + the products of `per_word` neighbours each, in order."""
 
     def dot(builder: Any, sums: Any, left: Any, right: Any) -> Any:
         left, right = _floats(builder, left), _floats(builder, right)
@@ -101,7 +101,7 @@ def _dot_bfloats(per_word: int) -> Emit:
 
 
 def _multiply_squares(dot: Emit, depth: int) -> Emit:
-    """SMMLA, BFMMLA: [2 rows][2 columns] + [2 rows][depth] by [2 columns][depth], by a `dot` of so many neighbours."""
+    """Emulate SMMLA and BFMMLA: [2 rows][2 columns] + [2 rows][depth] by [2 columns][depth], with `dot`."""
 
     def multiply(builder: Any, sums: Any, left: Any, right: Any) -> Any:
         def rows(vector: Any, order: list[int]) -> Any:
@@ -115,7 +115,7 @@ def _multiply_squares(dot: Emit, depth: int) -> Emit:
 
 
 def _round_to_bfloat(builder: Any, value: Any) -> Any:
-    """VCVTNEPS2BF16: to nearest even; NaN stays NaN."""
+    """Emulate VCVTNEPS2BF16: round to nearest even; NaN stays NaN."""
     bits = builder.bitcast(value, _of(_I32, value))
     kind = bits.type
     odd = builder.and_(builder.lshr(bits, _all(kind, 16)), _all(kind, 1))
@@ -125,7 +125,7 @@ def _round_to_bfloat(builder: Any, value: Any) -> Any:
 
 
 def _round_two_to_bfloat(builder: Any, upper: Any, lower: Any) -> Any:
-    """VCVTNE2PS2BF16: the second operand's are the first elements."""
+    """Emulate VCVTNE2PS2BF16: the second operand's elements come first."""
     halves = (builder.bitcast(_round_to_bfloat(builder, each), _of(_I16, each)) for each in (lower, upper))
     both = builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_I32, 32), list(range(32))))
     return builder.bitcast(both, _of(BFloat(), both))
@@ -136,7 +136,7 @@ def _floor(builder: Any, value: Any) -> Any:
 
 
 def _times_power(builder: Any, value: Any, power: Any, *_: Any) -> Any:
-    """VSCALEFPS: value * 2 ** floor(power), by two factors, of which each is a float32."""
+    """Emulate VSCALEFPS: value * 2 ** floor(power), by two factors that are float32 numbers."""
     bound = _all(power.type, 252.0)
     down = _intrinsic(builder, "llvm.minnum.v16f32", power.type, _floor(builder, power), bound)
     down = _intrinsic(builder, "llvm.maxnum.v16f32", power.type, down, builder.fneg(bound))
@@ -149,20 +149,20 @@ def _times_power(builder: Any, value: Any, power: Any, *_: Any) -> Any:
 
 
 def _about_inverse(builder: Any, value: Any, *_: Any) -> Any:
-    """VRCP14PS: 1 / value, of which 14 bits are right."""
+    """Emulate VRCP14PS: 1 / value with 14 correct bits."""
     exact = builder.bitcast(builder.fdiv(_all(value.type, 1.0), value), _of(_I32, value))
     return builder.bitcast(builder.and_(exact, _all(exact.type, 0xFFFFFE00)), value.type)
 
 
 def _fraction(builder: Any, value: Any, *_: Any) -> Any:
-    """VREDUCEPS as it is used, value - floor(value): 0 of what is infinite."""
+    """Emulate VREDUCEPS as used here: value - floor(value), 0 for infinity."""
     size = _intrinsic(builder, "llvm.fabs.v16f32", value.type, value)
     is_infinite = builder.fcmp_ordered("==", size, _all(value.type, float("inf")))
     return builder.select(is_infinite, _all(value.type, 0.0), builder.fsub(value, _floor(builder, value)))
 
 
 def _look_up(builder: Any, table: Any, codes: Any) -> Any:
-    """TBL, VPSHUFB of a table that is the same in both lanes: one of sixteen bytes, or 0 beyond."""
+    """Emulate TBL, and VPSHUFB of a table that is the same in both lanes: one of sixteen bytes, or 0 beyond."""
     found = _all(codes.type, 0)
     for i in range(16):
         one = _every(builder, table, table.type.count, i)
@@ -172,7 +172,7 @@ def _look_up(builder: Any, table: Any, codes: Any) -> Any:
 
 
 def _by_symbol(name: str) -> Emit:
-    """A call of one of the functions below, with tiles' numbers and addresses as int64."""
+    """Call one of the functions below, with tile numbers and addresses as int64."""
 
     def call(builder: Any, *values: Any) -> Any:
         words = [
@@ -189,7 +189,7 @@ def _by_symbol(name: str) -> Emit:
 
 
 def _thread_key() -> int:
-    """Of memory that each thread has for itself."""
+    """Return the key of memory that each thread has for itself."""
     key = ctypes.c_uint()
     assert ctypes.CDLL(None).pthread_key_create(ctypes.byref(key), None) == 0
     return key.value
@@ -266,7 +266,7 @@ def _tilerelease() -> None:
         store_i64(_unit() + word, 0)
 
 
-_TILE_UNIT: dict[str, tuple[Callable[..., None], int]] = {  # by instruction, with how many arguments
+_TILE_UNIT: dict[str, tuple[Callable[..., None], int]] = {  # by instruction, with the number of arguments
     "tilezero": (_tilezero, 1),
     "tileloadd64": (_tileloadd64, 3),
     "tilestored64": (_tilestored64, 3),
@@ -298,17 +298,17 @@ EMULATED: dict[str, Emit] = {
     "llvm.aarch64.neon.tbl1.v16i8": _look_up,
 }
 
-_intrinsic = instruction.call  # of what every host has
+_intrinsic = instruction.call  # for instructions that every host has
 
 
 def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
-    """Instead of `instruction.call`."""
+    """Replace `instruction.call`."""
     emit = EMULATED.get(name)
     return _intrinsic(builder, name, result, *values) if emit is None else emit(builder, *values)
 
 
 def _start() -> None:
-    """From now on this process compiles every path for its host, in a cache of its own."""
+    """Make this process compile every path for its host from now on, in a cache of its own."""
     for name, (function, count) in _TILE_UNIT.items():
         compiled = numba.cfunc(types.void(*[types.int64] * count), error_model="numpy")(function)
         _compiled.append(compiled)
@@ -317,7 +317,7 @@ def _start() -> None:
     instruction.call = _call
     dispatch.host_isas = lambda: ISAS  # type: ignore[assignment]
     cache.source_hash = lambda: f"{sources}-emulated"
-    compilation.MAX_PROCESSES = 1  # a helper would know nothing of this
+    compilation.MAX_PROCESSES = 1  # a helper process would not emulate
 
 
 _compiled: list[Any] = []  # functions that kernels call

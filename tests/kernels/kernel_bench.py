@@ -1,4 +1,4 @@
-"""Runs one kernel on numpy arrays: panels, tiles and addresses for tests."""
+"""Run one kernel on numpy arrays: panels, tiles and addresses for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """A zeroed array that begins on a cache line, as core memory does."""
+    """Return a zeroed array that begins on a cache line, as core memory does."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     skip = -raw.ctypes.data % 64
@@ -30,7 +30,7 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 
 
 def to_cell(values: Array, cell: str) -> Array:
-    """float32 values as the element type of a kernel: bfloat16 bits or float32."""
+    """Convert float32 values to the element type of a kernel: bfloat16 bits or float32."""
     if cell == "bf16":
         return values.astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
     return values.astype(np.float32)
@@ -43,7 +43,7 @@ def from_cell(values: Array) -> Array:
 
 
 def rounded(values: Array, cell: str) -> Array:
-    """float32 values that the element type holds exactly."""
+    """Return float32 values that the element type holds exactly."""
     return from_cell(to_cell(values, cell))
 
 
@@ -51,7 +51,7 @@ CODES = {"bf16": np.uint16, "f32": np.float32, "i8": np.int8}
 
 
 def to_panels(rows: Array, cell: str) -> Array:
-    """[T, K] to panels [T/16][K/32][16][32], or [T/16][K/64][16][64] of rows that hold int8 codes."""
+    """Convert [T, K] to panels [T/16][K/32][16][32], or [T/16][K/64][16][64] of int8 codes."""
     (num_rows, k), k_tile = rows.shape, 64 if cell == "i8" else 32
     padded = np.zeros((round_up(num_rows, 16), k), np.float32)
     padded[:num_rows] = rows
@@ -62,13 +62,13 @@ def to_panels(rows: Array, cell: str) -> Array:
 
 
 def from_panels(panels: Array, num_rows: int) -> Array:
-    """Panels back to [T, K] float32."""
+    """Convert panels back to [T, K] float32."""
     tiles, k_tiles, _, k_tile = panels.shape
     return from_cell(panels).transpose(0, 2, 1, 3).reshape(tiles * 16, k_tiles * k_tile)[:num_rows]
 
 
 def to_tiles(matrix: Array, cell: str) -> Array:
-    """[N, K] to packed weight tiles, as bytes."""
+    """Convert [N, K] to packed weight tiles, as bytes."""
     cells = matrix if matrix.dtype == np.uint8 else to_cell(matrix, cell)
     out = aligned((cells.nbytes,), np.uint8)
     pack_weights(cells, out)
@@ -76,7 +76,7 @@ def to_tiles(matrix: Array, cell: str) -> Array:
 
 
 def address(array: Array | None, is_indirect: bool = False) -> int:
-    """Where an array lies, which kernels may then touch: by an operand, or whatever has the address."""
+    """Return an array's address, and register it, so that kernels may access it."""
     if array is None:
         return 0
     ADDRESSES.register("test array", array, is_indirect)
@@ -92,7 +92,7 @@ def step_record(**fields: int) -> StepRecord:
 
 
 def work_counters(pool: WorkerPool, value: int = 0) -> Array:
-    """What attention counts each worker's share with."""
+    """Return attention's counters of each worker's share."""
     return np.full(pool.num_threads * COUNTER_BYTES // 8, value, np.int64)
 
 

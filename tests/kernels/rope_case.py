@@ -1,4 +1,4 @@
-"""Operands of the rope kernels in tests: whatever a test does not say is left out or plain."""
+"""Operands of the rope kernels in tests, with defaults for all fields that a test does not give."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from tests.kernels.kernel_bench import Array, address, float_bits
 
 
 def rope_operands(qkv: Array, cos: Array, sin: Array, heads: int, **fields: int) -> RopeOperands:
-    """Of qkv rows [tokens, heads + 2 kv_heads, head_dim], with tables [positions, rotary / 2]; norms have 1e-6."""
+    """Return operands for qkv rows [tokens, heads + 2 kv_heads, head_dim] and tables [positions, rotary / 2].
+
+    Norms have an epsilon of 1e-6.
+    """
     _, all_heads, head_dim = qkv.shape
     given = {
         "qkv": address(qkv),

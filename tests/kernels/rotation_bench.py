@@ -1,6 +1,7 @@
-"""What rotating costs beside the product that reads it: `python -m tests.kernels.rotation_bench [ISA]`.
+"""Cost of a rotation beside the product that reads its result: `python -m tests.kernels.rotation_bench [ISA]`.
 
-One thread; each figure is the least of many short runs in turns, so that other load of the host counts little.
+It uses one thread; each figure is the minimum of many short runs in turns, so that other load of the host matters
+little.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PASSES = 400
 
 
 def main(isa: str | None) -> None:
-    """Print, for each width k and number of rows, the times of packing and of a product with k outputs."""
+    """Print the times of packing and of a product with k outputs, for each width k and number of rows."""
     if isa is not None:
         os.environ.update(BY_ISA[isa].environment)
     import numpy as np  # after the environment that the compiler reads

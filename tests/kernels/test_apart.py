@@ -1,4 +1,4 @@
-"""Workers that wake on one CPU part: of the C library's functions as they are, and of ones that say what is asked."""
+"""Workers that wake on one CPU separate: with the C library's functions, and with ones that record their calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.api.serving import until
 from tests.kernels.kernel_bench import address, aligned
 
 STEPS = apart._STEPS
-ANYWHERE = 200  # of CPUs: more than a word of a mask has
+ANYWHERE = 200  # of CPUs: needs more than one word of a mask
 
 
 @HostFunction
@@ -26,7 +26,7 @@ def settle(functions: int, places: int, worker: int, workers: int) -> None:
 
 
 class Host:
-    """A thread on a CPU of a host, which puts it on the first that it may use when it may not stay."""
+    """A thread on a CPU of a host, which moves it to the first allowed CPU if it may not stay."""
 
     def __init__(self, cpu: int, allowed: Sequence[int], refuses: bool = False) -> None:
         self.cpu, self.allowed, self.masks, self._refuses = cpu, set(allowed), list[set[int]](), refuses
@@ -56,7 +56,7 @@ class Host:
 
 
 def where(host: Host, worker: int, others: Sequence[int], times: int = 1) -> list[int]:
-    """Where workers are said to be after one has settled, of which the others were at these CPUs, in order."""
+    """Return the recorded CPUs of workers after one has settled; `others` are the CPUs of the others, in order."""
     places = aligned((len(others) + 1, apart.PLACE_BYTES // 8), np.int64)
     places[:, 0] = np.insert(others, worker, ANYWHERE)
     for _ in range(times):
@@ -89,7 +89,7 @@ def test_after_a_while_it_may_run_where_it_might_before() -> None:
 
 
 def test_one_that_meets_another_again_meanwhile_leaves_it_too() -> None:
-    """Worker 0 is where the system has put it."""
+    """Worker 0 stays where the system has put it."""
     host, places = Host(0, range(4)), aligned((2, apart.PLACE_BYTES // 8), np.int64)
     for cpu in (0, 1):
         host.cpu = places[0, 0] = cpu

@@ -13,6 +13,7 @@ from neuronserve.server.device.layout import round_up
 from neuronserve.server.kernels.attention.both_sides import attention_both_sides_bf16, attention_both_sides_f32
 from neuronserve.server.kernels.records import BothSidesOperands
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import thorough
 from tests.kernels.kernel_bench import Array, address, aligned, from_cell, run, step_record, to_cell, work_counters
 
 Cell = Literal["bf16", "f32"]
@@ -29,7 +30,7 @@ SHAPES = [  # heads, kv heads, head_dim, block, tile tokens
 
 @dataclass(frozen=True)
 class Texts:
-    """q, k and v `[tokens, heads, head_dim]` of each text, and a bias by head and distance where there is one."""
+    """q, k and v `[tokens, heads, head_dim]` of each text, and an optional bias by head and distance."""
 
     shape: tuple[int, int, int, int, int]
     cell: Cell
@@ -52,7 +53,7 @@ class Texts:
         return table * np.float32(self.has_bias)
 
     def want(self, text: int) -> Array:
-        """By the definition, in float64."""
+        """Return the result by definition, in float64."""
         heads, kv_heads = self.shape[:2]
         q, k, v = (each.astype(np.float64) for each in self.parts(text))
         k, v = (np.repeat(each, heads // kv_heads, axis=1) for each in (k, v))
@@ -64,7 +65,7 @@ class Texts:
         return np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v)
 
     def run(self, pool: WorkerPool, texts: list[int]) -> list[Array]:
-        """The kernel's `[tokens, heads, head_dim]` of each, all in one step."""
+        """Return the kernel's `[tokens, heads, head_dim]` of each text, all in one step."""
         heads, kv_heads, head_dim, block, tile_tokens = self.shape
         pad, lengths = round_up(head_dim, 16), [LENGTHS[text] for text in texts]
         counts = [-(-n // block) for n in lengths]
@@ -120,7 +121,7 @@ class Texts:
         return np.split(rows, starts[1:-1])
 
     def _blocks(self, texts: list[int], what: int, num_blocks: int) -> Array:
-        """[blocks, kv_heads, block, pad]; slots that hold no token are NaN, so that counting one shows."""
+        """Return [blocks, kv_heads, block, pad]; slots without a token are NaN, so that reading one shows."""
         _, kv_heads, head_dim, block, _ = self.shape
         out = np.full((num_blocks, kv_heads, block, round_up(head_dim, 16)), np.nan, np.float32)
         first = 1
@@ -133,7 +134,7 @@ class Texts:
         return to_cell(out, self.cell)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[0], *(thorough(shape) for shape in SHAPES[1:-1]), SHAPES[-1]], ids=str)
 @pytest.mark.parametrize("cell", ["bf16", "f32"])
 @pytest.mark.parametrize(("reach", "has_bias"), [(0, False), (7, False), (40, False), (0, True)])
 def test_it_equals_softmax(

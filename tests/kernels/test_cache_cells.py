@@ -1,4 +1,4 @@
-"""What rope writes into an 8-bit KV cache, and where: codes, and a scale for each token and head."""
+"""Codes and scales that rope writes into an 8-bit KV cache, and their places."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3}
 
 
 def written(pool: WorkerPool, cache: tuple[KVCacheDtype, Isa], qkv: Array, slots: Array) -> list[tuple[Array, Array]]:
-    """K and V of each token as (codes [tokens, kv_heads, head_dim], scales [tokens, kv_heads, 1])."""
+    """Return K and V of each token as (codes [tokens, kv_heads, head_dim], scales [tokens, kv_heads, 1])."""
     (dtype, isa), head_dim = cache, qkv.shape[-1]
     caches = [aligned((BLOCKS, KV_HEADS, (head_dim + 4) * BLOCK), np.uint8) for _ in "kv"]
     cos, sin = np.ones((1, head_dim // 2), np.float32), np.zeros((1, head_dim // 2), np.float32)

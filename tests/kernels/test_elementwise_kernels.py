@@ -1,4 +1,4 @@
-"""Embedding, rows that are added to it, norm with all-reduce, and packing, against numpy."""
+"""Embedding, added rows, norm with all-reduce, and packing, against numpy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from neuronserve.server.kernels.isa.jit import Kernel
 from neuronserve.server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
 from neuronserve.server.kernels.records import STEP, AddRowsOperands, EmbedOperands, NormOperands, PackOperands
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.kernel_bench import (
     Array,
     address,
@@ -68,13 +69,13 @@ def test_embedding_from_codes_is_scaled(two_threads: WorkerPool, weights: Weight
 
 
 def _codes(rows: Array) -> tuple[Array, Array]:
-    """int8 codes of each row, and the scales, by the definition."""
+    """Return int8 codes of each row, and the scales, by definition."""
     scales = np.abs(rows).max(1) / 127
     return np.rint(rows / np.where(scales, scales, 1)[:, None]), scales
 
 
 def _same(panels: Array, scales: Array, want: Array, cell: str) -> bool:
-    """The panels hold `want` as well as their format can; int8 codes may differ by one where rounding is close."""
+    """Return whether the panels hold `want` within their format's precision; int8 codes may differ by one."""
     got = from_panels(panels, len(want))
     if cell != "i8":
         return _close(got, want, cell)
@@ -90,7 +91,7 @@ ROWS, WIDTH, SIZE = 19, 128, 90  # rows of `hidden`, its width, and the elements
 
 
 def _padded(values: Array) -> Array:
-    """float32 rows as wide as `hidden`, zero beyond SIZE."""
+    """Return float32 rows as wide as `hidden`, zero beyond SIZE."""
     wide = aligned((*values.shape[:-1], WIDTH), np.float32)
     wide[..., :SIZE] = values
     return wide
@@ -99,7 +100,7 @@ def _padded(values: Array) -> Array:
 def _reduce_norm(
     pool: WorkerPool, cell: str, hidden: Array, parts: Array, kernel: Kernel | None = None, **changes: int
 ) -> tuple[Array, Array]:
-    """Panels and row scales of `hidden` [ROWS, WIDTH] with `parts` [n, ROWS, WIDTH] added, RMSNorm without weights."""
+    """Return panels and row scales of `hidden` [ROWS, WIDTH] plus `parts` [n, ROWS, WIDTH], after RMSNorm."""
     panels, scales = to_panels(np.zeros((ROWS, WIDTH)), cell), np.zeros(ROWS, np.float32)
     ones, scratch = _padded(np.ones(SIZE)), aligned((pool.num_threads, WIDTH), np.float32)
     index = np.array([4, 0, 18], np.int32)
@@ -130,7 +131,7 @@ def _reduce_norm(
 
 
 @pytest.mark.parametrize("cell", LINEAR)
-@pytest.mark.parametrize("partials", [0, 1, 3])
+@pytest.mark.parametrize("partials", representative([0, 1, 3], 0, 3))
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("has_post", [False, True])
 def test_norm_adds_partials_then_norms(
@@ -171,7 +172,7 @@ def test_a_layer_norm_takes_the_mean_away(pool: WorkerPool, cell: str, has_shift
     want = _padded(want + has_shift * shift[:SIZE])
     changes = {"weight": address(weight), "shift": address(shift) * has_shift}
     panels, scales = _reduce_norm(pool, cell, hidden, parts, is_centered=1, **changes)
-    if cell == "f32":  # the sum of the stream is rounded to its own size, which the mean decides
+    if cell == "f32":  # the sum is rounded in steps that the mean determines
         assert np.allclose(from_panels(panels, len(want)), want, rtol=1e-5, atol=1e-6 * mean)
     else:
         assert _same(panels, scales, want, cell)
@@ -213,7 +214,7 @@ def test_rows_of_positions_are_added_from_the_first_on(pool: WorkerPool, cell: s
 
 
 @pytest.mark.parametrize("cell", LINEAR)
-@pytest.mark.parametrize(("rows", "width"), [(1, 64), (5, 128), (33, 192)])
+@pytest.mark.parametrize(("rows", "width"), representative([(1, 64), (5, 128), (33, 192)], (33, 192)))
 def test_rows_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int, width: int) -> None:
     rng = np.random.default_rng(width)
     sources = [rng.standard_normal((rows, width)).astype(np.float32) * 3 for _ in range(2)]
@@ -227,7 +228,7 @@ def test_rows_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int
 
 
 @pytest.mark.parametrize("cell", ["f32", "i8"])
-@pytest.mark.parametrize(("rows", "width"), [(1, 64), (5, 128), (33, 192)])
+@pytest.mark.parametrize(("rows", "width"), representative([(1, 64), (5, 128), (33, 192)], (33, 192)))
 def test_bfloat16_panels_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int, width: int) -> None:
     rng = np.random.default_rng(width)
     sources = [rounded(rng.standard_normal((rows, width)) * 3, "bf16") for _ in range(2)]
@@ -242,7 +243,7 @@ def test_bfloat16_panels_are_packed_for_their_matmul(pool: WorkerPool, cell: str
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_rotated_panels_hold_the_rotated_rows(pool: WorkerPool, is_packed: bool) -> None:
-    """An outlier takes few of its row's steps: it is spread over 256 values."""
+    """An outlier takes few of its row's steps, because it is spread over 256 values."""
     rows = rounded(np.random.default_rng(0).standard_normal((5, 576)), "bf16")
     rows[2, 70] = 100.0
     panels, scales = to_panels(np.zeros((5, 576)), "i8"), np.zeros(5, np.float32)

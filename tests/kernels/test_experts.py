@@ -1,4 +1,4 @@
-"""The kernels of experts against numpy: choices and their order, products of groups of rows, and the sum at the end."""
+"""Kernels of experts against numpy: choices and their order, products of groups of rows, and the sum at the end."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from neuronserve.server.kernels.matmul.packing import interleave
 from neuronserve.server.kernels.pack import pack_rows_bf16, pack_rows_i8
 from neuronserve.server.kernels.records import STEP, MatmulOperands, PackOperands
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.kernel_bench import Array, address, aligned, from_panels, rounded, run, step_record
 from tests.kernels.test_matmul import Inputs, Product, Shard, cases, gated, kernels_of, multiply, output_of
 
@@ -26,7 +27,7 @@ KERNELS = ExpertKernels()
 
 
 class Choices(NamedTuple):
-    """What routing has left."""
+    """Result of routing."""
 
     chosen: Array  # [T, K]
     weights: Array  # [T, K]
@@ -36,11 +37,11 @@ class Choices(NamedTuple):
 
 
 def routed(pool: WorkerPool, logits: Array, experts: int, per_token: int, routing: str) -> Choices:
-    """`logits` [T, experts + 1], the last of the gate."""
+    """Run the routing of `logits` [T, experts + 1]; the last column is the gate's."""
     rows, width = len(logits), round_up(logits.shape[1], 16)
     padded = aligned((max(rows, 1), width), np.float32)
     padded[:rows, : logits.shape[1]] = logits
-    padded[:, logits.shape[1] :] = 1e9  # what is beyond is never chosen
+    padded[:, logits.shape[1] :] = 1e9  # padding must never be chosen
     chosen, slots = aligned((rows, per_token), np.int64), aligned((rows, per_token), np.int64)
     weights, gates = aligned((rows, per_token), np.float32), aligned((rows,), np.float32)
     counts, table = np.full(experts, -7, np.int64), np.full(1 + 3 * experts, -7, np.int64)
@@ -54,12 +55,12 @@ def routed(pool: WorkerPool, logits: Array, experts: int, per_token: int, routin
 
 
 def best(logits: Array, per_token: int) -> Array:
-    """Indices of the largest, of equal ones the first."""
+    """Return the indices of the largest, of equal ones the first."""
     return np.argsort(-logits, axis=1, kind="stable")[:, :per_token]
 
 
 def weights_of(logits: Array, chosen: Array, routing: str) -> Array:
-    """The definitions, in float64."""
+    """Return the weights by definition, in float64."""
     of_chosen = np.take_along_axis(logits, chosen, 1).astype(np.float64)
     if routing == "sigmoid":
         return 1 / (1 + np.exp(-of_chosen))
@@ -85,7 +86,7 @@ def test_choices_are_those_of_numpy(two_threads: WorkerPool, data: st.DataObject
 
 
 def check_groups(got: Choices, experts: int) -> None:
-    """Each choice has a row of its own in its expert's group, in the order of tokens; experts rise, groups align."""
+    """Check that each choice has a row in its expert's group, in token order; experts rise, groups are aligned."""
     counts = np.bincount(got.chosen.ravel(), minlength=experts)
     assert got.groups[:, 0].tolist() == np.flatnonzero(counts).tolist()
     ends = 0
@@ -104,13 +105,13 @@ def test_logits_that_are_no_numbers_choose_experts_and_stay_no_numbers(two_threa
     assert np.isnan(got.weights).tolist() == [[False] * 2, [True] * 2, [False] * 2]
 
 
-COUNTS = [0, 1, 5, 0, 33, 16, 70]  # rows of each expert; by rows where weights stay in cache
+COUNTS = [0, 1, 5, 0, 33, 16, 70]  # rows of each expert; shares are rows if weights stay in cache
 
 
 def grouped(
     pool: WorkerPool, product: Product, x: Inputs, matrices: list[list[Shard]], counts: list[int] = COUNTS
 ) -> list[Array]:
-    """The kernel's output [rows, columns] of each core, which has a shard of every matrix."""
+    """Return the kernel's output [rows, columns] of each core, which has a shard of every matrix."""
     kernel, weights, columns, leaves_panels, activation, *_ = product
     groups, begin = [], 0
     for matrix, count in enumerate(counts):
@@ -144,11 +145,11 @@ def grouped(
 
 
 @cases
-@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("is_gated", representative([False, True], False))
 def test_each_group_is_multiplied_as_if_it_were_alone(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, is_gated: bool
 ) -> None:
-    """Bit for bit, whatever the other groups are, on each of two cores."""
+    """Results are equal bit by bit, whatever the other groups are, on each of two cores."""
     kernels, rng = kernels_of(weights, isa), np.random.default_rng(2)
     rows = sum(round_up(count, GROUP_ROWS) for count in COUNTS)
     values = rng.standard_normal((rows, 128))
@@ -181,7 +182,7 @@ def test_a_matrix_without_rows_is_not_read(two_threads: WorkerPool) -> None:
 
 
 def test_rows_are_gathered_to_panels(two_threads: WorkerPool) -> None:
-    """A token's row, as often as it has chosen, to the rows of its choices."""
+    """A token's row is copied to the row of each of its choices."""
     rng = np.random.default_rng(7)
     rows, slots = rng.standard_normal((5, 64)).astype(np.float32), rng.permutation(32)[:10].reshape(5, 2)
     source, targets = aligned(rows.shape, np.float32), slots.astype(np.int64)

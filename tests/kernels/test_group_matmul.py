@@ -1,8 +1,9 @@
-"""Matmuls of weights in groups on every path of this host against numpy in float64, and what makes activations."""
+"""Matmuls of weights in groups on every path of this host against numpy in float64, and the kernels of their inputs."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -28,13 +29,26 @@ CASES: list[tuple[WeightFormat, Isa]] = [
     if linear_kernels(weights, isa).isa == isa  # type: ignore[arg-type]
 ]
 OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "portable")]
-GROUPS = [WeightGroups(32), WeightGroups(64, is_symmetric=False), WeightGroups(128), WeightGroups(128, False)]
+SHIFTED = WeightGroups(64, is_symmetric=False)
+GROUPS = [WeightGroups(32), SHIFTED, WeightGroups(128), WeightGroups(128, False)]
 
 cases = pytest.mark.parametrize(("weights", "isa"), representative(CASES, *OFTEN))
 
 
+def groups_of(weights: WeightFormat) -> list[WeightGroups]:
+    """Return the groups that a format can have: all but int4 have one kind."""
+    return GROUPS if weights == "int4" else GROUPS[:1]
+
+
+def cases_with(names: str, variants: Sequence[tuple[Any, ...]], awkward: tuple[Any, ...]) -> Any:
+    """Each case with each kind of groups and each variant; by default the awkward one with two kinds of groups."""
+    every = [(*case, groups, *variant) for case in CASES for groups in groups_of(case[0]) for variant in variants]
+    often = [each for each in every if each[:2] in OFTEN and each[2] in GROUPS[:2] and each[3:] == awkward]
+    return pytest.mark.parametrize(("weights", "isa", "groups", *names.split()), representative(every, *often), ids=str)
+
+
 class Shard:
-    """A matrix [n, k] in a format with groups: what the kernel is told, and what its codes stand for."""
+    """A matrix [n, k] in a format with groups: the kernel's arrays, and the values of its codes."""
 
     def __init__(self, quantized: GroupedRows, weights: WeightFormat, groups: WeightGroups) -> None:
         n, k = quantized.codes.shape
@@ -50,7 +64,7 @@ def shard_of(matrix: Array, weights: WeightFormat, groups: WeightGroups) -> Shar
 
 
 class Inputs:
-    """Activations [T, k] in blocks of sixteen rows, and what they stand for."""
+    """Activations [T, k] in blocks of sixteen rows, and their values."""
 
     def __init__(self, rows: Array) -> None:
         (num, k), padded = rows.shape, np.zeros((round_up(len(rows), 16), rows.shape[1]), np.float32)
@@ -74,7 +88,7 @@ class Product(NamedTuple):
 
 
 def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard]) -> list[Array]:
-    """The kernel's output [T, columns] on each core."""
+    """Return the kernel's output [T, columns] on each core."""
     rows, (n, k) = len(x.value), shards[0].value.shape
     outputs = [aligned((round_up(rows, 16), product.columns), np.float32) for _ in shards]
     operands = [
@@ -100,12 +114,10 @@ def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard])
     return [output[:rows] for output in outputs]
 
 
-@cases
-@pytest.mark.parametrize("groups", GROUPS, ids=str)
-@pytest.mark.parametrize(
-    ("rows", "k", "n", "cores"),
-    [(0, 64, 16, 1), (1, 64, 16, 1), (3, 192, 48, 2), (17, 320, 112, 1), (67, 64, 176, 2), (650, 128, 48, 2)],
-)
+SHAPES = [(0, 64, 16, 1), (1, 64, 16, 1), (3, 192, 48, 2), (17, 320, 112, 2), (67, 64, 176, 2), (650, 128, 48, 2)]
+
+
+@cases_with("rows k n cores", SHAPES, (17, 320, 112, 2))
 def test_a_product_equals_numpy(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, groups: WeightGroups, rows: int, k: int, n: int, cores: int
 ) -> None:
@@ -119,7 +131,7 @@ def test_a_product_equals_numpy(
 
 @cases
 def test_every_code_by_every_activation(two_threads: WorkerPool, weights: WeightFormat, isa: Isa) -> None:
-    """Each code alone in its group, by the largest int8 of either sign: the products are exact."""
+    """Each code is alone in its group, multiplied by the largest int8 of either sign: the products are exact."""
     each = np.arange(256 if weights == "int8-groups" else 16)
     codes = np.full((each.size, 64), zero_code(weights), np.uint8)
     for places in ((5, 6, 17), (47, 45, 40)):
@@ -133,11 +145,11 @@ def test_every_code_by_every_activation(two_threads: WorkerPool, weights: Weight
 
 
 @cases
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", representative([1, 4], 4))
 def test_the_largest_sums_of_a_group_are_exact(
     two_threads: WorkerPool, weights: WeightFormat, isa: Isa, rows: int
 ) -> None:
-    """All codes alike, with activations of one sign and of both: int16 may hold sums on the way."""
+    """All codes are equal, with activations of one sign and of both: int16 may hold intermediate sums."""
     each = np.arange(256 if weights == "int8-groups" else 16)
     codes = np.repeat(each.astype(np.uint8), 64).reshape(-1, 64)
     shard = Shard(GroupedRows(codes, np.full((each.size, 2), 0.5, np.float32)), weights, WeightGroups(32))
@@ -148,12 +160,12 @@ def test_the_largest_sums_of_a_group_are_exact(
 
 
 @cases
-@pytest.mark.parametrize(("rows", "size"), [(1, 64), (37, 128)])
+@pytest.mark.parametrize(("rows", "size"), representative([(1, 64), (37, 128)], (37, 128)))
 def test_a_gated_product_equals_numpy(pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int) -> None:
     kernels, rng = linear_kernels(weights, isa), np.random.default_rng(size)
     x = Inputs(rng.standard_normal((rows, 64)))
     gate, up = rng.standard_normal((2, size, 64)) * 0.4
-    both = shard_of(interleave(gate, up), weights, GROUPS[1])
+    both = shard_of(interleave(gate, up), weights, groups_of(weights)[-1])
     (got,) = multiply(pool, Product(kernels.gated, size, "gelu_tanh"), x, [both])
     sums = (x.value.astype(np.float64) @ both.value.T).reshape(rows, size // 16, 2, 16)
     g, u = sums[:, :, 0].reshape(rows, size), sums[:, :, 1].reshape(rows, size)
@@ -161,8 +173,7 @@ def test_a_gated_product_equals_numpy(pool: WorkerPool, weights: WeightFormat, i
     assert not kernels.gated_leaves_panels
 
 
-@cases
-@pytest.mark.parametrize("groups", GROUPS[:2], ids=str)
+@cases_with("", [()], ())
 def test_a_row_does_not_depend_on_the_batch_or_the_threads(
     weights: WeightFormat, isa: Isa, groups: WeightGroups
 ) -> None:
@@ -177,8 +188,11 @@ def test_a_row_does_not_depend_on_the_batch_or_the_threads(
     three.close()
 
 
-@pytest.mark.parametrize("weights", ["int8-groups", "mxfp8", "int4", "mxfp4"])
-@pytest.mark.parametrize("groups", GROUPS, ids=str)
+@pytest.mark.parametrize(
+    ("weights", "groups"),
+    [(weights, groups) for weights in ("int8-groups", "mxfp8", "int4", "mxfp4") for groups in groups_of(weights)],
+    ids=str,
+)
 def test_embedding_from_codes(two_threads: WorkerPool, weights: WeightFormat, groups: WeightGroups) -> None:
     table = np.random.default_rng(0).standard_normal((48, 192)).astype(np.float32)
     shard, tokens, hidden = shard_of(table, weights, groups), np.array([0, 47, 17], np.int32), aligned((3, 192), "f4")
@@ -198,7 +212,7 @@ def test_embedding_from_codes(two_threads: WorkerPool, weights: WeightFormat, gr
 
 
 def same_blocks(got: Array, want: Inputs, k: int) -> bool:
-    """The same scales; codes as near as rounding leaves them, and the sums of these very codes."""
+    """Return whether scales are equal, codes differ by rounding only, and sums are those of these codes."""
     codes, wanted = (each[:, : 16 * k].view(np.int8).astype(int) for each in (got, want.blocks))
     sides, wanted_sides = (
         np.ascontiguousarray(each[:, 16 * k :]).view(np.int32).reshape(-1, k // 32, 16, 2)

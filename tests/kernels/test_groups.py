@@ -1,4 +1,4 @@
-"""4-bit codes: near the values, better than the plain scale, exact where values can be, within their range."""
+"""4-bit codes: near the values, better than the plain scale, exact where possible, and within their range."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def squared_error(rows: np.ndarray, weights: WeightFormat, groups: WeightGroups)
 
 @pytest.mark.parametrize("groups", GROUPS, ids=str)
 def test_scales_are_better_than_those_of_the_largest_value(groups: WeightGroups) -> None:
-    """Of symmetric groups those that bring it to code -8, as ggml's Q4_0 does; of others those of both ends."""
+    """Compare with ggml's Q4_0 (largest value at code -8) for symmetric groups, else with scales of both ends."""
     error = 0.0
     for begin in range(0, ROWS.shape[1], groups.size):
         values = ROWS[:, begin : begin + groups.size]

@@ -1,4 +1,4 @@
-"""Low-rank adapters against numpy: groups of rows, parts of a layer, every form of inputs; and the gate by itself."""
+"""Low-rank adapters against numpy: groups of rows, parts of a layer, every form of inputs; and the gate alone."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Part:
 
 
 def neighbours(begin: int, end: int) -> Part:
-    """Columns one after the other, which need not begin with a tile."""
+    """Return a part of consecutive columns, which need not begin with a tile."""
     return Part(tuple(range(begin, end)), begin // 16, 1, -(-end // 16) - begin // 16)
 
 
 def taking_turns(first: int, count: int) -> Part:
-    """Every other tile."""
+    """Return a part of every other tile."""
     tiles = range(first, 2 * count, 2)
     return Part(tuple(c for tile in tiles for c in range(16 * tile, 16 * tile + 16)), first, 2, count)
 
@@ -118,7 +118,7 @@ class Case:
         return 0.5 + slot + i / 4
 
     def tiles(self, slot: int, i: int) -> Array:
-        """B of one part: [tiles][rank][16]."""
+        """Return B of one part: [tiles][rank][16]."""
         part, b = self.parts[i], self.b[slot][i]
         padded = np.zeros((part.tiles * 16, b.shape[1]), np.float32)
         begin = part.columns[0] - part.first_tile * 16
@@ -126,7 +126,7 @@ class Case:
         return to_cell(padded.reshape(part.tiles, 16, -1).transpose(0, 2, 1).reshape(-1), self.cell)
 
     def delta(self, slot: int, x: Array) -> Array:
-        """What the adapter adds to the layer's output."""
+        """Return what the adapter adds to the layer's output."""
         out = np.zeros(self.ldc)
         for i, part in enumerate(self.parts):
             product = self.b[slot][i].astype(float) @ (self.a[slot][i].astype(float) @ x.astype(float))
@@ -158,7 +158,7 @@ class Case:
 
 
 def grouped(slots: Array) -> tuple[Array, Array]:
-    """Rows with an adapter, group by group, and the groups."""
+    """Return the rows with an adapter, group by group, and the groups."""
     used = [int(s) for s in np.unique(slots[slots >= 0])]
     rows = np.concatenate([np.flatnonzero(slots == slot) for slot in used]).astype(np.int32)
     ends = np.cumsum([np.count_nonzero(slots == slot) for slot in used])
@@ -172,7 +172,7 @@ def step_of(rows: Array, groups: Array, num_tokens: int = ROWS) -> StepRecord:
 
 
 def written(x: Array, form: Form) -> tuple[Array, Array | None, Array]:
-    """Inputs in a form, with their scales, and what they stand for."""
+    """Return inputs in a form, with their scales, and their values."""
     if form == "rows":
         return x, None, x
     if form == "int8":
@@ -245,7 +245,7 @@ PANELS = [gate_panels] if "avx512-bf16" in host_isas() else []
 def test_activations_by_themselves_are_those_of_products(
     two_threads: WorkerPool, kernel: Kernel, activation: int
 ) -> None:
-    """Against products with the identity; panels are as near to these as bfloat16 is."""
+    """The reference is a product with the identity; panels agree within bfloat16's precision."""
     x, is_gated = aligned((5, 64), np.float32), kernel is not activate_rows
     x[:] = 3 * np.random.default_rng(8).standard_normal(x.shape)
     step, width = step_record(num_tokens=5), 32 if is_gated else 64

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -47,16 +48,24 @@ OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a form
 CASES: list[tuple[WeightFormat, Isa]] = [
     (weights, isa) for weights, isas in OWN.items() for isa in isas if isa in host_isas()
 ]
-# What this host serves with, and what every host has; those between are other hosts' best.
+# The best instruction set of this host, and the portable one; those between are other hosts' best.
 OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "portable")]
 
-GATES = ACTIVATIONS[1:]  # what gates are activated by
+GATES = ACTIVATIONS[1:]  # activations of gates
 
 cases = pytest.mark.parametrize(("weights", "isa"), representative(CASES, *OFTEN))
 
 
+def cases_with(names: str, variants: Sequence[tuple[Any, ...]], awkward: tuple[Any, ...]) -> Any:
+    """Each case with each variant; by default the awkward one with each, and the others with bfloat16 alone."""
+    bfloat16 = ("bfloat16", linear_kernels("bfloat16").isa)
+    often = [(*case, *variant) for case in OFTEN for variant in variants if variant == awkward or case == bfloat16]
+    every = [(*case, *variant) for case in CASES for variant in variants]
+    return pytest.mark.parametrize(("weights", "isa", *names.split()), representative(every, *often))
+
+
 class Shard:
-    """One core's matrix [n, k] in a format: what the kernel is told, and what its codes stand for."""
+    """One core's matrix [n, k] in a format: the kernel's arrays, and the values of its codes."""
 
     def __init__(self, matrix: Array, weights: WeightFormat) -> None:
         self.scales = self.sums = None
@@ -78,7 +87,7 @@ class Shard:
 
 
 class Inputs:
-    """Activations [T, k] in the form that the format's matmul reads, and what they stand for."""
+    """Activations [T, k] in the form that the format's matmul reads, and their values."""
 
     def __init__(self, rows: Array, weights: WeightFormat) -> None:
         self.scales = np.zeros(len(rows), np.float32)
@@ -92,7 +101,7 @@ class Inputs:
 
 
 class Product(NamedTuple):
-    """What a kernel is to do with inputs and shards."""
+    """A kernel and its settings."""
 
     kernel: Kernel
     weights: WeightFormat
@@ -103,7 +112,7 @@ class Product(NamedTuple):
 
 
 def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard]) -> list[Array]:
-    """The kernel's output [T, columns] on each core."""
+    """Return the kernel's output [T, columns] on each core."""
     kernel, weights, columns, leaves_panels, activation, has_bias = product
     rows, (n, k) = len(x.value), shards[0].value.shape
     outputs = [output_of(round_up(rows, 16), columns, leaves_panels) for _ in shards]
@@ -132,7 +141,7 @@ def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard])
 
 
 def output_of(rows: int, columns: int, leaves_panels: bool) -> Array:
-    """float32 rows, or bfloat16 panels."""
+    """Return float32 rows, or bfloat16 panels."""
     if leaves_panels:
         return aligned((rows // 16, columns // 32, 16, 32), np.uint16)
     return aligned((rows, columns), np.float32)
@@ -148,19 +157,18 @@ def close(got: Array, want: Array) -> bool:
     return bool(np.abs(got - want).max() <= 4e-6 * np.abs(want).max() + 1e-6)
 
 
-@cases
-@pytest.mark.parametrize(
-    ("rows", "k", "n", "cores"),
-    [
-        (1, 64, 16, 1),
-        (3, 128, 48, 2),
-        (16, 64, 80, 3),
-        (17, 192, 112, 1),
-        (67, 64, 176, 2),
-        (330, 4096, 32, 1),
-        (650, 64, 48, 2),
-    ],
-)
+SHAPES = [
+    (1, 64, 16, 1),
+    (3, 128, 48, 2),
+    (16, 64, 80, 3),
+    (17, 192, 112, 2),
+    (67, 64, 176, 2),
+    (330, 4096, 32, 1),
+    (650, 64, 48, 2),
+]
+
+
+@cases_with("rows k n cores", SHAPES, (17, 192, 112, 2))  # four rows and one, pairs of column tiles and one
 def test_matmul_equals_numpy(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, k: int, n: int, cores: int
 ) -> None:
@@ -171,10 +179,12 @@ def test_matmul_equals_numpy(
         assert close(got, x.value.astype(np.float64) @ shard.value.T)
 
 
-@pytest.mark.parametrize("isa", [isa for isa in OWN["int8"] if isa in host_isas()])
-@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize(
+    "isa", representative([isa for weights, isa in CASES if weights == "int8"], linear_kernels("int8").isa, "portable")
+)
+@pytest.mark.parametrize("rows", representative([1, 2, 5, 7], 5))
 def test_the_largest_codes_are_multiplied_exactly(two_threads: WorkerPool, isa: Isa, rows: int) -> None:
-    """Products of two of them are beyond int16, and files have weights of -128."""
+    """Products of two codes exceed int16, and files have weights of -128."""
     rng, k, n = np.random.default_rng(rows), 256, 48
     codes = rng.choice(np.array([-128, -127, 127], np.int8), (n, k))
     x, shard = Inputs(rng.choice([-127.0, 127.0], (rows, k)), "int8"), Shard(np.ones((n, k)), "int8")
@@ -185,7 +195,7 @@ def test_the_largest_codes_are_multiplied_exactly(two_threads: WorkerPool, isa: 
 
 
 def activated(activation: str, x: Array) -> Array:
-    """The definition, in float64."""
+    """Return the activation by definition, in float64."""
     if activation == "none":
         return x
     if activation == "relu":
@@ -200,13 +210,15 @@ def activated(activation: str, x: Array) -> Array:
 
 
 def product_of(activation: str, gate: Array, up: Array) -> Array:
-    """What a gated product leaves."""
+    """Return the result of a gated product."""
     return activated(activation, gate) * (np.clip(up, -7, 7) + 1 if activation == "swiglu_clamped" else up)
 
 
-@cases
-@pytest.mark.parametrize(("rows", "n"), [(1, 48), (37, 32), (70, 80)])
-@pytest.mark.parametrize("activation", [each for each in ACTIVATIONS if each != "swiglu_clamped"])  # of gates alone
+OF_ROWS = [each for each in ACTIVATIONS if each != "swiglu_clamped"]  # swiglu_clamped is for gates alone
+BIASED = [(rows, n, activation) for rows, n in ((1, 48), (37, 32), (70, 80)) for activation in OF_ROWS]
+
+
+@cases_with("rows n activation", BIASED, (37, 32, "silu"))
 def test_a_product_with_its_bias_is_activated(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, n: int, activation: str
 ) -> None:
@@ -220,10 +232,15 @@ def gated(weights: WeightFormat, kernels: LinearKernels, size: int, activation: 
     return Product(kernels.gated, weights, size, kernels.gated_leaves_panels, activation)
 
 
-@cases
-@pytest.mark.parametrize(("rows", "size"), [(1, 64), (5, 128), (37, 64), (70, 192)])
-@pytest.mark.parametrize("activation", GATES)
-@pytest.mark.parametrize("has_bias", [False, True])
+GATED = [
+    (rows, size, activation, has_bias)
+    for rows, size in ((1, 64), (5, 128), (37, 64), (70, 192))
+    for activation in GATES
+    for has_bias in (False, True)
+]
+
+
+@cases_with("rows size activation has_bias", GATED, (37, 64, "silu", True))
 def test_a_gated_product_equals_numpy(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int, activation: str, has_bias: bool
 ) -> None:
@@ -242,7 +259,7 @@ def test_a_gated_product_equals_numpy(
 
 
 def of_gates(pool: WorkerPool, weights: WeightFormat, activation: str, gates: Array) -> Array:
-    """Products of each gate [T] and one."""
+    """Return products of each gate [T] and one."""
     kernels, x = linear_kernels(weights), np.zeros((len(gates), 64))
     x[:, 0], x[:, 1] = gates, 1.0
     gate, up = (np.eye(64)[[i]].repeat(64, 0) for i in range(2))
@@ -262,7 +279,7 @@ def test_activations_are_as_exact_as_float32(two_threads: WorkerPool, activation
 @pytest.mark.parametrize("weights", ["bfloat16", "float32"])
 @pytest.mark.parametrize("activation", GATES)
 def test_extreme_gates(two_threads: WorkerPool, weights: WeightFormat, activation: str) -> None:
-    """Large gates neither overflow nor vanish; what is not a number stays so, in its row alone."""
+    """Large gates neither overflow nor vanish; NaN stays in its row."""
     gates = np.array([1.0, -1e3, -200.0, 88.0, 1e4, 1e15, np.nan, 0.0, 1.0])
     got = of_gates(two_threads, weights, activation, gates)
     want = product_of(activation, np.clip(gates, -80, None), np.ones(1))

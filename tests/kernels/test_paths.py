@@ -1,6 +1,6 @@
-"""Every kernel of every path that this host can run is held to numpy somewhere here; the other paths are named.
+"""Every kernel of every path that this host can run is compared with numpy in these tests.
 
-`make isa-test` runs the other paths too, by tests/kernels/emulated.py.
+`make isa-test` runs the other paths too, with tests/kernels/emulated.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.kernels import test_group_matmul, test_matmul
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KERNELS = ROOT / "server" / "kernels"
-ALIKE: dict[WeightFormat, WeightFormat] = {"int8-rotated": "int8"}  # the same kernels of products
+ALIKE: dict[WeightFormat, WeightFormat] = {"int8-rotated": "int8"}  # same product kernels
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_each_product_of_a_path_is_compared_with_numpy(isa: Isa) -> None:
-    """A path that is skipped is one of which this run proves nothing."""
+    """A skipped path is not tested by this run."""
     if isa not in host_isas():
         lacks = ", ".join(BY_ISA[isa].lacks(host_features())) if isa in BY_ISA else ""
         pytest.skip(f"no kernel of {isa} was run: this host lacks {lacks or 'its permission'}")
@@ -35,6 +35,7 @@ def test_each_product_of_a_path_is_compared_with_numpy(isa: Isa) -> None:
     assert compared == own
 
 
+@pytest.mark.thorough  # compiles them anew
 @pytest.mark.skipif("amx" in host_isas(), reason="this host has a tile unit")
 def test_attention_of_the_tile_unit_is_right_where_its_instructions_are_emulated() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.kernels.emulated", "-q", "-k", "amx"]
@@ -52,6 +53,6 @@ def test_each_instruction_that_only_some_hosts_have_can_be_emulated() -> None:
         for name in re.findall(r'"(llvm\.(?:x86|aarch64)[\w.]+)"', path.read_text())
     }
     code = "from tests.kernels.emulated import EMULATED; print(*EMULATED)"
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    emulated = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     of_every_level = {"llvm.x86.sse2.pause", "llvm.aarch64.hint"}
-    assert named - of_every_level <= set(told.split())
+    assert named - of_every_level <= set(emulated.split())

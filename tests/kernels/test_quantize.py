@@ -1,4 +1,4 @@
-"""8-bit codes: nearest, symmetric, within the Neuron range, and the same numbers as ml_dtypes where both have them."""
+"""8-bit codes: nearest, symmetric, within the Neuron range, and equal to ml_dtypes where both define them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_rotated_rows_stand_for_the_rows() -> None:
 
 @pytest.mark.parametrize("quantization", ["fp8", "fp8_e5m2"])
 def test_float8_scales_are_chosen_for_the_row(quantization: Quantization) -> None:
-    """The error is below that of the scale that brings the largest value to the largest code, and never above."""
+    """The error is below that of the scale that maps the largest value to the largest code."""
     rows = np.random.default_rng(5).standard_normal((64, 512)).astype(np.float32)
     quantized, largest = quantize_rows(rows, quantization), np.abs(rows).max(1)
     table = float8_table(quantization)

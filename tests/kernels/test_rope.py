@@ -9,6 +9,7 @@ from neuronserve.server.kernels.attention.items import COUNTER_BYTES
 from neuronserve.server.kernels.attention.rope import head_squares, rope_kv_pairs
 from neuronserve.server.kernels.dispatch import host_isas, shared_kernels
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.kernel_bench import (
     Array,
     address,
@@ -39,7 +40,7 @@ def _tables(rng: np.random.Generator, rotary: int) -> tuple[Array, Array]:
 
 
 def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool = False) -> Array:
-    """x [..., head_dim], whose first elements are turned: pairs (i, i + half) of them, or neighbours."""
+    """Rotate the first elements of x [..., head_dim]: pairs (i, i + half) of them, or neighbours."""
     rotary = 2 * cos.shape[-1]
     turned, rest = x[..., :rotary], x[..., rotary:]
     low, high = (turned[..., 0::2], turned[..., 1::2]) if is_interleaved else np.split(turned, 2, axis=-1)
@@ -49,17 +50,21 @@ def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool = False) -> 
 
 
 def _normed(heads: Array, norm: str, weight: Array) -> Array:
-    """Heads [tokens, heads, head_dim] by the definition of each norm."""
+    """Return heads [tokens, heads, head_dim] after a norm, by its definition."""
     if norm == "layer":
         heads = heads - heads.mean(-1, keepdims=True)
     axes = (-2, -1) if norm == "wide" else -1
     return heads / np.sqrt((heads**2).mean(axes, keepdims=True) + 1e-6) * weight
 
 
+HEADS_AND_BLOCKS = [(8, 16), (9, 16), (64, 16), (80, 16), (256, 16), (256, 32)]
+ROTATIONS = [(1.0, False), (0.25, False), (1.0, True), (0.5, True)]
+
+
 @pytest.mark.parametrize("cell", SHARED)
-@pytest.mark.parametrize(("head_dim", "block"), [(8, 16), (9, 16), (64, 16), (80, 16), (256, 16), (256, 32)])
+@pytest.mark.parametrize(("head_dim", "block"), representative(HEADS_AND_BLOCKS, (9, 16), (80, 16)))
 @pytest.mark.parametrize("norm", ["none", "each", "wide", "layer"])
-@pytest.mark.parametrize(("rotated", "is_interleaved"), [(1.0, False), (0.25, False), (1.0, True), (0.5, True)])
+@pytest.mark.parametrize(("rotated", "is_interleaved"), representative(ROTATIONS, (0.25, False), (0.5, True)))
 def test_rope_prepares_heads_and_writes_their_slots(
     two_threads: WorkerPool, cell: str, head_dim: int, block: int, norm: str, rotated: float, is_interleaved: bool
 ) -> None:
@@ -122,7 +127,7 @@ def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: Worker
     rng = np.random.default_rng(0)
     tokens, block = 7, 32
     qkv = rng.standard_normal((tokens, HEADS + 2 * KV_HEADS, head_dim)).astype(np.float32)
-    qkv[2, -1, 5] = np.nan  # what is not finite is stored as zero
+    qkv[2, -1, 5] = np.nan  # values that are not finite are stored as zero
     cos, sin = _tables(rng, head_dim)
     positions = rng.integers(0, POSITIONS, tokens).astype(np.int32)
     slots = rng.permutation(4 * block)[:tokens].astype(np.int32)

@@ -19,7 +19,7 @@ RUNS, THREADS = 500, 3
 
 @kernel
 def count_run(operands, cores, step, worker, workers) -> None:
-    """Add one in this worker's line."""
+    """Add one to this worker's count."""
     fetch_add(load_i64(operands) + worker * 64, 1)
 
 

@@ -1,4 +1,4 @@
-"""The hyperbolic tangent of lanes, and logits that are scaled and held within limits by it."""
+"""The hyperbolic tangent of lanes, and logits that are scaled and capped by it."""
 
 from __future__ import annotations
 

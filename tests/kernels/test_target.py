@@ -1,4 +1,4 @@
-"""The CPU level kernels are compiled for, and the cache folder that begins with what a package brings."""
+"""The CPU level that kernels are compiled for, and the cache folder that begins with a package's kernels."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from neuronserve.server.host.isa import BY_ISA, TARGETS, best_target, isas_of
 from neuronserve.server.kernels import dispatch
 from neuronserve.server.kernels.isa.cache import mark_prebuilt, source_hash, use_cache
 from neuronserve.server.kernels.isa.target import host_features
+from tests.depth import thorough
 
 NAMES = [target.name for target in TARGETS]
 
@@ -118,7 +119,7 @@ def test_a_new_cache_folder_begins_with_the_prebuilt_kernels(tmp_path: Path) -> 
     copy = path / "kernels" / "a.nbi"
     assert copy.read_bytes() == b"index"
     assert copy.stat().st_mode & 0o200  # Numba adds to it
-    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing half made is left
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no incomplete folder is left
 
 
 @pytest.mark.parametrize(
@@ -181,19 +182,19 @@ print(next(iter(step.inspect_asm().values())))
 @pytest.mark.parametrize(
     ("isa", "dot", "instruction", "register"),
     [
-        ("avx512-bf16", "dot_bf16_avx512", "vdpbf16ps", "zmm"),
+        thorough("avx512-bf16", "dot_bf16_avx512", "vdpbf16ps", "zmm"),
         ("avx512-vnni", "dot_i8_avx512_vnni", "vpdpbusd", "zmm"),
-        ("avx512", "dot_i8_avx512", "vpmaddwd", "zmm"),
-        ("avx512", "DOT_BF16.narrow", "vfmadd", "zmm"),
-        ("avx512", "DOT_I8_CODES.wide", "vfmadd", "zmm"),
-        ("avx512", "DOT_E4M3.wide", "vfmadd", "zmm"),
-        ("avx2-vnni", "dot_i8_avx2_vnni", "vpdpbusd", "ymm"),
-        ("avx2", "dot_i8_avx2", "vpmaddwd", "ymm"),
+        thorough("avx512", "dot_i8_avx512", "vpmaddwd", "zmm"),
+        thorough("avx512", "DOT_BF16.narrow", "vfmadd", "zmm"),
+        thorough("avx512", "DOT_I8_CODES.wide", "vfmadd", "zmm"),
+        thorough("avx512", "DOT_E4M3.wide", "vfmadd", "zmm"),
+        thorough("avx2-vnni", "dot_i8_avx2_vnni", "vpdpbusd", "ymm"),
+        thorough("avx2", "dot_i8_avx2", "vpmaddwd", "ymm"),
         ("avx2", "DOT_BF16.wide", "vfmadd", "ymm"),
     ],
 )
 def test_a_level_is_compiled_to_its_own_instructions(isa: str, dot: str, instruction: str, register: str) -> None:
-    """On any x86 host: nothing is run."""
+    """This runs on any x86 host, because the code is not executed."""
     if platform.machine() != "x86_64":
         pytest.skip("this host is no x86")
     assembly = run_python(ASSEMBLY.format(dot=dot), **BY_ISA[isa].environment)

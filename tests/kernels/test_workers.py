@@ -1,4 +1,4 @@
-"""Workers meet after each instruction, spinning or sleeping, whatever else runs on their CPUs."""
+"""Workers synchronize after each instruction, spinning or sleeping, whatever else runs on their CPUs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from neuronserve.server.kernels.isa.jit import kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_i64, store_i64
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 
 INSTRUCTIONS, STEPS = 40, 30
 
 
 @kernel
 def add_neighbour(operands, cores, step, worker, workers) -> None:
-    """Add to the worker's value what its neighbour had; source and target take turns."""
+    """Add the neighbour's previous value to the worker's; source and target alternate."""
     source, target = load_i64(operands), load_i64(operands + 8)
     neighbour = (worker + 1) % workers
     store_i64(target + worker * 8, (load_i64(source + worker * 8) + load_i64(source + neighbour * 8)) % 1_000_003)
@@ -51,7 +52,7 @@ def test_programs_may_run_on_some_of_the_workers_only() -> None:
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
 @pytest.mark.parametrize("contended_steps", [0, STEPS], ids=["spinning", "sleeping"])
 def test_no_worker_begins_an_instruction_before_all_have_ended_the_last(num_threads: int, contended_steps: int) -> None:
-    """More workers than CPUs take turns on them, so each barrier meets some that are far behind."""
+    """More workers than CPUs take turns on them, so at each barrier some are far behind."""
     halves = np.zeros((2, num_threads), np.int64)
     halves[0] = np.arange(1, num_threads + 1)
     want = halves[0].copy()
@@ -72,13 +73,13 @@ def test_no_worker_begins_an_instruction_before_all_have_ended_the_last(num_thre
 
 @kernel
 def add_index(operands, cores, step, worker, workers) -> None:
-    """rows[r] = 3 * rows[r] + r for the rows of a share."""
+    """Set rows[r] = 3 * rows[r] + r for the rows of a share."""
     rows, count = load_i64(operands), load_i64(step)
     for r in range(share_begin(count, worker, workers), share_begin(count, worker + 1, workers)):
         store_i64(rows + r * 8, (3 * load_i64(rows + r * 8) + r) % 1_000_003)
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize("num_threads", representative([1, 2, 5], 5))
 @pytest.mark.parametrize(("count", "shares"), [(32, 4), (33, 4), (39, 2), (5, 2), (3, 8), (0, 2)])
 def test_each_share_of_rows_goes_through_the_program_once(num_threads: int, count: int, shares: int) -> None:
     rows, step = np.zeros(count + 1, np.int64), np.array([count], np.int64)
@@ -91,7 +92,7 @@ def test_each_share_of_rows_goes_through_the_program_once(num_threads: int, coun
     pool = WorkerPool(num_threads)
     for _ in range(STEPS):
         pool.run(program, step.ctypes.data, shares=shares)
-        pool.run(program, step.ctypes.data)  # and in turns with equal shares that meet after each instruction
+        pool.run(program, step.ctypes.data)  # the same with equal shares and a barrier after each instruction
     for _ in range(2 * STEPS * INSTRUCTIONS):
         want = (3 * want + index) % 1_000_003
     assert rows.tolist() == want.tolist()
@@ -99,7 +100,7 @@ def test_each_share_of_rows_goes_through_the_program_once(num_threads: int, coun
 
 
 def test_shares_have_whole_fours_of_rows() -> None:
-    """A matmul multiplies four rows together, of one panel."""
+    """A matmul multiplies four rows of one panel together."""
     begin_of = share_begin.function
     for count in range(70):
         for shares in range(1, 9):

@@ -1,7 +1,7 @@
-"""A server through everything that macOS has instead of what Linux has: no name of Linux alone is touched on the way.
+"""A server with macOS's replacements of Linux features: it must not touch any name that only Linux has.
 
-What stands for macOS is python/sitecustomize.py. It is no Mac: the C library, the file system and the compiler are this
-host's. What is seen here is that nothing is asked for that a Mac has not.
+python/sitecustomize.py stands for macOS. The C library, the file system and the compiler are this host's; the tests
+show only that the server asks for nothing that a Mac lacks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="here is no Linu
 
 @pytest.fixture(scope="module")
 def temporary() -> Iterator[Path]:
-    """A directory with as long a path as macOS gives every user."""
+    """Yield a directory with a path as long as macOS gives every user."""
     path = Path("/tmp", f"var-{os.getpid()}".ljust(len("/var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T/") - 6, "x"))
     path.mkdir()
     yield path
@@ -49,7 +49,7 @@ def server(temporary: Path, kernel_cache: str) -> Iterator[Server]:
 
 
 def streamed(server: Server, num_tokens: int) -> Iterator[str]:
-    """Text of one completion, an item for each event."""
+    """Yield the text of one completion, an item for each event."""
     body = {**PROMPT, "max_tokens": num_tokens, "stream": True}
     with httpx.stream("POST", f"{server.base_url}/completions", json=body) as response:
         for line in response.iter_lines():
@@ -58,7 +58,7 @@ def streamed(server: Server, num_tokens: int) -> Iterator[str]:
 
 
 def engine(server: Server) -> psutil.Process:
-    """The engine's process, by its heartbeat."""
+    """Return the engine's process, by its heartbeat."""
     (found,) = (
         each
         for each in psutil.Process(server.pid).children(recursive=True)

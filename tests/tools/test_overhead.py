@@ -20,8 +20,8 @@ def test_each_part_is_measured_and_given_as_a_share(
     overhead.main()
     rates = {"token": "1000", "step": "250", "request": "10"}
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(names or overhead.PARTS)
-    for line, name in zip(lines, names or overhead.PARTS, strict=True):
-        unit = overhead.PARTS[name].unit
+    assert len(lines) == len(names or overhead.FEATURES)
+    for line, name in zip(lines, names or overhead.FEATURES, strict=True):
+        unit = overhead.FEATURES[name].unit
         shown = rf"{name}: -?[\d.]+ us a {unit}, -?[\d.]+% of a core at {rates[unit]} {unit}s/s"
         assert re.fullmatch(shown, line), line

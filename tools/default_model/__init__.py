@@ -1,1 +1,1 @@
-"""The embedded default model: corpus, tokenizer, training, export and evaluation. Nothing here runs in the server."""
+"""The embedded default model: corpus, tokenizer, training, export and evaluation. The server never imports it."""

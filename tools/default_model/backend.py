@@ -1,4 +1,4 @@
-"""Interface of the backends that generate, whichever computes."""
+"""Interface of the backends that generate text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ END_IDS = (2, 0)  # <|im_end|>, <|endoftext|>
 
 @dataclass(frozen=True, slots=True)
 class GeneratedIds:
-    """Generated tokens, end mark left out, and whether the model ended by itself."""
+    """Generated tokens without the end mark, and whether the model ended by itself."""
 
     ids: tuple[int, ...]
     is_ended: bool
@@ -25,11 +25,11 @@ class Backend(Protocol):
         ...
 
     def nats(self, ids: list[int]) -> list[float]:
-        """Negative log-likelihood of each token but the first, given those before it."""
+        """Return the negative log-likelihood of each token except the first, given those before it."""
         ...
 
 
 def until_end(ids: Sequence[int]) -> GeneratedIds:
-    """The tokens before the first end mark."""
+    """Return the tokens before the first end mark."""
     ends = [i for i, token in enumerate(ids) if token in END_IDS]
     return GeneratedIds(tuple(ids[: ends[0]]), True) if ends else GeneratedIds(tuple(ids), False)

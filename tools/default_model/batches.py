@@ -1,4 +1,4 @@
-"""Endless training batches: documents of like length share a rectangle, so none sees another and little is padding."""
+"""Endless training batches: documents of similar length share a rectangle, without seeing each other."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tools.default_model.families.unknown import NOISE
 from tools.default_model.item import assistant, user
 
 Ints = NDArray[np.int64]
-WIDTH_STEP = 32  # rectangles are this many tokens wide, or a multiple
+WIDTH_STEP = 32  # rectangles are a multiple of this many tokens wide
 DRAWN_AT_ONCE = 256
 POOLED_STEPS = 10
-TOKEN_NOISE_SHARE = 0.015  # conversations whose prompt is random tokens
+TOKEN_NOISE_SHARE = 0.015  # conversations with a prompt of random tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """`tokens` `[B, T]`; the model is to predict `targets` `[N]` at the flat positions `rows` `[N]`."""
+    """`tokens` `[B, T]`; the model predicts `targets` `[N]` at the flat positions `rows` `[N]`."""
 
     tokens: Ints
     rows: Ints
@@ -42,7 +42,7 @@ class BatchPlan:
 
 
 def steps(chat: Chat, rng: Random, plan: BatchPlan) -> Iterator[list[Rectangle]]:
-    """The rectangles of one optimizer step after another; `rng` alone decides what they hold."""
+    """Yield the rectangles of one optimizer step after another; `rng` alone decides their contents."""
     step: list[Rectangle] = []
     for rectangle in _rectangles(chat, rng, plan):
         step.append(rectangle)
@@ -52,7 +52,7 @@ def steps(chat: Chat, rng: Random, plan: BatchPlan) -> Iterator[list[Rectangle]]
 
 
 def _rectangles(chat: Chat, rng: Random, plan: BatchPlan) -> Iterator[Rectangle]:
-    """Documents are pooled for several steps, so that those of one rectangle are nearly of one length."""
+    """Yield rectangles; documents of several steps are pooled, so that those of a rectangle have similar lengths."""
     while True:
         pool: list[Document] = []
         while sum(len(d.ids) for d in pool) < POOLED_STEPS * plan.step_tokens:
@@ -78,16 +78,16 @@ def _mixed(chat: Chat, rng: Random) -> Iterator[Conversation]:
 
 
 def token_noise(chat: Chat, rng: Random) -> str:
-    """Random entries of the vocabulary as text, short more often than long."""
+    """Return random entries of the vocabulary as text, short more often than long."""
     count = 2 + int(300 * rng.random() ** 2.5)
     ids = [rng.randrange(8, chat.tokenizer.get_vocab_size()) for _ in range(count)]
     return str(chat.tokenizer.decode(ids))
 
 
 def _groups(documents: list[Document], most: int) -> Iterator[list[Document]]:
-    """Groups of like length whose rectangle holds at most `most` tokens (or one document).
+    """Yield groups of similar length whose rectangle holds at most `most` tokens (or one document).
 
-    Wider than 512, fewer: attention keeps a value for every pair of positions.
+    Rectangles wider than 512 hold fewer: attention keeps a value for every pair of positions.
     """
     group: list[Document] = []
     for document in sorted(documents, key=lambda d: -len(d.ids)):

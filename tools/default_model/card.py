@@ -1,4 +1,4 @@
-"""Writes the model card from the results of the evaluation: `python -m tools.default_model.card RESULT.json ...`."""
+"""Write the model card from the results of the evaluation: `python -m tools.default_model.card RESULT.json ...`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EvaluationResult(msgspec.Struct):
 
 
 def table(results: list[EvaluationResult]) -> str:
-    """Table with a column for each result."""
+    """Return a table with a column for each result."""
     rows = [["", *(r.dtype for r in results)], ["---", *("---:" for _ in results)]]
     rows += [[family, *(f"{r.families[family]:.1%}" for r in results)] for family in FAMILIES]
     rows.append(["**mean**", *(f"**{r.mean_accuracy:.1%}**" for r in results)])

@@ -1,4 +1,4 @@
-"""Messages as text and tokens, by the chat template that is shipped, for training and serving alike."""
+"""Messages as text and tokens by the shipped chat template, the same for training and serving."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER = re.compile(r"(?<=<\|im_start\|>assistant\n).*?<\|im_end\|>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Tokens of one conversation, and for each whether it is the assistant's (its end of turn included)."""
+    """Tokens of one conversation, with a flag for each that is the assistant's (its end of turn included)."""
 
     ids: list[int]
     is_answer: list[bool]
@@ -48,7 +48,7 @@ class Chat:
         return self._tokenizer
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, is_prompt: bool = False) -> str:
-        """The conversation as text; `is_prompt` opens the assistant's turn at its end."""
+        """Return the conversation as text; `is_prompt` opens the assistant's turn at its end."""
         return self.template.render(messages=list(messages), tools=list(tools) or None, add_generation_prompt=is_prompt)
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
@@ -56,7 +56,7 @@ class Chat:
         return ids
 
     def encode(self, conversations: Sequence[tuple[Sequence[Message], Sequence[Tool]]]) -> list[Document]:
-        """Tokens of whole conversations, the assistant's marked."""
+        """Return the tokens of whole conversations, the assistant's marked."""
         texts = [self.render(messages, tools) for messages, tools in conversations]
         encodings = self.tokenizer.encode_batch(texts)
         return [
@@ -66,7 +66,7 @@ class Chat:
 
 
 def _marks(offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> list[bool]:
-    """Flags of the tokens that lie in one of the character spans."""
+    """Return flags of the tokens that lie in one of the character spans."""
     marks, current = [], 0
     for start, _ in offsets:
         while current < len(spans) and start >= spans[current][1]:

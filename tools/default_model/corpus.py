@@ -1,4 +1,4 @@
-"""The mix of families, and conversations drawn from it: endless, seeded, never with a held-out exercise."""
+"""The mix of families, and conversations drawn from it: endless, seeded, without held-out exercises."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tools.default_model.wording import person
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`weight` is its share of the exercises; `is_open` families have many right answers, judged by form alone."""
+    """A task family. `weight` is its share of the exercises; answers of `is_open` families are judged by form."""
 
     make: Make
     weight: float
@@ -53,7 +53,7 @@ FAMILIES: dict[str, Family] = {
     "summary": Family(summary.make, 2),
     "python": Family(python_code.make, 5),
 }
-# Families that may follow one another in one conversation, and that ignore functions offered beside them.
+# Families that may follow each other in one conversation, and that ignore offered functions.
 CHAINED = tuple(name for name in FAMILIES if name not in {"tool_call", "tool_answer"})
 FORGETFUL = tuple(name for name in CHAINED if name != "memory")
 UNMOVED = ("greetings", "story", "copy", "spell", "facts", "recite", "memory", "summary")
@@ -83,12 +83,12 @@ class Conversation:
 
 
 def training_item(rng: Random, family: str) -> Item:
-    """An exercise of the family that is not held out."""
+    """Draw an exercise of the family that is not held out."""
     return _draw(rng, family, wants_held_out=False)
 
 
 def held_out_item(rng: Random, family: str) -> Item:
-    """An exercise of the family that no training conversation contains."""
+    """Draw an exercise of the family that no training conversation contains."""
     return _draw(rng, family, wants_held_out=True)
 
 
@@ -107,7 +107,7 @@ def system_prompt(rng: Random) -> Message:
 
 
 def conversation(rng: Random) -> Conversation:
-    """Draw one exercise mostly, a chain of several sometimes, with or without a system prompt and functions."""
+    """Draw usually one exercise, sometimes a chain of several, with or without a system prompt and functions."""
     items, tools = _items(rng)
     turns = [message for item in items for message in item.messages]
     if rng.random() < (0.5 if tools else 0.3):
@@ -133,7 +133,7 @@ def _items(rng: Random) -> tuple[list[Item], tuple[Tool, ...]]:
 
 
 def _interrupted(rng: Random, item: Item) -> Item:
-    """The item with other exercises between its facts and its question."""
+    """Insert other exercises between the item's facts and its question."""
     others = [training_item(rng, _family(rng, FORGETFUL)) for _ in range(rng.randint(1, 3))]
     between = [message for other in others for message in other.messages]
     return replace(item, messages=(*item.messages[:-2], *between, *item.messages[-2:]))
@@ -144,7 +144,7 @@ def _family(rng: Random, names: Sequence[str]) -> str:
 
 
 def stream(seed: int | str) -> Iterator[Conversation]:
-    """Training conversations without end; the same seed gives the same ones."""
+    """Yield training conversations endlessly; the same seed gives the same ones."""
     rng = Random(seed)
     while True:
         yield conversation(rng)

@@ -1,4 +1,4 @@
-"""The same questions through this project's own engine: scheduler, paged cache and kernels, without the HTTP side."""
+"""Generation by this project's own engine: scheduler, paged cache and kernels, without HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EngineBackend:
         self.clock = MonotonicClock()
 
     def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[GeneratedIds]:
-        """Greedy answers, as many at once as the scheduler takes."""
+        """Generate greedy answers, as many at once as the scheduler takes."""
         scheduler = Scheduler(self.engine.scheduler, KVCacheManager(self.engine.cache))
         for i, prompt in enumerate(prompts):
             sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, eos_token_ids=END_IDS)

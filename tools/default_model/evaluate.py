@@ -1,4 +1,4 @@
-"""Held-out accuracy per family, bits per byte, and whether answers to random prompts end; by torch or by the engine."""
+"""Held-out accuracy per family, bits per byte, and whether answers to random prompts end, by torch or by the engine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tools.default_model.item import Item
 from tools.default_model.strangers import prompts as stranger_prompts
 
 CONTEXT = 2048
-MAX_TOKENS = 256  # of one answer
+MAX_TOKENS = 256  # in one answer
 NUM_STRANGERS = 200
-TEXT_PER_FAMILY = 12  # held-out conversations of each family that bits per byte are measured on
+TEXT_PER_FAMILY = 12  # held-out conversations of each family whose bits per byte are measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Question:
 
     @property
     def has_room(self) -> bool:
-        """True when an answer of full length fits in the context after the prompt; longer prompts are left out."""
+        """Whether an answer of full length fits in the context after the prompt; longer prompts are skipped."""
         return len(self.prompt_ids) <= CONTEXT - MAX_TOKENS
 
 
 def questions(chat: Chat, per_family: int, seed: str = "held out") -> list[Question]:
-    """The same held-out exercises for every backend; every third one has a system prompt before it."""
+    """Return the same held-out exercises for every backend; every third has a system prompt."""
     rng = Random(seed)
     out = []
     for family in FAMILIES:
@@ -51,7 +51,7 @@ def questions(chat: Chat, per_family: int, seed: str = "held out") -> list[Quest
 
 
 def accuracy(chat: Chat, asked: Sequence[Question], answers: Sequence[GeneratedIds]) -> dict[str, float]:
-    """Share of right answers by family; one that does not end is wrong."""
+    """Return the share of right answers by family; an answer that does not end is wrong."""
     right = dict.fromkeys(FAMILIES, 0)
     for question, answer in zip(asked, answers, strict=True):
         right[question.family] += answer.is_ended and question.item.check(text_of(chat, answer))
@@ -64,13 +64,13 @@ def text_of(chat: Chat, answer: GeneratedIds) -> str:
 
 
 def mean_accuracy(families: dict[str, float]) -> float:
-    """Mean over the families whose answers can be verified."""
+    """Return the mean over the families whose answers can be verified."""
     verified = [share for family, share in families.items() if not FAMILIES[family].is_open]
     return sum(verified) / len(verified)
 
 
 def bits_per_byte(chat: Chat, backend: Backend, seed: str = "held-out text") -> dict[str, float]:
-    """Bits per byte of held-out conversations: over all of their text, and over the assistant's alone."""
+    """Return bits per byte of held-out conversations: of all text, and of the assistant's alone."""
     rng = Random(seed)
     nats = dict.fromkeys(("all", "answers"), 0.0)
     size = dict.fromkeys(("all", "answers"), 0)
@@ -91,7 +91,7 @@ def _only(ids: list[int], marks: list[bool]) -> list[int]:
 
 
 def strangers(chat: Chat, backend: Backend) -> list[tuple[str, GeneratedIds]]:
-    """Random prompts that leave room for an answer, and the answers to them."""
+    """Return random prompts that leave room for an answer, with the answers."""
     encoded = ((text, chat.encode_prompt([{"role": "user", "content": text}])) for text in stranger_prompts())
     met = list(islice(((text, ids) for text, ids in encoded if len(ids) <= CONTEXT - MAX_TOKENS), NUM_STRANGERS))
     answers = backend.generate([ids for _, ids in met], MAX_TOKENS)
@@ -99,7 +99,7 @@ def strangers(chat: Chat, backend: Backend) -> list[tuple[str, GeneratedIds]]:
 
 
 def backend_of(name: str, directory: Path, dtype: WeightFormat) -> Backend:
-    """Make a backend, which is imported only now: torch is no dependency of the server, nor the engine of torch."""
+    """Make a backend. It is imported only now: the server does not depend on torch, nor the engine on it."""
     if name == "torch":
         from tools.default_model.torch_backend import TorchBackend
 

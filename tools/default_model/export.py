@@ -1,4 +1,4 @@
-"""A checkpoint of training -> the package the server embeds: BF16 safetensors and the configs beside it."""
+"""Export a training checkpoint as the package that the server embeds: BF16 safetensors and configs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GENERATION = {"eos_token_id": [2, 0], "pad_token_id": 0, "do_sample": True, "tem
 
 
 def export(checkpoint: Path, directory: Path) -> int:
-    """Writes model.safetensors, config.json and generation_config.json; gives back the number of parameters."""
+    """Write model.safetensors, config.json and generation_config.json; returns the number of parameters."""
     weights = torch.load(checkpoint, weights_only=True)["model"]
     tensors = {f"model.{name}": tensor.bfloat16().contiguous() for name, tensor in weights.items()}
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    (directory / "model.safetensors").chmod(0o644)  # it is written for its owner alone
+    (directory / "model.safetensors").chmod(0o644)  # safetensors are written for their owner alone
     (directory / "config.json").write_text(json.dumps(Shape().hugging_face(), indent=2) + "\n")
     (directory / "generation_config.json").write_text(json.dumps(GENERATION, indent=2) + "\n")
     return sum(tensor.numel() for tensor in tensors.values())

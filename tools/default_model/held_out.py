@@ -13,7 +13,7 @@ from tools.default_model.corpus import FAMILIES, held_out_item, system_prompt
 
 
 def held_out_texts(chat: Chat, num_tokens: int, seed: str = "held-out text") -> Iterator[str]:
-    """Whole conversations, every third with a system prompt, one family after the other, of `num_tokens` or more."""
+    """Yield whole conversations by family in turn, every third with a system prompt, of `num_tokens` or more."""
     rng = Random(seed)
     left, round_number = num_tokens, 0
     while left > 0:

@@ -1,4 +1,4 @@
-"""An exercise of the corpus: a conversation, its reference answer, and how an answer is judged. For all families."""
+"""An exercise of the corpus: a conversation, its reference answer, and the check of an answer. For all families."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Tool = dict[str, Any]  # {"type": "function", "function": {...}}
 Check = Callable[[str], bool]
 Make = Callable[[Random], "Item"]
 
-HELD_OUT_SHARE = 16  # one key in so many is never trained on
+HELD_OUT_SHARE = 16  # one key in this many is never trained on
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`messages` ends with the reference answer of the assistant; `key` is what makes two items the same exercise."""
+    """An exercise. `messages` ends with the reference answer; items with the same `key` are the same exercise."""
 
     key: str
     messages: tuple[Message, ...]
-    check: Check  # takes the answer's text (tool calls in their `<tool_call>` form)
+    check: Check  # receives the answer's text (tool calls in their `<tool_call>` form)
     tools: tuple[Tool, ...] = ()
 
     @property
@@ -39,7 +39,7 @@ class Item:
 
 
 def single(key: str, prompt: str, answer: str, check: Check | None = None) -> Item:
-    """Make an item of one question and one answer; judged by equality unless `check` says otherwise."""
+    """Make an item of one question and one answer, judged by equality unless `check` is given."""
     messages = (user(prompt), assistant(answer))
     return Item(key=key, messages=messages, check=check or equals(answer))
 
@@ -53,13 +53,13 @@ def assistant(text: str) -> Message:
 
 
 def is_held_out(family: str, key: str) -> bool:
-    """True when the exercise belongs to the evaluation; depends on family and key alone, so the split is disjoint."""
+    """Return whether the exercise is held out; family and key alone decide, so the split is disjoint."""
     digest = hashlib.blake2b(f"{family}\0{key.lower()}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") % HELD_OUT_SHARE == 0
 
 
 def assistant_text(message: Message) -> str:
-    """Text of an assistant message as the chat template writes it, tool calls included."""
+    """Return the text of an assistant message as the chat template writes it, tool calls included."""
     parts = [message["content"].strip()] if message.get("content") else []
     for call in message.get("tool_calls") or ():
         function = call["function"]
@@ -70,24 +70,24 @@ def assistant_text(message: Message) -> str:
 
 
 def equals(*accepted: str) -> Check:
-    """Any of the accepted texts, but for outer blanks."""
+    """Check for any of the accepted texts, ignoring outer blanks."""
     wanted = {text.strip() for text in accepted}
     return lambda answer: answer.strip() in wanted
 
 
 def contains(*needed: str) -> Check:
-    """Check that every needed text occurs, whatever its case."""
+    """Check that every needed text occurs, ignoring case."""
     lowered = [text.lower() for text in needed]
     return lambda answer: all(text in answer.lower() for text in lowered)
 
 
 def last_number(value: int) -> Check:
-    """The last whole number of the answer is `value`."""
+    """Check that the last whole number of the answer is `value`."""
     return lambda answer: (re.findall(r"-?\d+", answer) or [""])[-1] == str(value)
 
 
 def json_equals(value: Any) -> Check:
-    """The answer is one JSON text, nothing around it, equal to `value`."""
+    """Check that the answer is one JSON text, nothing around it, equal to `value`."""
 
     def check(answer: str) -> bool:
         try:
@@ -99,7 +99,7 @@ def json_equals(value: Any) -> Check:
 
 
 def calls_equal(calls: list[dict[str, Any]]) -> Check:
-    """The answer is exactly these tool calls, in order."""
+    """Check that the answer is exactly these tool calls, in order."""
 
     def check(answer: str) -> bool:
         found = re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", answer, re.DOTALL)

@@ -1,4 +1,4 @@
-"""The network as it is trained: Llama's equations under Hugging Face's tensor names. Never used to serve."""
+"""The network for training: Llama's equations under Hugging Face's tensor names. Never used to serve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Dimensions; every one divides by 32, so that each of four cores gets whole tiles."""
+    """Dimensions; all are multiples of 32, so that each of four cores gets whole tiles."""
 
     vocab_size: int = 2048
     hidden_size: int = 256
@@ -26,7 +26,7 @@ class Shape:
     rope_theta: float = 10_000.0
 
     def hugging_face(self) -> dict[str, Any]:
-        """`config.json` of a LlamaForCausalLM."""
+        """Return `config.json` of a LlamaForCausalLM."""
         shape = asdict(self)
         rope = {"rope_theta": shape.pop("rope_theta"), "rope_type": "default"}
         return {
@@ -59,7 +59,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.o_proj = nn.Linear(queries, hidden, bias=False)
 
     def forward(self, x: Any, cos: Any, sin: Any) -> Any:
-        """x `[B, T, hidden]`, cos and sin `[T, head_dim / 2]`. Plain softmax: it fuses better than the CPU's kernel."""
+        """x `[B, T, hidden]`, cos and sin `[T, head_dim / 2]`. Plain softmax is fused better than the CPU's kernel."""
         s = self.shape
         B, T, _ = x.shape
         heads, kv = s.num_attention_heads, s.num_key_value_heads
@@ -111,7 +111,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Llama(nn.Module):  # type: ignore[misc]
-    """`forward` gives the summed cross-entropy (nats) at chosen positions."""
+    """`forward` returns the summed cross-entropy (nats) at chosen positions."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Llama(nn.Module):  # type: ignore[misc]
                 nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5 * (depth if is_out else 0.7))
 
     def forward(self, tokens: Any, rows: Any, targets: Any) -> Any:
-        """tokens `[B, T]`; rows, targets `[N]` flat positions and what comes after them."""
+        """tokens `[B, T]`; rows and targets `[N]` are flat positions and the tokens after them."""
         T = tokens.shape[1]
         x = self.embed_tokens(tokens)
         cos, sin = self.cos[:T].bfloat16(), self.sin[:T].bfloat16()

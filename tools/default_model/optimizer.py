@@ -1,7 +1,7 @@
-"""Muon for the matrices inside the layers, AdamW for the rest. Learning rates are scaled from outside each step.
+"""Muon for the matrices inside the layers, AdamW for the rest. The caller scales learning rates each step.
 
-Muon (Jordan et al. 2024): the momentum of each matrix is brought near the closest orthogonal matrix by five
-Newton-Schulz iterations before it is applied. Matrices of one shape are iterated together.
+Muon (Jordan et al. 2024): five Newton-Schulz iterations bring the momentum of each matrix near the closest orthogonal
+matrix before it is applied. Matrices of one shape are iterated together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # the quintic's coefficients, from th
 
 
 def orthogonalized(stack: Any, iterations: int = 5) -> Any:
-    """stack `[n, r, c]` -> the same, each matrix with singular values near one."""
+    """Return a stack `[n, r, c]` of matrices with singular values near one."""
     a, b, c = NEWTON_SCHULZ
     x = stack.bfloat16()
     is_tall = x.shape[1] > x.shape[2]
@@ -27,7 +27,7 @@ def orthogonalized(stack: Any, iterations: int = 5) -> Any:
 
 
 class Muon:
-    """Momentum, orthogonalized; decoupled weight decay."""
+    """Momentum, orthogonalized, with decoupled weight decay."""
 
     def __init__(self, parameters: list[Any], lr: float, momentum: float = 0.95, weight_decay: float = 0.05) -> None:
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
@@ -57,7 +57,7 @@ class Muon:
 
 
 class Optimizer:
-    """Both halves over one model."""
+    """Both optimizers over one model."""
 
     def __init__(self, model: Any, muon_lr: float, adam_lr: float) -> None:
         matrices = [p for p in model.layers.parameters() if p.ndim == 2]
@@ -68,7 +68,7 @@ class Optimizer:
         self.adam = torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
 
     def step(self, scale: float) -> float:
-        """Update once with both learning rates times `scale`; gradients are cleared. Returns the gradient's norm."""
+        """Update once with both learning rates times `scale`, and clear gradients. Returns the gradient's norm."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0))
         for group in self.adam.param_groups:
             group["lr"] = self.adam_lr * scale

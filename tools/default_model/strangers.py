@@ -1,4 +1,4 @@
-"""Random prompts from far outside the model's world, half of them of kinds that training never shows."""
+"""Random prompts from far outside the model's world; half of them are of kinds that training never shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _leet(rng: Random) -> str:
 
 
 def _prose(rng: Random) -> str:
-    """A fragment of the project's license, cut anywhere."""
+    """Return a fragment of the project's license, cut anywhere."""
     text = LICENSE.read_text()
     start = rng.randrange(len(text) - 200)
     return text[start : start + rng.randint(40, 1200)]
@@ -79,7 +79,7 @@ UNSEEN: tuple[Callable[[Random], str], ...] = (
 
 
 def prompts(seed: str = "strangers") -> Iterator[str]:
-    """Without end; by turns of a kind that training shows (never a text it showed) and of a kind it does not."""
+    """Yield prompts endlessly, alternating kinds that training shows (with new texts) and kinds that it does not."""
     rng = Random(seed)
     while True:
         yield str(held_out_item(rng, "unknown").messages[0]["content"])

@@ -1,4 +1,4 @@
-"""Trains the byte-level BPE tokenizer: single digits, ChatML turns, marks of tool calls. Writes its three files."""
+"""Train the byte-level BPE tokenizer: single digits, ChatML turns, marks of tool calls. Writes its three files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tools.default_model.corpus import stream
 
 VOCAB_SIZE = 2048
 SPECIAL = (END_OF_TEXT, TURN_START, TURN_END)  # ids 0, 1, 2
-MARKS = ("<tools>", "</tools>", "<tool_call>", "</tool_call>")  # one token each, yet part of the text
+MARKS = ("<tools>", "</tools>", "<tool_call>", "</tool_call>")  # one token each, but part of the text
 MAX_LENGTH = 2048
 
 
 def train(texts: Iterator[str]) -> Tokenizer:
-    """A tokenizer of exactly VOCAB_SIZE entries; digits are never merged, so that numbers are read by place."""
+    """Return a tokenizer of exactly VOCAB_SIZE entries; digits are never merged, so that numbers are read by place."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -41,7 +41,7 @@ def train(texts: Iterator[str]) -> Tokenizer:
 
 
 def english(seed: str, count: int) -> Iterator[str]:
-    """Pieces of rendered conversations between the marks; ASCII only, so that noise earns no entries."""
+    """Yield pieces of rendered conversations between the marks; ASCII only, so that noise gets no entries."""
     chat = Chat()
     marks = re.compile("|".join(map(re.escape, SPECIAL + MARKS)))
     for talk in islice(stream(seed), count):

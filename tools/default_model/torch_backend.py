@@ -20,7 +20,7 @@ class TorchBackend:
         self.model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
     def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[GeneratedIds]:
-        """Greedy answers, in batches of prompts of like length, padded on the left."""
+        """Generate greedy answers, in left-padded batches of prompts of similar length."""
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         answers: dict[int, GeneratedIds] = {}
         for start in range(0, len(order), BATCH):
@@ -44,7 +44,7 @@ class TorchBackend:
         return [until_end(row[width:].tolist()) for row in out]
 
     def nats(self, ids: list[int]) -> list[float]:
-        """Negative log-likelihood of each token but the first, given those before it."""
+        """Return the negative log-likelihood of each token except the first, given those before it."""
         with torch.inference_mode():
             logits = self.model(torch.tensor([ids])).logits[0, :-1]
         values: list[float] = torch.nn.functional.cross_entropy(

@@ -1,9 +1,9 @@
-"""Trains the default model: warm-up, constant rate, linear decay (WSD), all measured in tokens, never in time.
+"""Train the default model: warm-up, constant rate, linear decay (WSD), all measured in tokens, not in time.
 
-So a paused process loses nothing, and SIGTERM saves before it ends. Where other programs share the CPU, set
-OMP_WAIT_POLICY=passive: threads that spin while they wait for one another take away the time they wait for.
-`decay-now` in the output directory starts the decay early; `before_decay.pt` is kept, so that a finished run can be
-taken up again from there with a larger `--tokens`; or take up `final.pt` itself with `--extend` and lower rates.
+A paused process therefore loses nothing, and SIGTERM saves before it ends. If other programs share the CPU, set
+OMP_WAIT_POLICY=passive: threads that spin take away the time that the others need. The file `decay-now` in the output
+directory starts the decay early. `before_decay.pt` is kept, so that a finished run can be resumed from there with a
+larger `--tokens`; or resume `final.pt` itself with `--extend` and lower rates.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tools.default_model.optimizer import Optimizer
 
 @dataclass(slots=True)
 class TrainingState:
-    """Progress of a run; saved with the weights."""
+    """Progress of a run, saved with the weights."""
 
     step: int = 0
     tokens: int = 0
-    decay_from: int = 0  # tokens at which the decay began, 0 while it has not
-    seconds: float = 0.0  # of training, pauses left out
+    decay_from: int = 0  # tokens at which the decay began, 0 before
+    seconds: float = 0.0  # of training, without pauses
 
 
 def rate(progress: TrainingState, warmup_steps: int, decay_tokens: int) -> float:
-    """Factor of the learning rates."""
+    """Return the factor of the learning rates."""
     if progress.decay_from:
         return max(0.0, 1 - (progress.tokens - progress.decay_from) / decay_tokens)
     return min(1.0, (progress.step + 1) / warmup_steps)
@@ -79,7 +79,7 @@ class TrainingRun:
         self._save("latest.pt" if self.is_stop_requested else "final.pt")
 
     def stop(self, *_: object) -> None:
-        """Save and end after the step under way (the handler of SIGTERM)."""
+        """Save and end after the current step (the handler of SIGTERM)."""
         self.is_stop_requested = True
 
     def _step(self, rectangles: list[Any], factor: float) -> float:
@@ -102,7 +102,7 @@ class TrainingRun:
         return rate(progress, args.warmup_steps, args.decay_tokens)
 
     def _account(self, seconds: float, tokens: int) -> None:
-        """A step far slower than its neighbours was paused: it counts as one of them."""
+        """Count a step that is far slower than its neighbours, because it was paused, as one of them."""
         usual = sorted(s for s, _ in self.recent)[len(self.recent) // 2] if self.recent else seconds
         seconds = min(seconds, 4 * usual)
         self.recent.append((seconds, tokens))

@@ -1,4 +1,4 @@
-"""Ten varied chats with a running server, printed as Markdown: `python -m tools.default_model.transcript URL`."""
+"""Print ten varied chats with a running server as Markdown: `python -m tools.default_model.transcript URL`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WEATHER_RESULT = '{"temperature": 17, "condition": "cloudy"}'
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """User messages, turn after turn, and the fields that are sent with them."""
+    """User messages, turn after turn, and the request fields sent with them."""
 
     title: str
     turns: tuple[str, ...]
@@ -82,7 +82,7 @@ TALKS = (
 
 
 def converse(client: OpenAI, model: str, talk: Talk) -> list[Message]:
-    """The conversation with the server's answers in it, greedy; tool calls are answered with fixed results."""
+    """Return the conversation with the server's greedy answers; tool calls get fixed results."""
     messages: list[Message] = [{"role": "system", "content": talk.system}] if talk.system else []
     options: dict[str, Any] = {"temperature": 0, "max_tokens": 300}
     if talk.tools:
@@ -96,7 +96,7 @@ def converse(client: OpenAI, model: str, talk: Talk) -> list[Message]:
 
 
 def _answer(client: OpenAI, model: str, messages: list[Message], options: dict[str, Any]) -> None:
-    """Appends the assistant's message, and where it called tools, their results and its message after them."""
+    """Append the assistant's message and, if it called tools, their results and its next message."""
     for _ in range(3):
         chat: Any = client.chat.completions
         answer = chat.create(model=model, messages=messages, **options).choices[0].message

@@ -1,4 +1,4 @@
-"""Varied wording: templates with slots, typing habits of people, and invented words, for all families."""
+"""Varied wording for all families: templates with slots, typing habits of people, and invented words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ask(rng: Random, templates: Sequence[str], **slots: object) -> str:
 
 
 def _typed(rng: Random, text: str, habit: float) -> str:
-    """`text` as typed by someone: mostly as is, else lower case, upper case, without end mark, or with a typo."""
+    """Return `text` as a person types it: unchanged, in lower or upper case, without end mark, or with a typo."""
     if habit < 0.62:
         return text
     if habit < 0.80:
@@ -39,7 +39,7 @@ def _typed(rng: Random, text: str, habit: float) -> str:
 
 
 def _typo(rng: Random, text: str) -> str:
-    """`text` with one letter dropped, doubled or swapped with the next."""
+    """Return `text` with one letter dropped, doubled or swapped with the next."""
     places = [i for i in range(1, len(text) - 1) if text[i].isalpha() and text[i + 1].isalpha()]
     if not places:
         return text
@@ -49,7 +49,7 @@ def _typo(rng: Random, text: str) -> str:
 
 
 def invented(rng: Random, syllables: int) -> str:
-    """A pronounceable word that is in no dictionary, lower case."""
+    """Return a pronounceable lower-case word that is in no dictionary."""
     out = ""
     for _ in range(syllables):
         out += rng.choice(CONSONANTS) + rng.choice(VOWELS) + (rng.choice("nrslt") if rng.random() < 0.3 else "")
@@ -57,37 +57,37 @@ def invented(rng: Random, syllables: int) -> str:
 
 
 def person(rng: Random) -> str:
-    """A first name: one of the list, or an invented one so that names are copied rather than recalled."""
+    """Return a first name: a listed one, or an invented one so that names are copied rather than recalled."""
     if rng.random() < 0.6:
         return rng.choice(words.NAMES)
     return invented(rng, rng.randint(2, 3)).capitalize()
 
 
 def city(rng: Random) -> str:
-    """A city: one of the list, or an invented one."""
+    """Return a city: a listed or an invented one."""
     if rng.random() < 0.75:
         return rng.choice(words.CITIES)
     return invented(rng, rng.randint(2, 3)).capitalize()
 
 
 def plain_word(rng: Random) -> str:
-    """A lower-case word of letters only: known mostly, invented sometimes."""
+    """Return a lower-case word of letters only: usually known, sometimes invented."""
     if rng.random() < 0.75:
         return rng.choice(words.PLAIN)
     return invented(rng, rng.randint(1, 3))
 
 
 def number(rng: Random, digits: int) -> int:
-    """A number of one to `digits` digits, each length as likely as another."""
+    """Return a number of one to `digits` digits; each length is equally likely."""
     length = rng.randint(1, digits)
     return rng.randint(10 ** (length - 1) if length > 1 else 0, 10**length - 1)
 
 
 def a(noun: str) -> str:
-    """The noun with its article."""
+    """Return the noun with its article."""
     return f"{'an' if noun[0] in VOWELS else 'a'} {noun}"
 
 
 def listed(parts: Sequence[str]) -> str:
-    """`x`, `x and y`, `x, y and z`."""
+    """Return `x`, `x and y`, or `x, y and z`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,4 +1,4 @@
-"""Word lists of the small world the default model knows. Plain facts and common words; no text from elsewhere."""
+"""Word lists of the small world that the default model knows: plain facts and common words, no text from elsewhere."""
 
 # ruff: noqa: SIM905 - a word list reads better as words
 

@@ -1,4 +1,4 @@
-"""The command: `python -m tools.golden [SHAPE...]` writes tests/golden/SHAPE.npz. Needs torch and transformers."""
+"""The command `python -m tools.golden [SHAPE...]` writes tests/golden/SHAPE.npz. Needs torch and transformers."""
 
 from __future__ import annotations
 

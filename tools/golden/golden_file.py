@@ -1,4 +1,7 @@
-"""Golden files, one a shape: reference logits at a few positions, and all that is needed to repeat them. No torch."""
+"""Golden files, one for each shape: reference logits at a few positions, and all that is needed to repeat them.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Golden:
     """Reference of one shape. `logits[i]` are rows `sequences[i].positions`: `[positions, vocab]`."""
 
     shape: str
-    weights_sha256: str  # of model.safetensors: when it differs, the logits mean nothing
+    weights_sha256: str  # of model.safetensors: if it differs, the logits mean nothing
     versions: Mapping[str, str]
     sequences: list[TokenSequence]
     logits: list[Logits]

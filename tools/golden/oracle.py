@@ -17,12 +17,12 @@ VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__
 class Oracle:
     """The model in a checkpoint directory, as transformers loads it.
 
-    Raises ValueError when transformers misses a tensor or finds one too many: then names or shapes are not Hugging
+    Raises ValueError if transformers misses a tensor or finds an extra one: then names or shapes are not Hugging
     Face's, and its logits would mean nothing.
     """
 
     def __init__(self, directory: Path) -> None:
-        torch.set_num_threads(1)  # the shapes are tiny: more threads only wait for each other
+        torch.set_num_threads(1)  # the shapes are tiny: more threads would only wait for each other
         self.model, report = transformers.AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
         )
@@ -36,11 +36,11 @@ class Oracle:
         return self.model.config
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the parameters; a tied output layer is not among them."""
+        """Return names and shapes of the parameters, without a tied output layer."""
         return {name: tuple(values.shape) for name, values in self.model.named_parameters()}
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits `[tokens, vocab]` of one sequence, computed at once without a cache."""
+        """Return the logits `[tokens, vocab]` of one sequence, computed at once without a cache."""
         with torch.inference_mode():
             output = self.model(torch.tensor([list(token_ids)]), use_cache=False)
         values: npt.NDArray[np.float32] = output.logits[0].numpy()

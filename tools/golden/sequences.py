@@ -1,10 +1,10 @@
-"""The token sequences on which the engine is compared with the reference, and the positions that are kept of each."""
+"""Token sequences of the comparison with the reference, and the positions whose logits are stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# One token; just over a KV block of 16; over every window, several blocks, and every original rope context.
+# One token; just over a KV block of 16; longer than every window, several blocks, and every original rope context.
 LENGTHS = (1, 17, 100)
 # Around the ends of blocks of 16 and 32, of the windows (19 and 21), and of the original rope contexts (64).
 POSITIONS = (0, 15, 16, 20, 32, 65)
@@ -12,7 +12,7 @@ POSITIONS = (0, 15, 16, 20, 32, 65)
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids, and the positions whose logits are kept: some in the middle, and the last."""
+    """Token ids, and the positions whose logits are stored: some in the middle, and the last."""
 
     token_ids: tuple[int, ...]
 
@@ -23,5 +23,5 @@ class TokenSequence:
 
 
 def token_sequences(vocab: int) -> list[TokenSequence]:
-    """Fixed sequences of ids below `vocab` that repeat no short pattern."""
+    """Return fixed sequences of ids below `vocab` without a short repeating pattern."""
     return [TokenSequence(tuple((37 * i * i + 101 * i + 11 * n) % vocab for i in range(n))) for n in LENGTHS]

@@ -1,4 +1,4 @@
-"""The command: `python -m tools.random_checkpoint SHAPE DIR`. Reads argv and prints one progress line."""
+"""The command `python -m tools.random_checkpoint SHAPE DIR`. Reads argv and prints one progress line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.random_checkpoint.writer import TORCH_DTYPES, Options, write_checkpoi
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 when the checkpoint is written, 2 when it cannot be."""
+    """Return exit code 0 if the checkpoint is written, 2 if it cannot be."""
     args = _parser().parse_args(argv)
     options = Options(args.dtype, args.seed, args.layers, args.vocab, args.shards)
     try:
@@ -54,7 +54,7 @@ def _positive(text: str) -> int:
 
 
 def _progress(done: int, total: int) -> None:
-    """Redraw the line on a terminal; elsewhere write it once, at the end."""
+    """Redraw the line on a terminal; elsewhere print it once, at the end."""
     if sys.stderr.isatty() or done == total:
         print(f"\rweights: {done / 1e6:,.1f} of {total / 1e6:,.1f} MB", end="", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""Writes a random LoRA adapter of a checkpoint, as PEFT saves them: for tests and benchmarks.
+"""Write a random LoRA adapter of a checkpoint in PEFT's format, for tests and benchmarks.
 
 python -m tools.random_checkpoint.adapter MODEL DIRECTORY [--rank 16] [--seed 0] [--targets q_proj,v_proj]
 """
@@ -26,9 +26,9 @@ PREFIX = "base_model.model."
 def adapter_tensors(
     model: Path, rank: int, targets: Sequence[str] | None = None, seed: int = 0, ranks: Mapping[str, int] | None = None
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """A [rank, inputs] and B [outputs, rank] of each module of `model`, or of those whose last word is a target.
+    """Return A [rank, inputs] and B [outputs, rank] of each module of `model`, or of those whose last word is a target.
 
-    `ranks` are those of some targets. A and B are such that B A x is about a tenth as long as x.
+    `ranks` overrides the rank of some targets. B A x is about a tenth as long as x.
     """
     random, tensors = np.random.default_rng(seed), dict[str, npt.NDArray[np.float32]]()
     linears = adaptable(decoder_graph(read_model_spec(model)))
@@ -45,7 +45,7 @@ def adapter_tensors(
 
 
 def write_adapter(directory: Path, tensors: Mapping[str, npt.NDArray[Any]], **config: Any) -> Path:
-    """Write an adapter; `config` are keys of adapter_config.json over those of a plain adapter of the tensors' rank."""
+    """Write an adapter; `config` are keys of adapter_config.json that override those of a plain adapter."""
     directory.mkdir(parents=True, exist_ok=True)
     a = [values for name, values in tensors.items() if name.endswith("lora_A.weight")]
     targets = sorted({name.split(".")[-3] for name in tensors if ".lora_" in name})
@@ -56,7 +56,7 @@ def write_adapter(directory: Path, tensors: Mapping[str, npt.NDArray[Any]], **co
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="write a random LoRA adapter")
     parser.add_argument("model", type=Path)
     parser.add_argument("directory", type=Path)

@@ -1,4 +1,4 @@
-"""The tiny shapes of families that differ from Llama around attention, in the form of expert_shapes.py."""
+"""Tiny shapes of families that differ from Llama around attention, in the form of expert_shapes.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRANITE4: dict[str, Any] = {
 
 TINY_ATTENTION: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
     "tiny-gemma": ("GemmaForCausalLM", 4, 1, 32, {"hidden_act": GELU, "tie_word_embeddings": True}),
-    # Caps within reach of scores and logits.
+    # Caps that scores and logits reach.
     "tiny-gemma2": (
         "Gemma2ForCausalLM",
         4,
@@ -36,7 +36,7 @@ TINY_ATTENTION: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
-    # Short factors: as many positions are served as the model was trained with. Three quarters of a head are rotated.
+    # Short factors: the served length is the trained length. Three quarters of a head are rotated.
     "tiny-phi3": (
         "Phi3ForCausalLM",
         4,
@@ -48,7 +48,7 @@ TINY_ATTENTION: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
             "rope_parameters": ROPE_512 | {"short_factor": [1.0, 1.1, 1.3, 1.7, 2.5, 4.0], "long_factor": [1.0] * 6},
         },
     ),
-    # Long factors for every text but those of one token, on which rotation does nothing.
+    # Long factors for every text longer than one token, on which rotation has no effect.
     "tiny-phi3-long": (
         "Phi3ForCausalLM",
         4,
@@ -112,7 +112,7 @@ TINY_ATTENTION: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
             | {"original_max_position_embeddings": 64, "rope_theta": 1e4, "llama_4_scaling_beta": 0.4},
         },
     ),
-    # The attention of Llama 4, without its experts: chunks that no block divides, and temperatures that grow.
+    # The attention of Llama 4 without its experts: chunks that no block divides, and growing temperatures.
     "tiny-llama4-dense": (
         "Llama4ForCausalLM",
         8,
@@ -129,7 +129,7 @@ TINY_ATTENTION: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
         },
     ),
     "tiny-smollm3": ("SmolLM3ForCausalLM", 8, 2, 8, {"no_rope_layers": [1, 0, 1, 0], "rope_theta": 5e4}),
-    # Names of a model with experts, and none: the network beside them is all.
+    # Tensor names of a model with experts, but none: only the network beside them is there.
     "tiny-granite4": (
         "GraniteMoeHybridForCausalLM",
         8,

@@ -1,4 +1,4 @@
-"""The tiny shapes of families with experts: architecture, query heads, KV heads, head size, keys of config.json."""
+"""Tiny shapes of families with experts: architecture, query heads, KV heads, head size, keys of config.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TINY_EXPERTS: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
         16,
         {"intermediate_size": 112, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
     ),
-    # A layer without experts among those that have them, a gated network beside; weights are not normalised.
+    # One layer without experts, a gated network beside the experts; weights are not normalised.
     "tiny-qwen2-moe": (
         "Qwen2MoeForCausalLM",
         4,
@@ -38,7 +38,7 @@ TINY_EXPERTS: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
         {"num_experts": 20, "num_experts_per_tok": 10, "moe_intermediate_size": 40, "norm_topk_prob": True},
     ),
     "tiny-olmoe": ("OlmoeForCausalLM", 8, 4, 8, {"num_experts": 8, "num_experts_per_tok": 3, "rope_theta": 10_000.0}),
-    # Biases everywhere, sinks, a window on every other layer; experts that no vector divides.
+    # Biases everywhere, sinks, a window on every other layer; expert sizes that no vector divides.
     "tiny-gpt-oss": (
         "GptOssForCausalLM",
         8,
@@ -60,7 +60,7 @@ TINY_EXPERTS: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
             },
         },
     ),
-    # Weights on what experts read, and a network beside that all tokens take; dense layers in turn.
+    # Weights multiply the experts' inputs; a network beside the experts takes all tokens; dense layers alternate.
     "tiny-llama4": (
         "Llama4ForCausalLM",
         8,
@@ -95,7 +95,7 @@ TINY_EXPERTS: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
-    # Experts, and a network of another size beside that all tokens take. No layer is rotated.
+    # Experts beside a network of another size that takes all tokens. No layer is rotated.
     "tiny-granite4-moe": (
         "GraniteMoeHybridForCausalLM",
         8,

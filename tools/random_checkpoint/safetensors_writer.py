@@ -1,6 +1,6 @@
-"""Writes safetensors files tensor by tensor, whole or sharded, never holding more than one chunk of values.
+"""Write safetensors files tensor by tensor, whole or sharded, with at most one chunk of values in memory.
 
-(The safetensors package takes every tensor in memory at once.)
+(The safetensors package needs all tensors in memory at once.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Layout:
     """Contents of a checkpoint: the tensors in order, and their common dtype."""
 
     shapes: Shapes
-    dtype: str  # as safetensors spells it
+    dtype: str  # in safetensors' spelling
     item_bytes: int
 
     def num_bytes(self, name: str) -> int:
@@ -37,7 +37,8 @@ class Layout:
 def write_safetensors(directory: Path, layout: Layout, shards: list[list[str]], chunks: Chunks) -> Iterator[int]:
     """Write model.safetensors, or one file a shard and their index; yields the bytes written after each tensor.
 
-    `shards` are the names in each file, as `split` makes them; `chunks(name)` gives a tensor as flat arrays, in order.
+    `shards` are the names in each file, as `split` returns them; `chunks(name)` yields a tensor as flat arrays, in
+    order.
     """
     files = [_shard_name(i, len(shards)) for i in range(len(shards))]
     done = 0
@@ -56,9 +57,9 @@ def write_safetensors(directory: Path, layout: Layout, shards: list[list[str]], 
 
 
 def split(layout: Layout, num_shards: int) -> list[list[str]]:
-    """Names in order, cut into `num_shards` runs of about equal bytes, none empty.
+    """Return names in order, cut into `num_shards` runs of about equal bytes, none empty.
 
-    Raises ValueError when there are fewer tensors than that.
+    Raises ValueError if there are fewer tensors than that.
     """
     if not 1 <= num_shards <= len(layout.shapes):
         raise ValueError(f"{len(layout.shapes)} tensors cannot be spread over {num_shards} files")
@@ -86,5 +87,5 @@ def _header(layout: Layout, names: list[str]) -> bytes:
         entries[name] = {"dtype": layout.dtype, "shape": list(layout.shapes[name]), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the data begins aligned
+    text += b" " * (-len(text) % 8)  # aligns the data
     return len(text).to_bytes(8, "little") + text

@@ -1,6 +1,6 @@
-"""The named shapes and the config.json of each. The large ones have the dimensions of the models they are named after.
+"""Named shapes and their config.json. The large ones have the dimensions of the models they are named after.
 
-The tiny ones are for parity tests: between them they hold every option the decoder has, at sizes that divide badly.
+The tiny ones are for parity tests: together they cover every option of the decoder, at sizes that divide badly.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Shape:
     options: Config = field(default_factory=dict)
 
     def config(self, dtype: str, layers: int | None = None, vocab: int | None = None) -> Config:
-        """config.json as transformers reads it; `dtype` in its spelling, such as bfloat16."""
+        """Return config.json as transformers reads it; `dtype` in its spelling, such as bfloat16."""
         vocab = vocab or self.vocab
         special = special_token_ids(vocab)
         config = {
@@ -108,12 +108,12 @@ def _tiny_llama(**options: Any) -> Shape:
 
 
 def _tiny(architecture: str, heads: int, kv_heads: int, head_dim: int, **options: Any) -> Shape:
-    """Four layers of 64, where the architecture's own options are what matters."""
+    """Return a shape of four layers of 64, for architectures where only the options matter."""
     return Shape(architecture, 4, 64, 176, heads, kv_heads, 384, 512, head_dim, options=options)
 
 
 def _public(name: str) -> Shape:
-    """The shape of a public model, with the vocabulary that its short name stands for."""
+    """Return the shape of a public model, with the vocabulary of its short name."""
     spec = NAMED[name]
     rotation = spec.attention.rope
     assert rotation is not None
@@ -143,7 +143,7 @@ SHAPES: dict[str, Shape] = {
         rope_theta=10_000.0, rope_scaling={"type": "linear", "factor": 4.0}, attention_bias=True, mlp_bias=True
     ),
     "tiny-llama3-rope": _tiny_llama(rope_theta=500_000.0, rope_scaling=_llama3_rope(8.0, 64)),
-    # Rotations at which both ends of YaRN's ramp fall inside a head of 16, between whole dimensions.
+    # Rotations for which both ends of YaRN's ramp fall inside a head of 16, between whole dimensions.
     "tiny-llama-yarn": _tiny_llama(
         rope_parameters={
             "rope_type": "yarn",
@@ -154,7 +154,7 @@ SHAPES: dict[str, Shape] = {
             "original_max_position_embeddings": 64,
         }
     ),
-    # A window that is no multiple of any block size, and KV heads fewer than tensor-parallel ranks.
+    # A window that is no multiple of any block size, and fewer KV heads than tensor-parallel ranks.
     "tiny-mistral": Shape(
         "MistralForCausalLM",
         3,
@@ -168,7 +168,7 @@ SHAPES: dict[str, Shape] = {
         eps=1e-5,
         options={"rope_theta": 10_000.0, "sliding_window": 21},
     ),
-    # Full attention below, a window above.
+    # Full attention in the first layer, a window in those above.
     "tiny-qwen2": Shape(
         "Qwen2ForCausalLM",
         3,
@@ -194,7 +194,7 @@ SHAPES: dict[str, Shape] = {
         32,
         options={"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "attention_bias": False},
     ),
-    # Every other layer is global; local ones have a window that no block divides, and a rotary base of their own.
+    # Every other layer is global; local ones have a window that no block divides, and their own rotary base.
     "tiny-gemma3": Shape(
         "Gemma3ForCausalLM",
         4,
@@ -228,12 +228,12 @@ SHAPES: dict[str, Shape] = {
     "tiny-opt-after": Shape(
         "OPTForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16, is_tied=True, options={"do_layer_norm_before": False}
     ),
-    # Embeddings narrower than the stream, projected to it and back.
+    # Embeddings narrower than the residual stream, projected to it and back.
     "tiny-opt-narrow": Shape(
         *("OPTForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16, True),
         options={"do_layer_norm_before": False, "word_embed_proj_dim": 40},
     ),
-    # Two norms and two branches side by side; q, k and v of each head side by side; a quarter of each head rotated.
+    # Two norms and two parallel branches; q, k and v of each head side by side; a quarter of each head rotated.
     "tiny-neox": Shape(
         "GPTNeoXForCausalLM",
         3,
@@ -251,7 +251,7 @@ SHAPES: dict[str, Shape] = {
     "tiny-phi": Shape(
         *("PhiForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16), eps=1e-5, options={"hidden_act": "gelu_new"}
     ),
-    # One norm for both branches, norms of heads with weights of their own, neighbours rotated.
+    # One norm for both branches, separate norm weights for each head, neighbours rotated.
     "tiny-cohere": Shape(
         "CohereForCausalLM", 3, 64, 176, 8, 2, 384, 512, 16, True, 1e-5, {"use_qk_norm": True, "logit_scale": 0.75}
     ),
@@ -259,7 +259,7 @@ SHAPES: dict[str, Shape] = {
     "tiny-cohere2": Shape(
         "Cohere2ForCausalLM", 4, 64, 176, 4, 2, 384, 512, 16, True, 1e-5, {"sliding_window": 19, "logit_scale": 0.75}
     ),
-    # Nothing is a multiple of 16 but head_dim, and the heads divide by 2 only.
+    # Only head_dim is a multiple of 16, and the heads divide by 2 only.
     "tiny-odd": Shape(
         "LlamaForCausalLM", 2, 98, 154, 14, 2, 303, 512, 16, is_tied=True, eps=1e-5, options={"rope_theta": 10_000.0}
     ),

@@ -1,7 +1,7 @@
-"""A byte-level BPE tokenizer of any vocabulary size, made from no corpus: the same on every machine.
+"""A byte-level BPE tokenizer of any vocabulary size, made without a corpus: the same on every machine.
 
-Ids: the 256 bytes, then merges of lowercase letters from the likely to the unlikely, then the special tokens.
-Round-trips any text, since every byte has an id.
+Ids: the 256 bytes, then merges of lowercase letters from likely to unlikely, then the special tokens. It round-trips
+any text, since every byte has an id.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ CHAT_TEMPLATE = (
 
 
 def special_token_ids(vocab: int) -> dict[str, int]:
-    """The special tokens are the last of the vocabulary."""
+    """Return the ids of the special tokens, the last of the vocabulary."""
     return {token: vocab - len(SPECIAL) + i for i, token in enumerate(SPECIAL)}
 
 
 def tokenizer_json(vocab: int) -> dict[str, Any]:
-    """tokenizer.json with exactly `vocab` entries, special tokens included.
+    """Return tokenizer.json with exactly `vocab` entries, special tokens included.
 
-    Raises ValueError when `vocab` cannot hold the bytes, or is more than there are merges for.
+    Raises ValueError if `vocab` cannot hold the bytes, or exceeds the number of merges.
     """
     if not MIN_VOCAB <= vocab <= MAX_VOCAB:
         raise ValueError(f"vocabulary must be between {MIN_VOCAB} and {MAX_VOCAB}, not {vocab}")
@@ -73,7 +73,7 @@ def tokenizer_json(vocab: int) -> dict[str, Any]:
 
 
 def tokenizer_config(max_position: int) -> dict[str, Any]:
-    """tokenizer_config.json, with a ChatML chat template."""
+    """Return tokenizer_config.json with a ChatML chat template."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_position,
@@ -86,7 +86,7 @@ def tokenizer_config(max_position: int) -> dict[str, Any]:
 
 
 def generation_config(vocab: int) -> dict[str, Any]:
-    """generation_config.json: sampling defaults, and both tokens that end a text."""
+    """Return generation_config.json: sampling defaults, and both tokens that end a text."""
     ids = special_token_ids(vocab)
     return {
         "do_sample": True,
@@ -103,14 +103,14 @@ def _added_token(token: str, token_id: int) -> dict[str, Any]:
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each byte in a byte-level vocabulary, as in GPT-2."""
+    """Return the printable character of each byte in a byte-level vocabulary, as in GPT-2."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = itertools.count(0x100)
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def _merges() -> Iterator[tuple[str, str]]:
-    """Pairs of tokens to merge, likely ones first; what each is made of has been merged before it."""
+    """Yield pairs of tokens to merge, likely ones first; their parts have been merged before them."""
     blank = _byte_characters()[0x20]
     rank = {letter: i for i, letter in enumerate(LETTERS)}
     pairs = sorted(itertools.product(LETTERS, LETTERS), key=lambda p: (rank[p[0]] + rank[p[1]], rank[p[0]]))

@@ -1,4 +1,4 @@
-"""Writes one whole checkpoint directory: configuration, tokenizer, weights."""
+"""Write one whole checkpoint directory: configuration, tokenizer, weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.random_checkpoint.tokenizer import generation_config, tokenizer_confi
 from tools.random_checkpoint.weights import ITEM_BYTES, SAFETENSORS_DTYPES, tensor_chunks
 
 TORCH_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-OnTensor = Callable[[int, int], None]  # bytes written so far, bytes in all
+OnTensor = Callable[[int, int], None]  # bytes written so far, total bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Options:
 
     dtype: str = "bf16"  # bf16, f16 or f32
     seed: int = 0
-    layers: int | None = None  # None: as the shape has
+    layers: int | None = None  # None: the shape's own
     vocab: int | None = None
     shards: int = 1
 
@@ -39,8 +39,8 @@ def write_checkpoint(
     """Write a checkpoint of the named shape to `directory`, which must be empty or absent.
 
     `on_tensor(done, total)` is called after each tensor, with bytes. Before anything is written, raises ValueError or
-    CheckpointError for impossible options, FileExistsError when `directory` has files, and OSError when the disk has
-    too little room.
+    CheckpointError for impossible options, FileExistsError if `directory` has files, and OSError if the disk has too
+    little room.
     """
     if shape not in SHAPES:
         raise ValueError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")
@@ -70,10 +70,7 @@ def write_checkpoint(
 
 
 def _stored(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors in files: of families that have the experts of a layer in one tensor, those.
-
-    And under the names that files have, where these are not the model's.
-    """
+    """Return shapes and names of the tensors in files; some families store a layer's experts in one tensor."""
     endings = {new: old for old, new in spec.names.old_endings if ".experts." in new or ".router." in new}
     if spec.experts is None or (spec.names.fused == "outputs" and not endings):
         return shapes
@@ -90,7 +87,7 @@ def _stored(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> dict[str, tu
 
 
 def _in_file(name: str, endings: Mapping[str, str]) -> str:
-    """The name in a file of what the model calls `name`."""
+    """Return the name in a file of the model's tensor `name`."""
     for ours, stored in endings.items():
         if name.endswith(ours):
             return name.removesuffix(ours) + stored

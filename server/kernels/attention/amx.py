@@ -1,9 +1,10 @@
-"""Paged attention on the tile unit: scores and weighted values of 32 rows at a time, softmax on lanes between.
+"""Paged attention on the tile unit: scores and weighted values of 32 rows at a time, with softmax on lanes between.
 
 Items, causal limits and the order of keys are those of lanes.py; a row's result depends on the row alone. The cache
 lies in pairs, as weights do (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_dim][2]. V is finite, so
-that what is masked is zero times something and stays zero. 8-bit elements become bfloat16 in the worker's scratch, a
-chunk of keys at a time for all rows.
+masked values, multiplied by zero, stay zero. 8-bit elements are converted to bfloat16 in the worker's scratch, a chunk
+of keys at a time for all rows. Weights are rounded to bfloat16, so an exponential with a relative error of 8e-5 is
+exact enough.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from neuronserve.server.device.attention_layout import (
     TILE_WEIGHTS_BYTES,
     VALUES,
 )
-from neuronserve.server.kernels.attention import cache_tiles
+from neuronserve.server.kernels.attention import cache_elements
 from neuronserve.server.kernels.attention.items import ITEM, attention_items
+from neuronserve.server.kernels.attention.softmax import Weights, softmax
 from neuronserve.server.kernels.attention.state import first_key, state_bytes
-from neuronserve.server.kernels.attention.tile_rows import softmax_rows
 from neuronserve.server.kernels.isa import amx, simd
+from neuronserve.server.kernels.isa.avx512 import exp2, store_bf16_pair
 from neuronserve.server.kernels.isa.jit import inline, kernel
-from neuronserve.server.kernels.isa.memory import load_i32, load_i64
+from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64
 from neuronserve.server.kernels.records import ATTENTION
 
 _SLICE = 32  # keys of one step: the k extent of a tile of weights, two tiles of K
@@ -38,15 +40,15 @@ def _queries(work):  # type: ignore[no-untyped-def]
 
 @inline
 def _prepare(item):  # type: ignore[no-untyped-def]
-    """Gather the queries, bfloat16 [rows][head_dim]; rows beyond the last, to whole tiles, repeat it."""
+    """Gather the queries, bfloat16 [rows][head_dim], padded to whole tiles with copies of the last row."""
     op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
     head_dim, width = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.queries_width)
     source = load_i64(op + ATTENTION.queries) + load_i64(item + ITEM.first_head) * head_dim * 2
     source += load_i64(item + ITEM.row) * width * 2
     to, token_bytes = _queries(load_i64(item + ITEM.work)), group * head_dim * 2
     for _ in range(load_i64(item + ITEM.tokens)):
-        for i in range(0, token_bytes, 64):  # the heads of a token lie side by side
-            simd.store(to + i, simd.load(source + i))  # as they are
+        for i in range(0, token_bytes, 64):  # the heads of a token are neighbours
+            simd.store(to + i, simd.load(source + i))  # copies bits
         to, source = to + token_bytes, source + width * 2
     for r in range(rows, (rows + 15) // 16 * 16):
         for i in range(0, head_dim * 2, 64):
@@ -54,11 +56,11 @@ def _prepare(item):  # type: ignore[no-untyped-def]
 
 
 def _score_loop(has_two: bool) -> Any:
-    """Scores of 16 rows, or of 32."""
+    """Return the scores of 16 rows, or of 32."""
 
     @inline
     def scores(q, s, k, k_stride, head_dim):  # type: ignore[no-untyped-def]
-        """s[rows, 32 keys] = q @ K."""
+        """Compute s[rows, 32 keys] = q @ K."""
         amx.zero0()
         amx.zero1()
         if has_two:
@@ -84,11 +86,11 @@ def _score_loop(has_two: bool) -> Any:
 
 
 def _value_loop(has_two: bool) -> Any:
-    """Weighted values of 16 rows, or of 32."""
+    """Return the weighted values of 16 rows, or of 32."""
 
     @inline
     def values(weights, v0, v1, slices, states, size, head_dim):  # type: ignore[no-untyped-def]
-        """Weighted values[rows, head_dim] += weights @ V, over one slice of keys or two."""
+        """Add weights @ V of one slice of keys or two to the weighted values [rows, head_dim]."""
         lower, line = states + VALUES + 16 * size, head_dim * 4
         for d in range(0, head_dim, 32):
             at = d * 4
@@ -117,22 +119,52 @@ def _value_loop(has_two: bool) -> Any:
     return values
 
 
+@inline
+def _store_bf16(at, a, b, c, d):  # type: ignore[no-untyped-def]
+    store_bf16_pair(at, a, b)
+    store_bf16_pair(at + 64, c, d)
+
+
+_IN_BFLOAT16 = Weights(exp2, _store_bf16)
+
+
+def _softmax_rows(is_scaled: bool) -> Any:
+    softmax_row = softmax(_IN_BFLOAT16, is_scaled)
+
+    @inline
+    def rows_loop(item, first, base, states, s, weights, scales):  # type: ignore[no-untyped-def]
+        """Compute the softmax of up to 32 rows from row `first` of the item on, for CHUNK keys from `base` on."""
+        op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
+        window, head_dim = load_i64(op + ATTENTION.window), load_i64(op + ATTENTION.head_dim)
+        size, cap = state_bytes(head_dim), load_f32(op + ATTENTION.cap)
+        position, head = load_i64(item + ITEM.position) + first // group, first % group
+        for r in range(min(32, load_i64(item + ITEM.rows) - first)):
+            state, line, out = states + r * size, s + r * CHUNK * 4, weights + r * CHUNK * 2
+            begin, end = first_key(position, window) - base, position - base + 1
+            softmax_row(state, line, out, begin, end, scales, head_dim, cap)
+            head += 1
+            if head == group:
+                position, head = position + 1, 0
+
+    return rows_loop
+
+
 def _chunk_loop(is_scaled: bool) -> Any:
-    softmax = softmax_rows(is_scaled)
+    soften = _softmax_rows(is_scaled)
 
     def rows_loop(has_two: bool) -> Any:
         scores, values = _score_loop(has_two), _value_loop(has_two)
 
         @inline
         def some_rows(item, first, base, slices, k0, k1, k_stride, v0, v1, scales):  # type: ignore[no-untyped-def]
-            """Rows `first`.. against one slice of keys or two, from `base` on, at k0 and v0, and k1 and v1."""
+            """Attend with rows from `first` on to one slice of keys (k0, v0) or two (also k1, v1), from `base` on."""
             op, work = load_i64(item + ITEM.op), load_i64(item + ITEM.work)
             head_dim = load_i64(op + ATTENTION.head_dim)
             size, q = state_bytes(head_dim), _queries(work) + first * head_dim * 2
             for i in range(slices):
                 scores(q, work + i * _SLICE * 4, k0 + i * (k1 - k0), k_stride, head_dim)
             states = load_i64(item + ITEM.states) + first * size
-            softmax(item, first, base, states, work, work + TILE_SCORES_BYTES, scales)
+            soften(item, first, base, states, work, work + TILE_SCORES_BYTES, scales)
             values(work + TILE_SCORES_BYTES, v0, v1, slices, states, size, head_dim)
 
         return some_rows
@@ -141,7 +173,7 @@ def _chunk_loop(is_scaled: bool) -> Any:
 
     @inline
     def chunk(item, base, slices, k0, k1, k_stride, v0, v1, scales):  # type: ignore[no-untyped-def]
-        """All rows that see any of the keys."""
+        """Attend with all rows that see any of the keys."""
         op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
         position, window = load_i64(item + ITEM.position), load_i64(op + ATTENTION.window)
         for first in range(0, rows, 32):
@@ -157,7 +189,7 @@ def _chunk_loop(is_scaled: bool) -> Any:
 
 @inline
 def _block_at(item, t):  # type: ignore[no-untyped-def]
-    """Offset in the cache of the block with key `t`."""
+    """Return the offset in the cache of the block with key `t`."""
     op = load_i64(item + ITEM.op)
     block = load_i32(load_i64(item + ITEM.table) + t // load_i64(op + ATTENTION.block_size) * 4)
     index = block * load_i64(op + ATTENTION.kv_heads) + load_i64(item + ITEM.kv_head)
@@ -166,7 +198,7 @@ def _block_at(item, t):  # type: ignore[no-untyped-def]
 
 @inline
 def _attend_bf16(item, begin, end):  # type: ignore[no-untyped-def]
-    """Chunks of keys where they lie in the cache."""
+    """Attend to chunks of keys, read from the cache."""
     op = load_i64(item + ITEM.op)
     block_size, head_dim = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.head_dim)
     k_cache, v_cache = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.v_cache)
@@ -185,7 +217,7 @@ def _attend_codes(convert: Any) -> Any:
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
-        """Chunks of keys, each converted first."""
+        """Attend to chunks of keys, each converted first."""
         op, rows = load_i64(item + ITEM.op), (load_i64(item + ITEM.rows) + 31) // 32 * 32
         block_size, head_dim = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.head_dim)
         scales = load_i64(item + ITEM.work) + TILE_SCORES_BYTES + TILE_WEIGHTS_BYTES
@@ -205,13 +237,13 @@ def _attend_codes(convert: Any) -> Any:
 
 _chunk_bf16 = _chunk_loop(False)
 _bf16 = attention_items(_prepare, _attend_bf16)
-_i8 = attention_items(_prepare, _attend_codes(cache_tiles.from_int8))
-_e4m3 = attention_items(_prepare, _attend_codes(cache_tiles.from_e4m3))
+_i8 = attention_items(_prepare, _attend_codes(cache_elements.tiles_of_int8))
+_e4m3 = attention_items(_prepare, _attend_codes(cache_elements.tiles_of_e4m3))
 
 
 @kernel
 def attention_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over a bfloat16 KV cache in pairs."""
+    """Attend to a bfloat16 KV cache in pairs."""
     amx.configure(16)
     _bf16(operands, cores, step, worker, workers)
     amx.release()
@@ -219,7 +251,7 @@ def attention_amx(operands: int, cores: int, step: int, worker: int, workers: in
 
 @kernel
 def attention_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over an int8 KV cache in pairs."""
+    """Attend to an int8 KV cache in pairs."""
     amx.configure(16)
     _i8(operands, cores, step, worker, workers)
     amx.release()
@@ -227,7 +259,7 @@ def attention_i8_amx(operands: int, cores: int, step: int, worker: int, workers:
 
 @kernel
 def attention_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over a float8 KV cache in pairs."""
+    """Attend to a float8 KV cache in pairs."""
     amx.configure(16)
     _e4m3(operands, cores, step, worker, workers)
     amx.release()

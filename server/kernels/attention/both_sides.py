@@ -1,9 +1,9 @@
-"""Attention over all tokens of the same text, on both sides: what encoders do. Packed texts, keys of one layer alone.
+"""Attention of encoders: each token attends to all tokens of its text, before and after it.
 
-K and V lie in blocks, as rope.py writes them, and those of a text are neighbours, its first token at the beginning of
-its first block. So a row's lanes and runs of keys follow from the text alone, and its result from nothing else. An
-entry of the step is up to `tile_tokens` query tokens of one text; an entry and one kv head make an item. Distances may
-have a bias for each head (MPNet), and tokens further away than `reach` may be left out (ModernBERT's local layers).
+K and V of a text lie in neighbouring blocks, as rope.py writes them, from the beginning of its first block on. A row's
+lanes and runs of keys follow from its text alone, and so does its result. An entry of the step is up to `tile_tokens`
+query tokens of one text; an entry and one kv head make an item. Scores may have a bias by distance for each head
+(MPNet), and tokens further away than `reach` may be excluded (ModernBERT's local layers).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from neuronserve.server.kernels.records import BOTH_SIDES, BOTH_SIDES_BYTES, STE
 
 
 class TextItemRecord(NamedTuple):
-    """One item, at the head of its worker's scratch."""
+    """One item, stored at the beginning of its worker's scratch."""
 
     op: int  # operands of the core
     keys: int  # the kv head's K and V in the text's first block
     values: int
     first_head: int  # local query heads that the kv head serves
-    group: int  # how many
-    row: int  # of the first token in the step
+    group: int  # number of these query heads
+    row: int  # first token's row in the step
     rows: int  # tokens * group: row r is token r // group, head first_head + r % group
     tokens: int
     position: int  # of the first token in its text
@@ -45,7 +45,7 @@ ITEM = offsets(TextItemRecord)
 
 @inline
 def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
-    """The record of an item, at `at`."""
+    """Write an item's record to `at`; returns the number of its query heads."""
     groups = load_i64(op + BOTH_SIDES.groups) + kv_head * 8
     first_head, seq = load_i32(groups), load_i32(load_i64(step + STEP.tile_seq) + entry * 4)
     group, row = load_i32(groups + 4) - first_head, load_i32(load_i64(step + STEP.tile_row) + entry * 4)
@@ -72,7 +72,7 @@ def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
 
 @inline
 def _first_key(position, reach):  # type: ignore[no-untyped-def]
-    """First key that a query at `position` sees; a reach of 0 is all."""
+    """Return the first key that a query at `position` sees. A reach of 0 means all keys."""
     if reach == 0:
         return 0
     return max(0, position - reach)
@@ -80,7 +80,7 @@ def _first_key(position, reach):  # type: ignore[no-untyped-def]
 
 @inline
 def _end_key(position, reach, length):  # type: ignore[no-untyped-def]
-    """Where the keys that a query at `position` sees end."""
+    """Return the end of the keys that a query at `position` sees."""
     if reach == 0:
         return length
     return min(length, position + reach + 1)
@@ -88,7 +88,7 @@ def _end_key(position, reach, length):  # type: ignore[no-untyped-def]
 
 @inline
 def _query(item, r):  # type: ignore[no-untyped-def]
-    """Address of row `r`'s query."""
+    """Return the address of row `r`'s query."""
     op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
     head = load_i64(item + ITEM.first_head) + r % group
     at = (load_i64(item + ITEM.row) + r // group) * load_i64(op + BOTH_SIDES.ldc)
@@ -97,7 +97,7 @@ def _query(item, r):  # type: ignore[no-untyped-def]
 
 @inline
 def _add_bias(item, r, scores, base, width):  # type: ignore[no-untyped-def]
-    """To row `r`'s scores of the keys from `base` on, what their distances count for."""
+    """Add the bias of each distance to row `r`'s scores of the keys from `base` on."""
     op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
     bias = load_i64(op + BOTH_SIDES.bias)
     if bias != 0:
@@ -115,7 +115,7 @@ def _run_loop(cell: CacheCell) -> Any:
 
     @inline
     def one_row(item, r, s, base, width):  # type: ignore[no-untyped-def]
-        """Scores of a row to weights."""
+        """Turn one row's scores into weights."""
         op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
         reach, head_pad = load_i64(op + BOTH_SIDES.reach), load_i64(op + BOTH_SIDES.head_pad)
         position = load_i64(item + ITEM.position) + r // group
@@ -126,7 +126,7 @@ def _run_loop(cell: CacheCell) -> Any:
 
     @inline
     def run(item, base, width, k, v):  # type: ignore[no-untyped-def]
-        """All rows against the keys of one run, `width` of them, from `base` on, at `k` and `v`."""
+        """Attend with all rows to one run of `width` keys from `base` on, at `k` and `v`."""
         op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
         head_dim, head_pad = load_i64(op + BOTH_SIDES.head_dim), load_i64(op + BOTH_SIDES.head_pad)
         stride, reach = load_i64(op + BOTH_SIDES.block_size) * size, load_i64(op + BOTH_SIDES.reach)
@@ -143,7 +143,7 @@ def _run_loop(cell: CacheCell) -> Any:
             scores(q0, q1, q2, q3, k, stride, s, s1, s2, s3, head_dim, width)
             for i in range(r, r3 + 1):
                 one_row(item, i, s + (i - r) * LINE, base, width)
-            # Slots past the last key may hold another text's old values: never touched, not even times zero.
+            # Slots after the last key may hold values of another text. They are never read, not even with weight zero.
             w, at = s + begin * 4, v + begin * head_pad * size
             w1, w2, w3 = w + (r1 - r) * LINE, w + (r2 - r) * LINE, w + (r3 - r) * LINE
             to1, to2, to3 = to + r1 * state_size, to + r2 * state_size, to + r3 * state_size
@@ -154,7 +154,7 @@ def _run_loop(cell: CacheCell) -> Any:
 
 @inline
 def _finish(item):  # type: ignore[no-untyped-def]
-    """States to float32 rows of the output."""
+    """Write the states to float32 rows of the output."""
     op, group, row = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.row)
     head_dim, width = load_i64(op + BOTH_SIDES.head_dim), load_i64(op + BOTH_SIDES.output_width)
     size, states = state_bytes(load_i64(op + BOTH_SIDES.head_pad)), load_i64(item + ITEM.states)
@@ -170,7 +170,7 @@ def _attend(cell: CacheCell) -> Any:
 
     @inline
     def attend(item):  # type: ignore[no-untyped-def]
-        """Runs of up to CHUNK keys, which end where a block ends."""
+        """Attend in runs of up to CHUNK keys; a run ends where its block ends."""
         op, length = load_i64(item + ITEM.op), load_i64(item + ITEM.length)
         head_pad, block_size = load_i64(op + BOTH_SIDES.head_pad), load_i64(op + BOTH_SIDES.block_size)
         next_block = load_i64(op + BOTH_SIDES.kv_heads) * load_i64(op + BOTH_SIDES.block_bytes)
@@ -193,7 +193,7 @@ def _attend(cell: CacheCell) -> Any:
 
 
 def _items(attend: Any) -> Any:
-    """The loop of a kernel: a worker takes its share of the items, the last first, then helps the others."""
+    """Return a kernel's loop: a worker takes the items of its share from the last on, then helps the others."""
 
     @inline
     def loop(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
@@ -202,9 +202,9 @@ def _items(attend: Any) -> Any:
         at = load_i64(operands + BOTH_SIDES.scratch) + worker * load_i64(operands + BOTH_SIDES.scratch_stride)
         items = load_i64(step + STEP.num_tiles) * pairs
         for turn in range(workers):
-            whose = (worker + turn) % workers
-            counter = load_i64(step + STEP.counters) + whose * COUNTER_BYTES
-            first, last = share_begin(items, whose, workers), share_begin(items, whose + 1, workers) - 1
+            owner = (worker + turn) % workers
+            counter = load_i64(step + STEP.counters) + owner * COUNTER_BYTES
+            first, last = share_begin(items, owner, workers), share_begin(items, owner + 1, workers) - 1
             index = last - fetch_add(counter, 1)
             while index >= first:
                 entry, pair = index // pairs, index % pairs
@@ -221,11 +221,11 @@ _bf16, _f32 = _items(_attend(cache_elements.BFLOAT16)), _items(_attend(cache_ele
 
 @kernel
 def attention_both_sides_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over keys and values in bfloat16."""
+    """Attend to bfloat16 keys and values."""
     _bf16(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_both_sides_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over keys and values in float32."""
+    """Attend to float32 keys and values."""
     _f32(operands, cores, step, worker, workers)

@@ -1,12 +1,12 @@
-"""The element types of a KV cache: how a head is encoded, and how sixteen elements become float32.
+"""Element types of a KV cache: how a head is encoded, and how its elements become float32, or bfloat16 tiles.
 
-int8 and float8 (e4m3 held to +-240, the Neuron range) have one float32 scale for each token and kv head, kept behind
-the block's elements; scores and weights are multiplied by it. No code below the smallest normal float8 is stored, as in
-weights.
+int8 and float8 (e4m3 held to +-240, the Neuron range) have one float32 scale for each token and kv head, stored after
+the block's elements; scores and weights are multiplied by it. As in weights, no code below the smallest normal float8
+is stored.
 
-A value that is not finite is stored as zero and a key as NaN (its scale, in 8-bit caches). Whoever attends to that
-token has a NaN score, and so a result that ends its request. A stale slot disturbs nobody: scores of keys that are not
-seen are replaced, and their values, which are multiplied by a weight of zero, are finite.
+A value that is not finite is stored as zero and a key as NaN (its scale, in 8-bit caches). A query that attends to the
+token gets a NaN score, and the result ends its request. A stale slot affects no other request: scores of unseen keys
+are replaced, and their values, which have weight zero, are finite.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from neuronserve.server.kernels.isa import instruction, memory, simd
 from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
 from neuronserve.server.kernels.isa.jit import inline
 from neuronserve.server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
+from neuronserve.server.kernels.matmul import weight_codes
 
 INT8_MAX, E4M3_MAX = 127.0, 240.0
-_E4M3_BITS = 0x87F00000  # of a float32: a float8's sign, exponent and mantissa
-LEAST = 1e-30  # a head of smaller numbers is stored as zeros, since the inverse of its scale may be infinite
+_E4M3_BITS = 0x87F00000  # places of a float8's sign, exponent and mantissa in a float32
+LEAST = 1e-30  # a head of smaller numbers is stored as zeros, since the inverse of its scale could be infinite
 
 _I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
 _V, _VI, _VB = (ir.VectorType(t, simd.LANES) for t in (_F32, _I32, _I8))
@@ -36,14 +37,14 @@ def _all(value: int) -> Any:
 
 @emitted(simd.float32x16, types.int64)
 def load_i8(builder: Any, address: Any) -> Any:
-    """Sixteen int8 from memory."""
+    """Load sixteen int8."""
     codes = builder.load(pointer(builder, address, _VB, READ), align=1)
     return builder.sitofp(builder.sext(codes, _VI), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def load_e4m3(builder: Any, address: Any) -> Any:
-    """Sixteen float8 from memory: a code's bits at float32's places are 2 ** 120 times too small."""
+    """Load sixteen float8: the code's bits, at float32's places, are 2 ** 120 times too small."""
     codes = builder.sext(builder.load(pointer(builder, address, _VB, READ), align=1), _VI)
     bits = builder.and_(builder.shl(codes, _all(20)), _all(_E4M3_BITS))
     return builder.fmul(builder.bitcast(bits, _V), ir.Constant(_V, [2.0**120] * simd.LANES))
@@ -51,7 +52,7 @@ def load_e4m3(builder: Any, address: Any) -> Any:
 
 @emitted(types.void, types.int64, simd.float32x16)
 def store_e4m3(builder: Any, address: Any, value: Any) -> Any:
-    """Sixteen numbers in -240..240 to memory, rounded to nearest even."""
+    """Store sixteen numbers in -240..240, rounded to nearest even."""
     bits = builder.bitcast(value, _VI)
     sign = builder.and_(builder.lshr(bits, _all(24)), _all(0x80))
     magnitude = builder.and_(bits, _all(0x7FFFFFFF))
@@ -66,7 +67,7 @@ def store_e4m3(builder: Any, address: Any, value: Any) -> Any:
 
 @emitted(simd.float32x16, types.int64, types.int64)
 def load_first(builder: Any, address: Any, count: Any) -> Any:
-    """The first `count` of sixteen float32 from memory, zeros in the other lanes; what lies behind is not touched."""
+    """Load the first `count` of sixteen float32, zeros in the other lanes; memory after them is not read."""
     one = builder.insert_element(ir.Constant(_VI, ir.Undefined), builder.trunc(count, _I32), ir.Constant(_I32, 0))
     every = builder.shuffle_vector(one, ir.Constant(_VI, ir.Undefined), _all(0))
     mask = builder.icmp_signed("<", ir.Constant(_VI, list(range(simd.LANES))), every)
@@ -78,12 +79,12 @@ def load_first(builder: Any, address: Any, count: Any) -> Any:
 def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
     @inline
     def encode(head, head_dim):  # type: ignore[no-untyped-def]
-        """A float32 head to elements in place, what is written lying behind what is still to be read; its scale."""
+        """Encode a float32 head in place and return its scale. Writes never overtake reads."""
         zero = highest = strange = simd.splat(0.0)
         for i in range(0, head_dim, 16):
             value = load_first(head + i * 4, min(head_dim - i, simd.LANES))
             highest = simd.larger(simd.absolute(simd.finite(value)), highest)
-            strange = simd.fma(simd.sub(value, simd.finite(value)), zero, strange)  # NaN where a value is not finite
+            strange = simd.fma(simd.sub(value, simd.finite(value)), zero, strange)  # NaN if a value is not finite
         largest, inverse, scale, nan = simd.max_lanes(highest), 1.0, 1.0, 0.0
         if limit > 0.0:
             inverse, scale = 0.0, 0.0
@@ -124,7 +125,7 @@ class CacheCell(NamedTuple):
     copy_one: Any  # (source, target)
     copy_two: Any  # (source, target): two neighbours
     is_scaled: bool
-    direct_rows: int = 8  # of attention on lanes, for which elements are converted again and not kept in float32
+    direct_rows: int = 8  # items with more rows convert a chunk to float32 once, in attention on lanes
 
 
 def _encoders(store: Any, size: int, limit: float) -> tuple[Any, Any]:
@@ -137,3 +138,35 @@ BFLOAT16 = CacheCell(
 FLOAT32 = CacheCell(4, simd.load, _encoder_f32(True), _encoder_f32(False), memory.copy_4_bytes, None, False)
 INT8 = CacheCell(1, load_i8, *_encoders(simd.store_i8, 1, INT8_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
 FLOAT8 = CacheCell(1, load_e4m3, *_encoders(store_e4m3, 1, E4M3_MAX), memory.copy_1_byte, memory.copy_2_bytes, True, 4)
+
+
+_V_CODES, _V_HALVES = ir.VectorType(ir.IntType(8), 32), ir.VectorType(ir.IntType(16), 32)
+
+
+def _tiles(convert: Any) -> Any:
+    @emitted(types.void, types.int64, types.int64)
+    def convert_line(builder: Any, codes: Any, halves: Any) -> Any:
+        """Convert 32 codes to 32 bfloat16."""
+        data = builder.load(pointer(builder, codes, _V_CODES, READ), align=1)
+        builder.store(convert(builder, data), pointer(builder, halves, _V_HALVES, WRITE), align=2)
+        return NOTHING
+
+    @inline
+    def convert_slice(k, v, offset, block_size, head_dim, k_to, v_to, scales):  # type: ignore[no-untyped-def]
+        """Convert 32 keys at `offset` of a block: K to rows 256 bytes apart, V to rows of pairs, scales to `scales`."""
+        for d in range(head_dim // 2):
+            codes = k + (d * block_size + offset) * 2
+            convert_line(codes, k_to + d * 256)
+            convert_line(codes + 32, k_to + d * 256 + 64)
+        for i in range(0, 32 * head_dim, 32):
+            convert_line(v + offset * head_dim + i, v_to + i * 2)
+        behind = head_dim * block_size + offset * 4
+        for i in range(0, 128, 64):
+            simd.store(scales + i, simd.load(k + behind + i))
+            simd.store(scales + 256 + i, simd.load(v + behind + i))
+
+    return convert_slice
+
+
+tiles_of_int8 = _tiles(weight_codes.of_codes(weight_codes.halves_of_int8))
+tiles_of_e4m3 = _tiles(weight_codes.of_codes(weight_codes.halves_of_float8(mantissa_bits=3, bias=7)))

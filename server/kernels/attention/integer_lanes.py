@@ -1,11 +1,12 @@
-"""Attention on lanes over int8 keys and values by products of integers, two at a time (VPMADDWD), as lanes.py by FMA.
+"""Attention on lanes over int8 keys and values by pairwise integer products (VPMADDWD); lanes.py uses FMA instead.
 
-The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2], so that widened to
-int16 it is what the instruction takes. A query becomes int16 once for an item, by a scale of its own; a chunk's
-weights, times V's scales, do so by the largest of them. Sums over a head, and over a chunk, are exact in int32 in any
-order, and scales depend on the row and the chunk alone. A slot that holds no token meets a weight of zero. Lines of the
-next chunk are asked for as fast as those of this one are used, by each four rows, and by the first four once more half
-a chunk later, which is faster: as if some first requests were lost.
+The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2]. Widened to int16 it is
+the instruction's operand. A query becomes int16 once for each item, with its own scale. A chunk's weights, multiplied
+by V's scales, become int16 by the largest of them. Sums over a head or a chunk are exact in int32 in any order, and
+scales depend on the row and the chunk alone. A slot without a token has weight zero.
+
+Lines of the next chunk are prefetched as fast as those of this chunk are used, once for each four rows; the first four
+rows prefetch again half a chunk later, which measured faster, as if some of the first requests were dropped.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from neuronserve.server.kernels.attention.lane_items import block_place, line_of
 from neuronserve.server.kernels.attention.softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
 from neuronserve.server.kernels.attention.state import state_bytes
 from neuronserve.server.kernels.isa import int16_pairs, simd
-from neuronserve.server.kernels.isa.int16_pairs import INT16_MAX, float_of_sums, load_i8, store_i16
+from neuronserve.server.kernels.isa.dot_product import float_of_sums
+from neuronserve.server.kernels.isa.int16_pairs import INT16_MAX, load_i8, store_i16
 from neuronserve.server.kernels.isa.jit import inline, kernel
 from neuronserve.server.kernels.isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
 from neuronserve.server.kernels.records import ATTENTION, offsets
 
 
 class RunRecord(NamedTuple):
-    """Where RUN keys of the chunk at hand and of the next lie, in bytes from the beginning of the cache."""
+    """Byte offsets in the cache of RUN keys of the current chunk and of the next one."""
 
     keys: int
     values: int
@@ -41,26 +43,26 @@ _RUN = offsets(RunRecord)
 
 @inline
 def _runs(item):  # type: ignore[no-untyped-def]
-    """Address of the records of the chunk's runs."""
+    """Return the address of the records of the chunk's runs."""
     return scales_of(item) + 2 * LINE
 
 
 @inline
 def _query_scales(item):  # type: ignore[no-untyped-def]
-    """Address of the rows' scales, a float32 each."""
+    """Return the address of the rows' scales, a float32 each."""
     return _runs(item) + RUNS_BYTES
 
 
 @inline
 def _queries(item):  # type: ignore[no-untyped-def]
-    """Address of the rows' queries, head_pad int16 each."""
+    """Return the address of the rows' queries, head_pad int16 each."""
     return _query_scales(item) + load_i64(load_i64(item + ITEM.op) + ATTENTION.state_rows) * 4
 
 
 @inline
 def _narrow_query(query, to, head_dim):  # type: ignore[no-untyped-def]
-    """A float32 query to int16, and zeros behind it; its scale, NaN where an element is not finite."""
-    limit = min(INT16_MAX, 0x7FFFFFFF // (int(INT8_MAX) * head_dim)) * 1.0  # no sum leaves int32
+    """Convert a float32 query to int16, padded with zeros. Returns its scale, NaN if an element is not finite."""
+    limit = min(INT16_MAX, 0x7FFFFFFF // (int(INT8_MAX) * head_dim)) * 1.0  # keeps every sum within int32
     zero = highest = strange = simd.splat(0.0)
     for d in range(0, head_dim, 16):
         value = load_first(query + d * 4, min(head_dim - d, 16))
@@ -77,7 +79,7 @@ def _narrow_query(query, to, head_dim):  # type: ignore[no-untyped-def]
 
 @inline
 def _prepare(item):  # type: ignore[no-untyped-def]
-    """All rows' queries to int16."""
+    """Convert the queries of all rows to int16."""
     op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
     head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
     at = load_i64(item + ITEM.row) * load_i64(op + ATTENTION.ldc) + load_i64(item + ITEM.first_head) * head_dim
@@ -92,7 +94,7 @@ def _prepare(item):  # type: ignore[no-untyped-def]
 
 @inline
 def _go_on(item, base, begin, end):  # type: ignore[no-untyped-def]
-    """What was the next chunk is the one at hand; the next is that at `base`, of keys begin <= t < end."""
+    """Make the next chunk the current one, and find the next at `base`, with keys begin <= t < end."""
     op, block_size = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size)
     head_pad = load_i64(op + ATTENTION.head_pad)
     k_cache, v_cache = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.v_cache)
@@ -114,7 +116,7 @@ def _go_on(item, base, begin, end):  # type: ignore[no-untyped-def]
 
 @inline
 def _gather_scales(item, first, stop):  # type: ignore[no-untyped-def]
-    """Scales of the runs first <= i < stop of the chunk, side by side."""
+    """Copy the scales of the chunk's runs first <= i < stop side by side."""
     op, scales = load_i64(item + ITEM.op), scales_of(item)
     for i in range(first, stop):
         at = load_i64(_runs(item) + i * RUN_BYTES + _RUN.scales)
@@ -124,7 +126,7 @@ def _gather_scales(item, first, stop):  # type: ignore[no-untyped-def]
 
 @inline
 def _fetch(at):  # type: ignore[no-untyped-def]
-    """Ask for 256 bytes of the next chunk: as much as is computed with between."""
+    """Prefetch 256 bytes of the next chunk, as many as are computed between two calls."""
     prefetch_to_l2(at)
     prefetch_to_l2(at + 64)
     prefetch_to_l2(at + 128)
@@ -134,7 +136,7 @@ def _fetch(at):  # type: ignore[no-untyped-def]
 def _dots(dot: Any, count: int) -> Any:
     @inline
     def dots(a0, a1, a2, a3, word, step, pairs):  # type: ignore[no-untyped-def]
-        """The sums of `count` rows, whose words are `step` bytes apart, and their products with `pairs`."""
+        """Add to the sums of `count` rows, whose words are `step` bytes apart, their products with `pairs`."""
         a0 = dot(a0, word, pairs)
         if count > 1:
             a1 = dot(a1, word + step, pairs)
@@ -150,7 +152,7 @@ def _dots(dot: Any, count: int) -> Any:
 def _each(one: Any, count: int) -> Any:
     @inline
     def each(sums, to, step, scale, scale_step):  # type: ignore[no-untyped-def]
-        """What is done with the sums of each of `count` rows, by its scale."""
+        """Apply `one` to the sums of each of `count` rows, with the row's scale."""
         one(sums[0], to, scale)
         if count > 1:
             one(sums[1], to + step, scale + scale_step)
@@ -177,7 +179,7 @@ def _score_loop(dot: Any, count: int) -> Any:
 
     @inline
     def scores(item, r, first, stop):  # type: ignore[no-untyped-def]
-        """Scores of `count` rows from `r` on by the keys of runs first <= i < stop; without K's scales."""
+        """Compute scores of `count` rows from `r` on with the keys of runs first <= i < stop, without K's scales."""
         op, s, by = load_i64(item + ITEM.op), line_of(item, r), _query_scales(item) + r * 4
         k_cache, stride = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.block_size) * 2
         size = load_i64(op + ATTENTION.head_pad) * 2
@@ -187,7 +189,7 @@ def _score_loop(dot: Any, count: int) -> Any:
             k, ahead = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(run + _RUN.next_values)
             again = load_i64(op + ATTENTION.v_cache) + load_i64(run + _RUN.values)
             a0 = a1 = a2 = a3 = simd.splat(0.0)
-            for d in range(0, size, 32):  # elements beyond the head meet zeros of the query
+            for d in range(0, size, 32):  # elements after the head are multiplied by zeros of the query
                 _fetch(ahead + d * 8)
                 if r == 0:
                     _fetch(again + d * 8)
@@ -204,7 +206,7 @@ def _value_loop(dot: Any, count: int) -> Any:
 
     @inline
     def values(item, r, first, stop):  # type: ignore[no-untyped-def]
-        """To `count` rows from `r` on the values of runs first <= i < stop."""
+        """Add the weighted values of runs first <= i < stop to `count` rows from `r` on."""
         op, w = load_i64(item + ITEM.op), line_of(item, r)
         v_cache, head_pad = load_i64(op + ATTENTION.v_cache), load_i64(op + ATTENTION.head_pad)
         k_cache, size = load_i64(op + ATTENTION.k_cache), state_bytes(head_pad)
@@ -226,7 +228,7 @@ def _value_loop(dot: Any, count: int) -> Any:
 
 
 def _by_rows(loop: Any, dot: Any) -> Any:
-    """A loop over all rows that see a key of the chunk at `base`, four at a time, and the rest together."""
+    """Return a loop over all rows that see a key of the chunk at `base`: four at a time, then the rest together."""
     one, two, three, four = (loop(dot, count) for count in (1, 2, 3, 4))
 
     @inline
@@ -270,11 +272,11 @@ _avx512 = attention_items(_prepare, _attend(int16_pairs.dot_avx512))
 
 @kernel
 def attention_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over an int8 KV cache in pairs, in 256-bit registers."""
+    """Attend to an int8 KV cache in pairs, in 256-bit registers."""
     _avx2(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over an int8 KV cache in pairs, in 512-bit registers."""
+    """Attend to an int8 KV cache in pairs, in 512-bit registers."""
     _avx512(operands, cores, step, worker, workers)

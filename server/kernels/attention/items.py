@@ -1,10 +1,10 @@
-"""The work of attention: who does which queries against which keys, the same for every kernel that does it.
+"""Items of attention, the same for every kernel: which worker computes which queries against which keys.
 
 An entry of the step is up to `tile_tokens` consecutive query tokens of one sequence, with all their keys or with one
-partition of them (state.py); an entry and one kv head make an item. A worker takes its share of the items,
-the last first, because it has their tokens from the instruction before in its cache; then it helps the others, because
-the items' sizes differ too much for equal shares; not so where the whole step is divided by rows. Of items that share
-a query, whoever is last merges what all left.
+partition of them (state.py); an entry and one kv head make an item. A worker takes its share of the items from the
+last to the first, because the last item's tokens are still in its cache from the instruction before. Then it helps the
+other workers, because item sizes differ too much for equal shares; it does not help where the whole step is divided by
+rows. Several items may share a query: the worker that finishes the last of them merges their states.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from neuronserve.server.kernels.records import ATTENTION, ATTENTION_BYTES, STEP,
 
 
 class ItemRecord(NamedTuple):
-    """One item, at the head of its worker's scratch."""
+    """One item, stored at the beginning of its worker's scratch."""
 
     op: int  # operands of the core
     table: int  # int32, the sequence's blocks
     kv_head: int
     first_head: int  # local query heads that the kv head serves
-    group: int  # how many
-    row: int  # of the first token in the step
+    group: int  # number of these query heads
+    row: int  # first token's row in the step
     tokens: int
     rows: int  # tokens * group: row r is token r // group, head first_head + r % group
     position: int  # of the first token
-    states: int  # of the partition at hand, one for each row, rounded up to sixteen
+    states: int  # of the current partition, one for each row, rounded up to sixteen
     totals: int  # of all partitions
-    work: int  # what the kernel itself needs
+    work: int  # working memory of the kernel
 
 
 ITEM = offsets(ItemRecord)
-COUNTER_BYTES = 64  # a cache line for each worker's count of items that were taken from its share
+COUNTER_BYTES = 64  # a cache line for each worker's count of items taken from its share
 
 
 @inline
 def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
-    """The record of an item, at `at`."""
+    """Write an item's record to `at`; returns the number of its query heads."""
     groups = load_i64(op + ATTENTION.groups) + kv_head * 8
     first_head = load_i32(groups)
     group = load_i32(groups + 4) - first_head
@@ -85,7 +85,7 @@ def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
 
 @inline
 def _merge(item, partition, parts):  # type: ignore[no-untyped-def]
-    """States of a partition, at `parts`, into the totals of the rows that see its keys; a row's first as it is."""
+    """Merge a partition's states, at `parts`, into the totals of rows that see its keys; copy a row's first state."""
     op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
     head_pad, window = load_i64(op + ATTENTION.head_pad), load_i64(op + ATTENTION.window)
     size, totals = state_bytes(head_pad), load_i64(item + ITEM.totals)
@@ -100,7 +100,7 @@ def _merge(item, partition, parts):  # type: ignore[no-untyped-def]
 
 @inline
 def _finish(item, totals):  # type: ignore[no-untyped-def]
-    """Final states to float32 rows of the output."""
+    """Write the final states to float32 rows of the output."""
     op, group, row = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.row)
     head_dim, width = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.output_width)
     size = state_bytes(load_i64(op + ATTENTION.head_pad))
@@ -116,7 +116,7 @@ def _finish(item, totals):  # type: ignore[no-untyped-def]
 
 @inline
 def _leave_part(item, slot):  # type: ignore[no-untyped-def]
-    """The states at hand to where the last of the query's items will look for them."""
+    """Copy the current states to the slot where the worker that merges the query's items reads them."""
     op = load_i64(item + ITEM.op)
     head_pad, states = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states)
     for r in range(load_i64(item + ITEM.rows)):
@@ -125,7 +125,7 @@ def _leave_part(item, slot):  # type: ignore[no-untyped-def]
 
 @inline
 def _merge_parts(item, split, pair, pairs):  # type: ignore[no-untyped-def]
-    """Leave the states at hand; True for whoever is last of the query's items, and has all in the totals then."""
+    """Copy the current states to their slot; if this was the query's last item, merge all and return True."""
     op, own, count = load_i64(item + ITEM.op), load_i32(split), load_i32(split + 8)
     slot = load_i32(split + 4) * pairs + pair
     slot_bytes = load_i64(op + ATTENTION.max_group) * state_bytes(load_i64(op + ATTENTION.head_pad))
@@ -141,7 +141,7 @@ def _merge_parts(item, split, pair, pairs):  # type: ignore[no-untyped-def]
 
 
 def _do_item(attend: Any) -> Any:
-    """What is done with an item; `attend` is compiled into it once."""
+    """Return the function that computes one item; `attend` is compiled into it once."""
 
     @inline
     def attend_partition(item, partition):  # type: ignore[no-untyped-def]
@@ -155,7 +155,10 @@ def _do_item(attend: Any) -> Any:
 
     @inline
     def do_item(item, split, pair, pairs):  # type: ignore[no-untyped-def]
-        """`split`: the partition or -1 for all, its slot, how many share the query; `pair`: core and kv head."""
+        """Compute an item.
+
+        `split` is the partition or -1 for all, its slot, and the query's partitions; `pair` the core and kv head.
+        """
         position, window = load_i64(item + ITEM.position), load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
         first, last = (
             first_key(position, window) // PARTITION,
@@ -180,17 +183,17 @@ def _do_item(attend: Any) -> Any:
 
 @inline
 def _first_item(entries, pairs, worker, workers):  # type: ignore[no-untyped-def]
-    """First item of a worker's share: of an entry where the whole step is divided by rows."""
+    """Return the first item of a worker's share: the first of an entry if the whole step is divided by rows."""
     if workers < 0:
         return share_begin(entries, worker, workers) * pairs
     return share_begin(entries * pairs, worker, workers)
 
 
 def attention_items(prepare: Any, attend: Any) -> Any:
-    """The loop of a kernel `(operands, cores, step, worker, workers)`.
+    """Return the loop of a kernel `(operands, cores, step, worker, workers)`.
 
-    `prepare(item)` gets the queries ready; `attend(item, begin, end)` takes the keys begin <= t < end, and those that
-    follow up to a kernel's own step, into the states.
+    `prepare(item)` gets the queries ready. `attend(item, begin, end)` adds the keys begin <= t < end to the states; it
+    may read further keys, up to the kernel's own step.
     """
     do_item = _do_item(attend)
 
@@ -201,10 +204,10 @@ def attention_items(prepare: Any, attend: Any) -> Any:
         at = load_i64(operands + ATTENTION.scratch) + worker * load_i64(operands + ATTENTION.scratch_stride)
         entries = load_i64(step + STEP.num_tiles)
         for turn in range(max(1, workers)):
-            whose = (worker + turn) % abs(workers)
-            counter = load_i64(step + STEP.counters) + whose * COUNTER_BYTES
-            first = _first_item(entries, pairs, whose, workers)
-            last = _first_item(entries, pairs, whose + 1, workers) - 1
+            owner = (worker + turn) % abs(workers)
+            counter = load_i64(step + STEP.counters) + owner * COUNTER_BYTES
+            first = _first_item(entries, pairs, owner, workers)
+            last = _first_item(entries, pairs, owner + 1, workers) - 1
             index = last - fetch_add(counter, 1)
             while index >= first:
                 entry, pair = index // pairs, index % pairs

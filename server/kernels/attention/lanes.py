@@ -1,9 +1,9 @@
 """Paged attention on lanes with online softmax: prefill chunks and decode in one kernel, grouped heads, sliding window.
 
-Keys are taken in chunks of CHUNK tokens of the context, each row applying its own causal limits, so a row's result
-does not depend on how its prompt was chunked or who shares its item. An item (items.py) has its rows taken four at a
-time, so that a K or V vector that is read serves four. One with more than `direct_rows` has the chunk made float32 in
-its scratch first, once for all of them; the numbers are the same, and so is what a row makes of them.
+Keys are taken in chunks of CHUNK tokens of the context, and each row applies its own causal limits. So a row's result
+does not depend on how its prompt was chunked or which rows share its item. The rows of an item (items.py) are taken
+four at a time, so one load of K or V serves four. An item with more than `direct_rows` rows converts the chunk to
+float32 in its scratch once; the numbers, and the results, are the same.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from neuronserve.server.kernels.records import ATTENTION
 
 @inline
 def _prepare(item):  # type: ignore[no-untyped-def]
-    """Queries are read where the matmul left them."""
+    """Do nothing: queries are read where the matmul left them."""
 
 
 @inline
 def _query(item, r):  # type: ignore[no-untyped-def]
-    """Address of row `r`'s query."""
+    """Return the address of row `r`'s query."""
     op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
     head = load_i64(item + ITEM.first_head) + r % group
     token = load_i64(item + ITEM.row) + r // group
@@ -41,17 +41,17 @@ def _query(item, r):  # type: ignore[no-untyped-def]
 
 @inline
 def _elements(item):  # type: ignore[no-untyped-def]
-    """Address of the chunk's K, and then its V, in float32."""
+    """Return the address of the chunk's K, followed by its V, in float32."""
     return scales_of(item) + 2 * LINE
 
 
 def _four_rows(cell: CacheCell) -> Any:
-    """The products of rows `r` to r + 3, as far as there are so many, with a run of keys."""
+    """Return the products of rows `r` to r + 3, or fewer at the end, with a run of keys."""
     scores, values = four_row_loops(cell)
 
     @inline
     def score_rows(item, r, k, stride, offset, width):  # type: ignore[no-untyped-def]
-        """Scores of `width` keys, the first of which is `offset` tokens into the chunk."""
+        """Compute scores of `width` keys; the first is `offset` tokens into the chunk."""
         last, op, s = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), line_of(item, 0) + offset * 4
         r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
         q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
@@ -60,7 +60,7 @@ def _four_rows(cell: CacheCell) -> Any:
 
     @inline
     def add_values(item, r, v, offset, width):  # type: ignore[no-untyped-def]
-        """Their values, times the weights."""
+        """Add the values of these keys, times the weights."""
         last, op, w = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), line_of(item, 0) + offset * 4
         head_pad, to = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states) + VALUES
         size, r1, r2, r3 = state_bytes(head_pad), min(r + 1, last), min(r + 2, last), min(r + 3, last)
@@ -72,7 +72,7 @@ def _four_rows(cell: CacheCell) -> Any:
 
 @inline
 def _fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
-    """Ask for the blocks of K, or V, that begin in the chunk after this one: the host cannot foresee where they lie."""
+    """Prefetch the blocks of K, or V, that begin in the next chunk: the host cannot predict their addresses."""
     op = load_i64(item + ITEM.op)
     block_size, block_bytes = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.block_bytes)
     block = (base + CHUNK + block_size - 1) // block_size
@@ -84,11 +84,11 @@ def _fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
 
 
 def _by_block(run: Any) -> Any:
-    """A loop over the parts of a chunk, each of one block."""
+    """Return a loop over the blocks of a chunk."""
 
     @inline
     def loop(item, base, first, stop):  # type: ignore[no-untyped-def]
-        """Tokens first <= t < stop, of the chunk that begins at `base`."""
+        """Process tokens first <= t < stop of the chunk that begins at `base`."""
         block_size, t = load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size), first
         while t < stop:
             block = t // block_size
@@ -105,7 +105,7 @@ def _keys(cell: CacheCell, is_direct: bool) -> Any:
 
     @inline
     def keys(item, offset, width, place, at):  # type: ignore[no-untyped-def]
-        """K of `width` tokens `at` of a block on: the four rows' scores, or float32 elements; and all scales."""
+        """Compute the four rows' scores with K of `width` tokens from `at` of a block, or convert it; copy scales."""
         op, to = load_i64(item + ITEM.op), _elements(item) + offset * 4
         head_dim, block_size = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.block_size)
         k = load_i64(op + ATTENTION.k_cache) + place
@@ -132,7 +132,7 @@ def _values(cell: CacheCell, is_direct: bool) -> Any:
 
     @inline
     def values(item, offset, width, place, at):  # type: ignore[no-untyped-def]
-        """V of `width` tokens `at` of a block on: added to the four rows, or float32 elements."""
+        """Process V of `width` tokens from `at` of a block on: add it to four rows, or convert it to float32."""
         op, head_pad = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.head_pad)
         v, to = load_i64(op + ATTENTION.v_cache) + place + at * head_pad * size, _elements(item) + offset * head_pad * 4
         if is_direct:
@@ -153,7 +153,7 @@ def _chunk_loops(cell: CacheCell) -> Any:
 
     @inline
     def weigh(item, base, first, stop):  # type: ignore[no-untyped-def]
-        """All rows' weights of the chunk at `base`, by its keys first <= t < stop."""
+        """Compute all rows' weights for the keys first <= t < stop of the chunk at `base`."""
         rows = load_i64(item + ITEM.rows)
         if rows <= direct_rows:
             score(item, base, first, stop)
@@ -166,7 +166,7 @@ def _chunk_loops(cell: CacheCell) -> Any:
 
     @inline
     def add_up(item, base, begin, end):  # type: ignore[no-untyped-def]
-        """To all rows, the values begin <= t < end of the chunk."""
+        """Add the values begin <= t < end of the chunk to all rows."""
         rows, head_pad = load_i64(item + ITEM.rows), load_i64(load_i64(item + ITEM.op) + ATTENTION.head_pad)
         if rows <= direct_rows:
             add(item, base, begin, end)
@@ -186,8 +186,8 @@ def _attend(cell: CacheCell) -> Any:
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
         op, block_size = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size)
-        # K is read where the sequence has a block, and what scores the others get does not count. Slots of V that hold
-        # none of its tokens may hold old values: never touched, not even times zero.
+        # K is read wherever the sequence has a block; surplus scores do not count. Slots of V without a token of the
+        # sequence may hold old values, so they are never read, not even with weight zero.
         first, stop = begin // block_size * block_size, (end + block_size - 1) // block_size * block_size
         for base in range(begin // CHUNK * CHUNK, end, CHUNK):
             after = base + CHUNK
@@ -207,23 +207,23 @@ _e4m3 = attention_items(_prepare, _attend(cache_elements.FLOAT8))
 
 @kernel
 def attention_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over a bfloat16 KV cache."""
+    """Attend to a bfloat16 KV cache."""
     _bf16(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over a float32 KV cache."""
+    """Attend to a float32 KV cache."""
     _f32(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over an int8 KV cache."""
+    """Attend to an int8 KV cache."""
     _i8(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over a float8 KV cache."""
+    """Attend to a float8 KV cache."""
     _e4m3(operands, cores, step, worker, workers)

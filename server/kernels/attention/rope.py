@@ -1,10 +1,9 @@
-"""Between the qkv matmul and attention: q/k norm, rotary embedding, and the write of K and V to their slots.
+"""Instructions between the qkv matmul and attention: q/k norm, rotary embedding, and the write of K and V to slots.
 
 K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens. For the tile unit,
 and for integer products, both lie in pairs (K [head_dim/2][block][2], V [block/2][head_pad][2]); the tile unit's
-queries are bfloat16 rows. Elements, and the
-scales of 8-bit ones, are those of cache_elements.py. Norms over all heads together need the sums of squares of every
-core, which `head_squares` leaves before: the collective of such a model.
+queries are bfloat16 rows. cache_elements.py defines the elements and the scales of 8-bit ones. Norms over all heads
+together need the sums of squares of every core, which `head_squares` computes before: the collective of such models.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from neuronserve.server.kernels.records import ROPE, ROPE_BYTES, STEP
 
 @inline
 def _sum_squares(values, size):  # type: ignore[no-untyped-def]
-    """Of `size` elements, in order."""
+    """Return the sum of squares of `size` elements, added in order."""
     squares = 0.0
     for i in range(size):
         squares += load_f32(values + i * 4) * load_f32(values + i * 4)
@@ -31,7 +30,7 @@ def _sum_squares(values, size):  # type: ignore[no-untyped-def]
 
 @inline
 def _norm_head(head, weight, size, mean, eps):  # type: ignore[no-untyped-def]
-    """head = head / sqrt(mean + eps) * weight."""
+    """Set head = head / sqrt(mean + eps) * weight."""
     scale = 1.0 / math.sqrt(mean + eps)
     for i in range(size):
         store_f32(head + i * 4, load_f32(head + i * 4) * scale * load_f32(weight + i * 4))
@@ -39,7 +38,7 @@ def _norm_head(head, weight, size, mean, eps):  # type: ignore[no-untyped-def]
 
 @inline
 def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
-    """head = the head's distance from its mean, over the standard deviation, times weight."""
+    """Set head = (head - mean) / standard deviation * weight."""
     total = squares = 0.0
     for i in range(size):
         total += load_f32(head + i * 4)
@@ -53,7 +52,7 @@ def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
 
 @inline
 def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
-    """Pairs (2 i, 2 i + 1) turned by their angle, times `scale`."""
+    """Rotate pairs (2 i, 2 i + 1) by their angle, times `scale`."""
     for i in range(half):
         first, second = load_f32(head + i * 8), load_f32(head + i * 8 + 4)
         c, s = load_f32(cos + i * 4) * scale, load_f32(sin + i * 4) * scale
@@ -63,7 +62,7 @@ def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-
 
 @inline
 def _rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
-    """Pairs (i, i + half) turned by their angle, times `scale`."""
+    """Rotate pairs (i, i + half) by their angle, times `scale`."""
     whole = half - half % 16
     by = simd.splat(scale)
     for i in range(0, whole, 16):
@@ -80,7 +79,7 @@ def _rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
 
 @inline
 def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-untyped-def]
-    """Norm where the model has one, then rotation of the first elements. A `mean` below 0 is the head's own."""
+    """Norm a head if the model has q/k norms, then rotate its first elements. A `mean` below 0: the head's own."""
     size, rotary = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.rotary)
     if norm != 0 and load_i64(op + ROPE.is_centered) != 0:
         _layer_norm_head(head, norm, size, load_f32(op + ROPE.eps))
@@ -101,7 +100,7 @@ def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-unt
 
 @inline
 def _prepare_heads(op, heads, count, norm, mean, position, scale):  # type: ignore[no-untyped-def]
-    """Heads side by side, whose norms have the same weights or each its own."""
+    """Prepare neighbouring heads, which share their norm's weights or have their own."""
     head_bytes, stride = load_i64(op + ROPE.head_dim) * 4, load_i64(op + ROPE.norm_stride)
     for h in range(count):
         _prepare_head(op, heads + h * head_bytes, norm + h * stride, mean, position, scale)
@@ -109,7 +108,7 @@ def _prepare_heads(op, heads, count, norm, mean, position, scale):  # type: igno
 
 @inline
 def _mean_square(op, cores, t, which, total):  # type: ignore[no-untyped-def]
-    """Of all elements of q (0) or k (1) of token `t`, added up in the order of the cores; below 0 for heads apart."""
+    """Return the mean square of q (0) or k (1) of token `t`, summed in core order; below 0 if each head has its own."""
     sums = load_i64(op + ROPE.squares)
     if sums == 0:
         return -1.0
@@ -125,13 +124,13 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
 
     @inline
     def write_head(op, k, v, k_to, v_to, offset):  # type: ignore[no-untyped-def]
-        """One head of one token into its block."""
+        """Write one head of one token to its block."""
         block_size, head_dim = load_i64(op + ROPE.block_size), load_i64(op + ROPE.head_dim)
         head_pad = load_i64(op + ROPE.head_pad)
         k_scale, v_scale = encode_key(k, head_dim), encode_value(v, head_dim)
         if is_paired:
             v_at = v_to + (offset // 2 * head_pad * 2 + offset % 2) * size
-            for d in range((head_dim + 1) // 2):  # behind an odd head lies a byte that meets a zero of the query
+            for d in range((head_dim + 1) // 2):  # a byte follows an odd head; the query has a zero for it
                 copy_two(k + d * 2 * size, k_to + (d * block_size + offset) * 2 * size)
             for d in range(head_dim):
                 copy_one(v + d * size, v_at + d * 2 * size)
@@ -146,7 +145,7 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
 
     @inline
     def write_kv(op, k, v, slot):  # type: ignore[no-untyped-def]
-        """One token's k and v heads to its slot."""
+        """Write one token's k and v heads to its slot."""
         block_size, kv_heads = load_i64(op + ROPE.block_size), load_i64(op + ROPE.kv_heads)
         block_bytes, head_bytes = load_i64(op + ROPE.block_bytes), load_i64(op + ROPE.head_dim) * 4
         k_cache, v_cache = load_i64(op + ROPE.k_cache), load_i64(op + ROPE.v_cache)
@@ -159,12 +158,12 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
 
 @inline
 def _keep_queries(op, row, t):  # type: ignore[no-untyped-def]
-    """Queries stay where the matmul left them."""
+    """Do nothing: queries stay where the matmul left them."""
 
 
 @inline
 def _round_queries(op, row, t):  # type: ignore[no-untyped-def]
-    """Queries to bfloat16 rows. The tile unit takes heads of a multiple of 32."""
+    """Round queries to bfloat16 rows. The tile unit takes heads of a multiple of 32."""
     width = load_i64(op + ROPE.queries_width)
     to = load_i64(op + ROPE.queries) + t * width * 2
     for i in range(0, load_i64(op + ROPE.heads) * load_i64(op + ROPE.head_dim), 32):
@@ -189,7 +188,7 @@ def _rope(write_kv: Any, queries: Any) -> Any:
 
     @inline
     def rope(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
-        # Attention, next, counts what is taken from this worker's share.
+        # Attention, the next instruction, counts the items taken from this worker's share.
         store_i64(load_i64(step + STEP.counters) + worker * COUNTER_BYTES, 0)
         tokens = load_i64(step + STEP.num_tokens)
         group = load_i64(operands + ROPE.kv_group)  # the same on every core
@@ -213,7 +212,7 @@ _i8_lane_pairs = _rope(_writer(INT8, True), _keep_queries)
 
 @kernel
 def head_squares(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Sums of squares of each core's q, and of the k that no core before has. Items are tokens of every core."""
+    """Sum the squares of each core's q, and of the k that no earlier core has. Items are tokens of every core."""
     tokens = load_i64(step + STEP.num_tokens)
     for item in range(share_begin(cores * tokens, worker, workers), share_begin(cores * tokens, worker + 1, workers)):
         t, core = item % tokens, item // tokens
@@ -232,47 +231,47 @@ def head_squares(operands: int, cores: int, step: int, worker: int, workers: int
 
 @kernel
 def rope_kv_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into a bfloat16 KV cache. Items are tokens of every core."""
+    """Write to a bfloat16 KV cache. Items are tokens of every core."""
     _bf16(operands, cores, step, worker, workers)
 
 
 @kernel
 def rope_kv_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into a float32 KV cache. Items are tokens of every core."""
+    """Write to a float32 KV cache. Items are tokens of every core."""
     _f32(operands, cores, step, worker, workers)
 
 
 @kernel
 def rope_kv_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into an int8 KV cache. Items are tokens of every core."""
+    """Write to an int8 KV cache. Items are tokens of every core."""
     _i8(operands, cores, step, worker, workers)
 
 
 @kernel
 def rope_kv_i8_lane_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into an int8 KV cache in pairs, for lanes. Items are tokens of every core."""
+    """Write to an int8 KV cache in pairs, for lanes. Items are tokens of every core."""
     _i8_lane_pairs(operands, cores, step, worker, workers)
 
 
 @kernel
 def rope_kv_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into a float8 KV cache. Items are tokens of every core."""
+    """Write to a float8 KV cache. Items are tokens of every core."""
     _e4m3(operands, cores, step, worker, workers)
 
 
 @kernel
 def rope_kv_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into a bfloat16 KV cache in pairs, queries to bfloat16. Items are tokens of every core."""
+    """Write to a bfloat16 KV cache in pairs, and queries as bfloat16. Items are tokens of every core."""
     _bf16_pairs(operands, cores, step, worker, workers)
 
 
 @kernel
 def rope_kv_i8_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into an int8 KV cache in pairs, queries to bfloat16. Items are tokens of every core."""
+    """Write to an int8 KV cache in pairs, and queries as bfloat16. Items are tokens of every core."""
     _i8_pairs(operands, cores, step, worker, workers)
 
 
 @kernel
 def rope_kv_e4m3_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into a float8 KV cache in pairs, queries to bfloat16. Items are tokens of every core."""
+    """Write to a float8 KV cache in pairs, and queries as bfloat16. Items are tokens of every core."""
     _e4m3_pairs(operands, cores, step, worker, workers)

@@ -1,8 +1,7 @@
 """Online softmax between the two products of attention: scores of CHUNK keys to weights, in registers.
 
-What a row has summed is rescaled only when its maximum grows by more than _SLACK: until then weights are at most
-e ** _SLACK, which costs no precision, no row waits for its own maximum, and a branch that is seldom taken is seldom
-guessed wrong.
+A row's sums are rescaled only when its maximum grows by more than _SLACK. Until then weights are at most e ** _SLACK,
+which costs no precision; no row waits for its own maximum, and the branch is rarely taken and so well predicted.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from neuronserve.server.kernels.isa.jit import inline
 from neuronserve.server.kernels.isa.memory import emitted, load_f32, store_f32
 from neuronserve.server.kernels.isa.softcap import softcap
 
-LINE = CHUNK * 4  # bytes of one row's scores, or of the chunk's scales of K; those of V follow them
-WEIGHTS_SCALE = CHUNK * 2  # where a line of int16 weights has its scale
+LINE = CHUNK * 4  # bytes of one row's scores, or of the chunk's scales of K, which V's follow
+WEIGHTS_SCALE = CHUNK * 2  # offset of the scale in a line of int16 weights
 _MASKED = 2 * LOWEST
 _SLACK = 5.0
 _LOG2E = 1.4426950408889634
@@ -32,20 +31,20 @@ _V = ir.VectorType(ir.FloatType(), simd.LANES)
 
 
 class Weights(NamedTuple):
-    """How weights are computed and what they are kept as."""
+    """How weights are computed and stored."""
 
     exp2: Any  # float32x16, at most 8 -> 2 ** x; NaN stays NaN
     store: Any  # (address, four float32x16)
 
 
 def _larger(builder: Any, x: Any, y: Any) -> Any:
-    """One instruction, which forgets NaN or keeps it as it comes."""
+    """Return the larger lanes in one instruction; NaN may be lost."""
     return builder.select(builder.fcmp_ordered(">", x, y), x, y)
 
 
 @emitted(types.boolean, *[simd.float32x16] * 5)
 def _is_any_above(builder: Any, a: Any, b: Any, c: Any, d: Any, limit: Any) -> Any:
-    """Whether any lane of the first four is above the fifth."""
+    """Return whether any lane of the first four exceeds the fifth."""
     value = _larger(builder, _larger(builder, a, b), _larger(builder, c, d))
     bits = builder.bitcast(builder.fcmp_ordered(">", value, limit), _I16)
     return builder.icmp_unsigned("!=", bits, ir.Constant(_I16, 0))
@@ -53,7 +52,7 @@ def _is_any_above(builder: Any, a: Any, b: Any, c: Any, d: Any, limit: Any) -> A
 
 @emitted(types.float32, *[simd.float32x16] * 4)
 def _largest(builder: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Largest of all lanes."""
+    """Return the largest of all lanes."""
     value = _larger(builder, _larger(builder, a, b), _larger(builder, c, d))
     undefined = ir.Constant(_V, ir.Undefined)
     for width in (8, 4, 2, 1):
@@ -64,14 +63,14 @@ def _largest(builder: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @emitted(simd.float32x16, types.int64, simd.float32x16, simd.float32x16)
 def _select_bits(builder: Any, bits: Any, inside: Any, outside: Any) -> Any:
-    """Lane i of `inside` where bit i is set, else of `outside`."""
+    """Return lane i of `inside` if bit i is set, else of `outside`."""
     mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), simd.LANES))
     return builder.select(mask, inside, outside)
 
 
 @emitted(simd.float32x16, simd.float32x16)
 def _power(builder: Any, shifted: Any) -> Any:
-    """2 ** n of whole numbers in -126..127 that _SHIFT was added to, which leaves n + 127 in the lowest bits."""
+    """Return 2 ** n for whole numbers in -126..127 after adding _SHIFT, which leaves n + 127 in the lowest bits."""
     bits = builder.bitcast(shifted, ir.VectorType(_I32, simd.LANES))
     places = ir.Constant(bits.type, [23] * simd.LANES)
     return builder.bitcast(builder.shl(bits, places), _V)
@@ -79,9 +78,9 @@ def _power(builder: Any, shifted: Any) -> Any:
 
 @inline
 def _exp2(x):  # type: ignore[no-untyped-def]
-    """2 ** x to 2e-7, relatively; below -126 as there. NaN stays NaN.
+    """Return 2 ** x with a relative error of 2e-7; x below -126 counts as -126. NaN stays NaN.
 
-    The polynomial of degree 5 that is 1 at 0 and nearest to 2 ** f on |f| <= 1/2.
+    The polynomial has degree 5, is 1 at 0, and is nearest to 2 ** f on |f| <= 1/2.
     """
     x = simd.larger(simd.splat(-126.0), x)
     shifted = simd.add(x, simd.splat(_SHIFT))  # rounds to a whole number, ties to even
@@ -95,16 +94,8 @@ def _exp2(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _store(at, a, b, c, d):  # type: ignore[no-untyped-def]
-    simd.store(at, a)
-    simd.store(at + 64, b)
-    simd.store(at + 128, c)
-    simd.store(at + 192, d)
-
-
-@inline
 def _store_i16(at, a, b, c, d):  # type: ignore[no-untyped-def]
-    """CHUNK int16, and behind them the scale by which the largest is INT16_MAX."""
+    """Store CHUNK int16, followed by the scale that makes the largest INT16_MAX."""
     largest = simd.splat(_largest(a, b, c, d))
     by = simd.where_at_least(largest, simd.splat(LEAST), simd.div(simd.splat(INT16_MAX), largest))
     int16_pairs.store_i16(at, simd.mul(a, by))
@@ -114,12 +105,12 @@ def _store_i16(at, a, b, c, d):  # type: ignore[no-untyped-def]
     store_f32(at + WEIGHTS_SCALE, simd.first_lane(simd.mul(largest, simd.splat(1.0 / INT16_MAX))))
 
 
-IN_FLOAT32, IN_INT16 = Weights(_exp2, _store), Weights(_exp2, _store_i16)
+IN_FLOAT32, IN_INT16 = Weights(_exp2, simd.store_four), Weights(_exp2, _store_i16)
 
 
 @inline
 def _raise_maximum(state, before, maximum, head_pad, exp2):  # type: ignore[no-untyped-def]
-    """What the row has summed, to its new maximum, which is returned."""
+    """Rescale a row's sums to its new maximum, and return that."""
     by = exp2(simd.mul(simd.splat(before - maximum), simd.splat(_LOG2E)))
     for at in range(SUMS, VALUES + 4 * head_pad, 64):
         simd.store(state + at, simd.mul(simd.load(state + at), by))
@@ -167,7 +158,7 @@ def _one_row(weights: Weights, is_scaled: bool, is_masked: bool) -> Any:
 
 @inline
 def _bits(count):  # type: ignore[no-untyped-def]
-    """The lowest `count` bits of CHUNK."""
+    """Return a mask of the lowest `count` bits of CHUNK."""
     if count >= CHUNK:
         return -1
     return (1 << max(count, 0)) - 1
@@ -178,10 +169,10 @@ def softmax(weights: Weights, is_scaled: bool) -> Any:
 
     @inline
     def softmax_row(state, s, to, begin, end, scales, head_pad, cap):  # type: ignore[no-untyped-def]
-        """One row's scores at `s` to weights at `to`; its maximum and sums by lane grow.
+        """Turn one row's scores at `s` into weights at `to`, and update its maximum and its sums by lane.
 
-        Only keys begin <= t < end of the chunk count, whatever scores and scales lie there for the others: their
-        weights are zero. A `cap` of 0 is none.
+        Only the keys begin <= t < end of the chunk count. The others get weight zero, whatever scores and scales lie
+        there. A `cap` of 0 means none.
         """
         if begin <= 0 and end >= CHUNK:
             whole_row(state, s, to, -1, scales, head_pad, cap)

@@ -1,7 +1,7 @@
-"""What attention keeps of a row while it walks the row's keys, and how the states of two ranges of keys become one.
+"""State of a row of attention while its keys are walked, and the merge of the states of two ranges of keys.
 
 A row is one (token, query head) pair. Keys are walked in partitions of PARTITION tokens that begin at multiples of it,
-each from a fresh state, and partitions are merged from the first to the last, whichever threads computed them: a row's
+each from a fresh state, and partitions are merged from the first to the last, whichever threads computed them. A row's
 result does not depend on how its context was divided, chunked or batched.
 """
 
@@ -19,7 +19,10 @@ state_bytes = inline(row_state_bytes)
 
 @inline
 def first_key(position, window):  # type: ignore[no-untyped-def]
-    """First key that a query at `position` sees; a window of 0 is all, one below 0 is chunks of so many tokens."""
+    """Return the first key that a query at `position` sees.
+
+    A `window` of 0 means all keys, one below 0 chunks of that many tokens.
+    """
     if window == 0:
         return 0
     if window < 0:
@@ -29,7 +32,7 @@ def first_key(position, window):  # type: ignore[no-untyped-def]
 
 @inline
 def begin_state(state, head_pad):  # type: ignore[no-untyped-def]
-    """No key seen."""
+    """Initialize a state that has seen no key."""
     store_f32(state, LOWEST)
     for at in range(SUMS, VALUES + 4 * head_pad, 64):
         simd.store(state + at, simd.splat(0.0))
@@ -37,7 +40,7 @@ def begin_state(state, head_pad):  # type: ignore[no-untyped-def]
 
 @inline
 def merge_state(total, part, head_pad):  # type: ignore[no-untyped-def]
-    """`total`, of the keys before, takes in `part`."""
+    """Merge `part` into `total`, which covers the keys before it."""
     before, new = simd.splat(load_f32(total)), simd.splat(load_f32(part))
     highest = simd.maximum(before, new)
     keep, take = simd.exp(simd.sub(before, highest)), simd.exp(simd.sub(new, highest))
@@ -48,7 +51,7 @@ def merge_state(total, part, head_pad):  # type: ignore[no-untyped-def]
 
 @inline
 def copy_state(to, state, head_pad):  # type: ignore[no-untyped-def]
-    """The same state in another place."""
+    """Copy a state."""
     store_f32(to, load_f32(state))
     for at in range(SUMS, VALUES + 4 * head_pad, 64):
         simd.store(to + at, simd.load(state + at))
@@ -56,7 +59,7 @@ def copy_state(to, state, head_pad):  # type: ignore[no-untyped-def]
 
 @inline
 def add_sink(total, score, head_dim):  # type: ignore[no-untyped-def]
-    """`total` takes in a key of this score whose value is zero."""
+    """Add a key with this score and a value of zero to `total`."""
     before, new = simd.splat(load_f32(total)), simd.splat(score)
     highest = simd.maximum(before, new)
     keep = simd.exp(simd.sub(before, highest))
@@ -69,9 +72,9 @@ def add_sink(total, score, head_dim):  # type: ignore[no-untyped-def]
 
 @inline
 def finish_row(output, total, head_dim):  # type: ignore[no-untyped-def]
-    """Weighted values over the sum of weights, as `head_dim` float32."""
+    """Write weighted values over the sum of weights, as `head_dim` float32."""
     whole = head_dim - head_dim % 16
-    by = simd.splat(1.0 / simd.sum_lanes(simd.load(total + SUMS)))  # one division, which is slow, for a row
+    by = simd.splat(1.0 / simd.sum_lanes(simd.load(total + SUMS)))  # one division, which is slow, for each row
     for d in range(0, whole, 16):
         simd.store(output + d * 4, simd.mul(simd.load(total + VALUES + d * 4), by))
     for d in range(whole, head_dim):

@@ -1,4 +1,4 @@
-"""What experts leave, back to a row for each token: the end of a mixture of experts on each core.
+"""The end of a mixture of experts on each core: expert outputs added up to one row for each token.
 
 A token's experts are added in the order in which it chose them, so that its sum does not depend on the batch.
 """
@@ -14,7 +14,7 @@ from neuronserve.server.kernels.records import STEP
 
 @inline
 def _begin(op, t, partial, width):  # type: ignore[no-untyped-def]
-    """Zeros, or what the shared network has left, times its gate."""
+    """Set the row to zeros, or multiply the shared network's output by its gate."""
     gates, by = load_i64(op + COMBINE.gates), 1.0
     if load_i64(op + COMBINE.is_begun) == 0:
         for i in range(0, width, 16):
@@ -27,7 +27,7 @@ def _begin(op, t, partial, width):  # type: ignore[no-untyped-def]
 
 @inline
 def _add(partial, row, weight, width):  # type: ignore[no-untyped-def]
-    """partial += weight * row."""
+    """Add weight * row to partial."""
     by = simd.splat(weight)
     for i in range(0, width, 16):
         simd.store(partial + i * 4, simd.fma(by, simd.load(row + i * 4), simd.load(partial + i * 4)))
@@ -35,7 +35,7 @@ def _add(partial, row, weight, width):  # type: ignore[no-untyped-def]
 
 @kernel
 def combine(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Into each core's partial sums. Items are rows of every core."""
+    """Add experts' outputs into each core's partial sums. Items are rows of every core."""
     rows, width = load_i64(step + STEP.num_tokens), load_i64(operands + COMBINE.width)
     per_token = load_i64(operands + COMBINE.per_token)
     for item in range(share_begin(cores * rows, worker, workers), share_begin(cores * rows, worker + 1, workers)):

@@ -1,4 +1,4 @@
-"""Operands of the kernels around experts: which rows go to which, and what comes back."""
+"""Operands of the kernels around experts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from neuronserve.server.kernels.records import offsets, size_of
 
 
 class RouteOperands(NamedTuple):
-    """The choice of each token, and what its experts' outputs are weighted with."""
+    """The choice of each token, and the weights of its experts' outputs."""
 
     logits: int  # float32 [T, ldc]: of each expert, then of the shared network's gate; padded to sixteen
     ldc: int
@@ -51,10 +51,10 @@ class CombineOperands(NamedTuple):
     slots: int  # int64 [T, K]
     weights: int  # float32 [T, K], 0 = all 1
     per_token: int
-    first_expert: int  # of those that the core has computed, or has a part of
-    last_expert: int  # the one after them
-    is_begun: int  # 1 where a shared network's product is in `partial`
-    gates: int  # float32 [T], what that is multiplied with, or 0
+    first_expert: int  # first of those that the core computes, wholly or in part
+    last_expert: int  # end of those
+    is_begun: int  # 1 if `partial` holds the product of a shared network
+    gates: int  # float32 [T], factors of that product, or 0
 
 
 ROUTE = offsets(RouteOperands)

@@ -1,7 +1,7 @@
-"""From the router's logits to rows sorted by expert.
+"""Experts of each token by the router's logits, and rows sorted by expert.
 
 Rows of one expert are neighbours, in the order of the tokens, from a multiple of GROUP_ROWS on: the tile unit
-multiplies blocks of as many. What lies between groups is never read for a row that counts.
+multiplies blocks of that size. Rows between groups are never read for a row that counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_f32, load_i64, store_f32, store_i64
 from neuronserve.server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
 
-ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid")  # by the index that is the operand
+ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid")  # indexed by the operand
 _SOFTMAX, _SOFTMAX_OF_CHOSEN = 0, 1
 
 
@@ -31,7 +31,7 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
 
 @inline
 def _choose(logits, experts, per_token, chosen, values):  # type: ignore[no-untyped-def]
-    """The largest `per_token` logits in order, of equal ones the first; what is no number counts as least."""
+    """Choose the largest `per_token` logits in order; of equal ones the first. NaN counts as least."""
     last, last_expert = math.inf, -1
     for k in range(per_token):
         best, best_expert = -math.inf, -1
@@ -49,7 +49,7 @@ def _choose(logits, experts, per_token, chosen, values):  # type: ignore[no-unty
 
 @inline
 def _sum_of_all(logits, experts, highest):  # type: ignore[no-untyped-def]
-    """Of e to the power of each logit less the highest."""
+    """Return the sum of e ** (logit - highest) over all logits."""
     total = zero = simd.splat(0.0)
     for i in range(0, experts, 16):
         powers = simd.exp(simd.sub(simd.load(logits + i * 4), simd.splat(highest)))
@@ -59,7 +59,7 @@ def _sum_of_all(logits, experts, highest):  # type: ignore[no-untyped-def]
 
 @inline
 def _weigh(routing, logits, experts, per_token, weights):  # type: ignore[no-untyped-def]
-    """Chosen logits to weights, in place."""
+    """Turn chosen logits into weights, in place."""
     highest, total = load_f32(weights), 0.0
     if routing == _SOFTMAX:
         total = _sum_of_all(logits, experts, highest)
@@ -76,7 +76,7 @@ def _weigh(routing, logits, experts, per_token, weights):  # type: ignore[no-unt
 
 @kernel
 def route(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Experts of each token and their weights. Items are rows."""
+    """Choose experts of each token and compute their weights. Items are rows."""
     rows, ldc = load_i64(step + STEP.num_tokens), load_i64(operands + ROUTE.ldc)
     experts, per_token = load_i64(operands + ROUTE.experts), load_i64(operands + ROUTE.per_token)
     gates = load_i64(operands + ROUTE.gates)
@@ -91,7 +91,7 @@ def route(operands: int, cores: int, step: int, worker: int, workers: int) -> No
 
 @kernel
 def group(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """A counting sort of the choices by expert, by one worker: there are few."""
+    """Sort the choices by expert (counting sort). One worker does it: there are few."""
     if worker != 0:
         return
     chosen, counts = load_i64(operands + GROUPING.chosen), load_i64(operands + GROUPING.counts)
@@ -104,7 +104,7 @@ def group(operands: int, cores: int, step: int, worker: int, workers: int) -> No
         at = counts + load_i64(chosen + i * 8) * 8
         store_i64(at, load_i64(at) + 1)
     count = begin = 0
-    for expert in range(experts):  # a count becomes the place of the expert's next row
+    for expert in range(experts):  # a count becomes the index of the expert's next row
         rows = load_i64(counts + expert * 8)
         store_i64(counts + expert * 8, begin)
         if rows > 0:
@@ -124,7 +124,7 @@ def group(operands: int, cores: int, step: int, worker: int, workers: int) -> No
 
 @kernel
 def weigh_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Each token's row times the weight of each of its experts. Items are choices."""
+    """Multiply each token's row by the weight of each of its experts. Items are choices."""
     width, per_token = load_i64(operands + WEIGH.width), load_i64(operands + WEIGH.per_token)
     choices = load_i64(step + STEP.num_tokens) * per_token
     for choice in range(share_begin(choices, worker, workers), share_begin(choices, worker + 1, workers)):

@@ -1,7 +1,7 @@
-"""From an address to a pointer: where every access to memory that a kernel makes comes by.
+"""Pointers of addresses: every memory access of a kernel is emitted here.
 
-In checked mode (server/kernels/checks.py) the address goes through a function first, which gives it back, or that of
-memory that no one needs where the access is out of range. Otherwise nothing is emitted but the pointer.
+In checked mode (server/kernels/checks.py) a function receives the address first and returns it, or the address of
+harmless memory if the access is out of range. Otherwise only the pointer is emitted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numba.core import cgutils
 
 from neuronserve.server.kernels.isa import instruction
 
-READ, WRITE, UPDATE = range(3)  # kinds of access; an update is both in one step
+READ, WRITE, UPDATE = range(3)  # kinds of access; an update reads and writes in one step
 
-# Symbols of the functions that checked kernels call; code that a cache brings finds them by name.
+# Symbols of the functions that checked kernels call; code from a cache finds them by name.
 CHECK_SYMBOL = "neuronserve_checked_address"  # (address, bytes, kind) -> address
 CHECK_ROWS_SYMBOL = "neuronserve_checked_rows"  # (address, stride, rows, kind) -> address, of rows of 64 bytes
 STACK_SYMBOL = "neuronserve_stack_memory"  # (address, bytes) -> address
@@ -29,7 +29,7 @@ _emits_checks = ContextVar("emits_checks", default=False)
 
 @contextlib.contextmanager
 def checked(is_on: bool) -> Iterator[None]:
-    """What this thread compiles in the block is checked, or is not."""
+    """Compile with checks, or without, what this thread compiles in the block."""
     token = _emits_checks.set(is_on)
     try:
         yield
@@ -38,7 +38,7 @@ def checked(is_on: bool) -> Iterator[None]:
 
 
 def pointer(builder: Any, address: Any, to: Any, kind: int, num_bytes: Any = None) -> Any:
-    """A pointer to a `to` at `address`, of which all, or the first `num_bytes`, is about to be accessed."""
+    """Return a pointer to a `to` at `address`, all of which, or the first `num_bytes`, is about to be accessed."""
     if _emits_checks.get():
         size = _number(_size(to)) if num_bytes is None else num_bytes
         address = _call(builder, CHECK_SYMBOL, address, size, _number(kind))
@@ -46,7 +46,7 @@ def pointer(builder: Any, address: Any, to: Any, kind: int, num_bytes: Any = Non
 
 
 def tile_pointer(builder: Any, tile: int, address: Any, stride: Any, kind: int) -> tuple[Any, Any]:
-    """Pointer and stride of the rows of 64 bytes that a load or store of `tile` touches: as many as are configured."""
+    """Return pointer and stride of the 64-byte rows that a load or store of `tile` accesses, as configured."""
     if _emits_checks.get():
         rows = builder.zext(_configured_rows(builder, tile), _I64)
         given = _call(builder, CHECK_ROWS_SYMBOL, address, stride, rows, _number(kind))
@@ -56,14 +56,14 @@ def tile_pointer(builder: Any, tile: int, address: Any, stride: Any, kind: int) 
 
 
 def stack_memory(builder: Any, address: Any, num_bytes: int) -> Any:
-    """The address of memory on a kernel's own stack, which may then be accessed."""
+    """Return the address of memory on a kernel's own stack, which may be accessed from now on."""
     if _emits_checks.get():
         return _call(builder, STACK_SYMBOL, address, _number(num_bytes))
     return address
 
 
 def _configured_rows(builder: Any, tile: int) -> Any:
-    """From the configuration that the tile unit holds: bytes 48 to 55 are the rows of each tile."""
+    """Return the rows of a tile from the tile unit's configuration: bytes 48 to 55 are the rows of each tile."""
     block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64))
     base = builder.bitcast(block, _I8.as_pointer())
     instruction.call(builder, "llvm.x86.sttilecfg", ir.VoidType(), base)
@@ -80,7 +80,7 @@ def _number(value: int) -> Any:
 
 
 def _size(of: Any) -> int:
-    """Bytes of a scalar or vector."""
+    """Return the bytes of a scalar or vector."""
     if isinstance(of, ir.VectorType):
         return int(of.count) * _size(of.element)
     return 4 if isinstance(of, ir.FloatType) else int(of.width) // 8

@@ -26,7 +26,7 @@ _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA, _SYS_ARCH_PRCTL = 0x1023, 18, 158
 
 
 def request_permission() -> bool:
-    """Ask the kernel for the tile registers, for the whole process; False where it says no."""
+    """Ask the operating system for the tile registers, for the whole process; False if it refuses."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -45,7 +45,7 @@ def _number(tile: int) -> Any:
 def _loader(tile: int) -> Any:
     @emitted(types.void, types.int64, types.int64)
     def load_tile(builder: Any, address: Any, stride: Any) -> Any:
-        """Rows of 64 bytes, `stride` bytes apart, into the tile."""
+        """Load rows of 64 bytes, `stride` bytes apart, into the tile."""
         rows = tile_pointer(builder, tile, address, stride, READ)
         return _call(builder, "llvm.x86.tileloadd64", _number(tile), *rows)
 
@@ -55,7 +55,7 @@ def _loader(tile: int) -> Any:
 def _storer(tile: int) -> Any:
     @emitted(types.void, types.int64, types.int64)
     def store_tile(builder: Any, address: Any, stride: Any) -> Any:
-        """The tile to rows of 64 bytes, `stride` bytes apart."""
+        """Store the tile to rows of 64 bytes, `stride` bytes apart."""
         rows = tile_pointer(builder, tile, address, stride, WRITE)
         return _call(builder, "llvm.x86.tilestored64", _number(tile), *rows)
 
@@ -65,14 +65,14 @@ def _storer(tile: int) -> Any:
 def _zeroer(tile: int) -> Any:
     @emitted(types.void)
     def zero_tile(builder: Any) -> Any:
-        """All zero."""
+        """Set the tile to zero."""
         return _call(builder, "llvm.x86.tilezero", _number(tile))
 
     return zero_tile
 
 
 def dot_bf16(c: int, a: int, b: int) -> Any:
-    """Intrinsic for tile c += tile a (bf16 pairs) times tile b (bf16 pairs), accumulated in float32."""
+    """Return the intrinsic for tile c += tile a (bf16 pairs) times tile b (bf16 pairs), accumulated in float32."""
 
     @emitted(types.void)
     def tile_dot_bf16(builder: Any) -> Any:
@@ -83,7 +83,7 @@ def dot_bf16(c: int, a: int, b: int) -> Any:
 
 
 def dot_i8(c: int, a: int, b: int) -> Any:
-    """Intrinsic for tile c += tile a (int8 by fours) times tile b (int8 by fours), accumulated in int32."""
+    """Return the intrinsic for tile c += tile a (int8 by fours) times tile b (int8 by fours), accumulated in int32."""
 
     @emitted(types.void)
     def tile_dot_i8(builder: Any) -> Any:
@@ -95,7 +95,7 @@ def dot_i8(c: int, a: int, b: int) -> Any:
 
 @emitted(types.int64)
 def stack_tiles(builder: Any) -> Any:
-    """Address of eight tiles on the caller's stack, aligned to a cache line."""
+    """Return the address of eight tiles on the caller's stack, aligned to a cache line."""
     block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 8 * TILE_BYTES))
     block.align = 64
     return stack_memory(builder, builder.ptrtoint(block, _I64), 8 * TILE_BYTES)
@@ -108,7 +108,7 @@ zero0, zero1, zero2, zero3 = (_zeroer(i) for i in range(4))
 
 @emitted(types.void, types.int64)
 def configure(builder: Any, rows: Any) -> Any:
-    """Palette 1: tiles 0-5 (accumulators, activations) of `rows` rows, 6-7 (weights) of 16; all of 64-byte rows."""
+    """Configure palette 1: tiles 0-5 (accumulators, activations) of `rows` rows, 6-7 (weights) of 16; 64 bytes wide."""
     block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64))
     builder.store(ir.Constant(ir.ArrayType(_I8, 64), None), block)
     base = builder.bitcast(block, _I8.as_pointer())
@@ -125,5 +125,5 @@ def configure(builder: Any, rows: Any) -> Any:
 
 @emitted(types.void)
 def release(builder: Any) -> Any:
-    """Give the tiles back."""
+    """Release the tiles."""
     return _call(builder, "llvm.x86.tilerelease")

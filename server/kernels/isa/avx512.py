@@ -1,7 +1,7 @@
-"""What hosts with a tile unit have beside it: AVX-512 with bfloat16.
+"""AVX-512 instructions with bfloat16, which every host with a tile unit has.
 
-Instructions are named here that the rest of the kernels leave to the compiler. Results that are rounded to bfloat16
-afterwards need no more than these give.
+Other kernels leave the choice of such instructions to the compiler. The precision is enough for results that are
+rounded to bfloat16 afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _store_halves(builder: Any, address: Any, halves: Any) -> Any:
 
 @emitted(types.void, types.int64, simd.float32x16)
 def store_bf16(builder: Any, address: Any, value: Any) -> Any:
-    """16 bfloat16 to memory, rounded to nearest even (VCVTNEPS2BF16)."""
+    """Store 16 bfloat16, rounded to nearest even (VCVTNEPS2BF16)."""
     halves = ir.VectorType(BFloat(), simd.LANES)
     name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
     return _store_halves(builder, address, instruction.call(builder, name, halves, value))
@@ -39,7 +39,7 @@ def store_bf16(builder: Any, address: Any, value: Any) -> Any:
 
 @emitted(types.void, types.int64, simd.float32x16, simd.float32x16)
 def store_bf16_pair(builder: Any, address: Any, first: Any, second: Any) -> Any:
-    """32 bfloat16 to memory, rounded to nearest even (VCVTNE2PS2BF16)."""
+    """Store 32 bfloat16, rounded to nearest even (VCVTNE2PS2BF16)."""
     halves = ir.VectorType(BFloat(), 2 * simd.LANES)
     name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
     return _store_halves(builder, address, instruction.call(builder, name, halves, second, first))
@@ -47,33 +47,33 @@ def store_bf16_pair(builder: Any, address: Any, first: Any, second: Any) -> Any:
 
 @emitted(simd.float32x16, simd.float32x16, simd.float32x16)
 def _times_power(builder: Any, value: Any, power: Any) -> Any:
-    """value * 2 ** floor(power): 0 and infinite where that leaves the range (VSCALEFPS)."""
+    """Return value * 2 ** floor(power): 0 and infinity outside of the range (VSCALEFPS)."""
     arguments = (value, power, value, ir.Constant(_I16, -1), ir.Constant(_I32, 4))
     return instruction.call(builder, "llvm.x86.avx512.mask.scalef.ps.512", _V, *arguments)
 
 
 @emitted(simd.float32x16, simd.float32x16)
 def _about_inverse(builder: Any, value: Any) -> Any:
-    """1 / value to 2 ** -14, relatively (VRCP14PS)."""
+    """Return 1 / value with a relative error of 2 ** -14 (VRCP14PS)."""
     return instruction.call(builder, "llvm.x86.avx512.rcp14.ps.512", _V, value, value, ir.Constant(_I16, -1))
 
 
 @emitted(simd.float32x16, simd.float32x16, simd.float32x16)
 def _at_most(builder: Any, value: Any, limit: Any) -> Any:
-    """The value or, where it is larger or NaN, the limit (VMINPS)."""
+    """Return the value, or the limit if the value is larger or NaN (VMINPS)."""
     return builder.select(builder.fcmp_ordered("<", value, limit), value, limit)
 
 
 @inline
 def inverse(x):  # type: ignore[no-untyped-def]
-    """1 / x to 1e-7, relatively, for 2 ** -126 <= |x| <= 2 ** 126: one Newton step. NaN stays NaN."""
+    """Return 1 / x with a relative error of 1e-7, for 2 ** -126 <= |x| <= 2 ** 126: one Newton step. NaN stays NaN."""
     y = _about_inverse(x)
     return simd.fma(y, simd.sub(simd.splat(1.0), simd.mul(x, y)), y)
 
 
 @emitted(simd.float32x16, simd.float32x16)
 def _fraction(builder: Any, value: Any) -> Any:
-    """value - floor(value) (VREDUCEPS)."""
+    """Return value - floor(value) (VREDUCEPS)."""
     down = ir.Constant(_I32, 1)
     arguments = (value, down, value, ir.Constant(_I16, -1), ir.Constant(_I32, 4))
     return instruction.call(builder, "llvm.x86.avx512.mask.reduce.ps.512", _V, *arguments)
@@ -81,7 +81,7 @@ def _fraction(builder: Any, value: Any) -> Any:
 
 @inline
 def exp2(x):  # type: ignore[no-untyped-def]
-    """2 ** x to 8e-5, relatively: the cubic nearest to 2 ** f on 0 <= f < 1; NaN stays NaN."""
+    """Return 2 ** x with a relative error of 8e-5: the cubic nearest to 2 ** f on 0 <= f < 1. NaN stays NaN."""
     f = _fraction(x)
     p = simd.fma(simd.splat(_CUBIC[3]), f, simd.splat(_CUBIC[2]))
     p = simd.fma(p, f, simd.splat(_CUBIC[1]))
@@ -90,6 +90,6 @@ def exp2(x):  # type: ignore[no-untyped-def]
 
 @inline
 def sigmoid(x):  # type: ignore[no-untyped-def]
-    """1 / (1 + e ** -x) to 1e-4, relatively, or below 1e-37 for x < -87. Below 1e-37 where x is NaN."""
+    """Return 1 / (1 + e ** -x) with a relative error of 1e-4; below 1e-37 for x < -87 and for NaN."""
     power = _at_most(simd.mul(x, simd.splat(-_LOG2E)), simd.splat(126.0))
     return inverse(simd.add(simd.splat(1.0), exp2(power)))

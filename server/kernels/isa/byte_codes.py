@@ -1,7 +1,7 @@
-"""8-bit weight codes on lanes, of formats with a scale for each group: what they need beside nibbles.py.
+"""8-bit weight codes on lanes, for formats with a scale for each group: the counterpart of nibbles.py.
 
-A cache line has sixteen columns at four neighbours of k, as an int8 tile has. A code stands for 128 less: an unsigned
-byte, as VPDPBUSD takes it. int32 values travel as the bits of float32 lanes, as in dot_product.py.
+A cache line has sixteen columns at four neighbours of k, as an int8 tile has. A code stands for its value plus 128, an
+unsigned byte, which VPDPBUSD takes. int32 values travel as the bits of float32 lanes, as in dot_product.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from numba import types
 
 from neuronserve.server.kernels.isa import instruction, simd
 from neuronserve.server.kernels.isa.access import READ, pointer
+from neuronserve.server.kernels.isa.dot_product import every_word
 from neuronserve.server.kernels.isa.jit import inline
 from neuronserve.server.kernels.isa.memory import emitted
-from neuronserve.server.kernels.isa.nibbles import by_register, every_word
+from neuronserve.server.kernels.isa.nibbles import by_register
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
@@ -29,20 +30,20 @@ def _all(kind: Any, value: int) -> Any:
 
 @inline
 def unsigned_line(line):  # type: ignore[no-untyped-def]
-    """The line as it is."""
+    """Load a line as it is."""
     return simd.load(line)
 
 
 @inline
 def next_unsigned_line(line):  # type: ignore[no-untyped-def]
-    """The line after it."""
+    """Load the line after it."""
     return simd.load(line + 64)
 
 
 def _signed(offset: int) -> Any:
     @emitted(simd.float32x16, types.int64)
     def signed(builder: Any, line: Any) -> Any:
-        """A line's codes as the signed bytes that they stand for."""
+        """Load a line's codes as signed bytes of the values."""
         at = builder.add(line, ir.Constant(ir.IntType(64), offset))
         words = builder.load(pointer(builder, at, _VI, READ), align=4)
         return builder.bitcast(builder.xor(words, _all(_VI, 0x80808080)), _V)
@@ -55,13 +56,13 @@ signed_line, next_signed_line = _signed(0), _signed(64)
 
 @emitted(simd.float32x16, types.int64)
 def first_sums(builder: Any, word: Any) -> Any:
-    """Sixteen times the int32 at `word`, which is -8 times a sum, in every lane, for codes that stand for 128 less."""
+    """Return sixteen times the int32 at `word`, which is -8 times a sum, in every lane: corrects codes by 128."""
     return builder.bitcast(builder.shl(every_word(builder, word), _all(_VI, 4)), _V)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_signed_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """sums + four signed codes by the four int8 at `word`: as int16, by VPMADDWD."""
+    """Return sums + four signed codes times the four int8 at `word`: as int16, by VPMADDWD."""
 
     def compute(c: Any, w: Any, a: Any) -> Any:
         pairs = ir.VectorType(_I16, 16)
@@ -76,9 +77,9 @@ def dot_signed_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_signed_portable(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """sums + four signed codes by the four int8 at `word`, in int16 pairs.
+    """Return sums + four signed codes times the four int8 at `word`, in int16 pairs.
 
-    They hold two products: an activation is at least -127, so that the sum is at most 2 * 127 * 128.
+    A pair holds two products: an activation is at least -127, so that the sum is at most 2 * 127 * 128.
     """
     w, a = builder.bitcast(codes, _PAIRS), builder.bitcast(every_word(builder, word), _PAIRS)
     eight = _all(_PAIRS, 8)

@@ -1,9 +1,9 @@
-"""Where compiled kernels are kept from one start to the next.
+"""The folder of compiled kernels, kept from one start to the next.
 
-Numba's cache does not see changes in called files, so the cache folder is named by a hash of the sources of the kernels
-and of the layouts they read, and of Numba's version. A package that was installed with compiled kernels
-(tools/precompile) has them in `prebuilt/`; they are where a new cache folder begins. Beside them stands what they are
-for: a file for each CPU level, by whose absence a start can say why it compiles all the same.
+Numba's cache does not notice changes in called functions, so the folder's name has a hash of the kernels' sources, of
+the layouts they read, and of Numba's version. A package may bring compiled kernels in `prebuilt/` (tools/precompile);
+a new folder begins with a copy of them. A file beside them for each CPU level says what they were compiled for, so that
+a start can report why it compiles anyway.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from neuronserve.server.kernels.isa.jit import is_checked
 KERNELS = Path(__file__).parent.parent
 LAYOUTS = tuple(KERNELS.parent / "device" / name for name in ("attention_layout.py", "layout.py"))
 PREBUILT = KERNELS / "prebuilt"
-ABOUT = ".level.json"  # end of the names of files that say what a prebuilt folder's kernels are for
+ABOUT = ".level.json"  # suffix of the files that describe a prebuilt folder's kernels
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def source_hash() -> str:
-    """Short hash over all sources that a kernel can depend on, and numba's version."""
+    """Return a short hash of all sources that a kernel can depend on, and of numba's version."""
     digest = hashlib.sha256(numba.__version__.encode())
     for path in (*sorted(KERNELS.rglob("*.py")), *LAYOUTS):
         digest.update(path.read_bytes())
@@ -42,13 +42,12 @@ def source_hash() -> str:
 
 
 def use_cache(directory: str, prebuilt: Path = PREBUILT, report: Callable[[str], None] = lambda _: None) -> Path:
-    """Keep compiled kernels below `directory`, a new one beginning with the prebuilt; before the first compilation.
+    """Keep compiled kernels below `directory`, starting with the prebuilt ones. Must precede the first compilation.
 
-    A line is reported where kernels are prebuilt, and not for this Numba, these sources or this CPU; and where other
-    users may have written some, which are compiled again.
-
-    One that has kernels and cannot be written, as an image's is, is used as it is: kernels that it lacks are kept in a
-    temporary directory until this process ends. Raises SettingsError when it has none.
+    Reports a line if there are prebuilt kernels for another Numba, other sources or another CPU, and if files are not
+    trusted because other users may have written them; those are compiled again. A folder that has kernels and cannot be
+    written, as in an image, is used as it is: further kernels go to a temporary directory that lasts until this process
+    ends. Raises SettingsError if such a folder has none.
     """
     path = Path(directory) / (source_hash() + ("-checked" if is_checked() else ""))
     try:
@@ -70,14 +69,14 @@ def use_cache(directory: str, prebuilt: Path = PREBUILT, report: Callable[[str],
 
 
 def mark_prebuilt(path: Path) -> None:
-    """Note beside the kernels of a prebuilt folder that those of this process's CPU level are all there."""
+    """Record in a prebuilt folder that it has all kernels for this process's CPU level."""
     about = {"numba": numba.__version__, "python": _PYTHON, "cpu": _cpu()}
     name = f"{_cpu().replace(',', '')}-py{_PYTHON}{ABOUT}"
     (path / name).write_text(json.dumps(about) + "\n")
 
 
 def _why_not_prebuilt(prebuilt: Path, name: str) -> str | None:
-    """Why this process must compile although there are prebuilt kernels; None when it need not, or there are none."""
+    """Return why the prebuilt kernels cannot be used; None if they can, or there are none."""
     found = [(file.parent.name, json.loads(file.read_text())) for file in sorted(prebuilt.glob(f"*/*{ABOUT}"))]
     if not found:
         return None
@@ -95,18 +94,18 @@ def _why_not_prebuilt(prebuilt: Path, name: str) -> str | None:
 
 
 def _cpu() -> str:
-    """The CPU that Numba compiles for, and what it has beyond its level."""
+    """Return the CPU that Numba compiles for, with the features beyond its level."""
     _, cpu, features = cpu_target.target_context.codegen().magic_tuple()
     return f"{cpu} {features}".strip()
 
 
 def _has_kernels(path: Path) -> bool:
-    """Also of a folder that may not be entered, as another user's home: it has none for this process."""
+    """Return whether the folder has kernels that this process can read; a folder it may not enter has none."""
     return any(name.endswith(".nbi") for _, _, names in os.walk(path) for name in names)
 
 
 def _overlay(path: Path) -> Path:
-    """A temporary folder that begins with links to the files of `path`; Numba replaces a link, never what is behind."""
+    """Return a temporary folder with links to the files of `path`; Numba replaces a link, never its target."""
     top = Path(tempfile.mkdtemp(prefix="neuronserve-kernels-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
     for file in path.rglob("*.nb[ic]"):
@@ -117,7 +116,7 @@ def _overlay(path: Path) -> Path:
 
 
 def _begin_cache(path: Path, prebuilt: Path) -> None:
-    """Make the folder with what `prebuilt` has, whole or not at all: other processes may be starting too."""
+    """Create the folder with a copy of `prebuilt`, atomically: other processes may be starting too."""
     make_private_directory(path.parent)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as scratch:
         copy = Path(scratch, path.name)

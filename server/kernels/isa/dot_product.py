@@ -1,8 +1,8 @@
-"""One step of an inner product on lanes: a word of activations by sixteen columns of weights, into their sums.
+"""One step of an inner product on lanes: a word of activations times sixteen columns of weights, added to their sums.
 
 A word is 4 bytes: one float32, two bfloat16 or four int8 neighbours in k; a cache line of weights holds the same k of
-sixteen columns. Where weights are 8-bit codes and activations bfloat16, a line meets 8 bytes of them. int32 sums travel
-as the bits of float32 lanes, so that one loop serves every format.
+sixteen columns. If weights are 8-bit codes and activations bfloat16, a line takes 8 bytes of activations. int32 sums
+travel as the bits of float32 lanes, so that one loop serves every format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VI = ir.VectorType(_I32, simd.LANES)
 
 
 def every_word(builder: Any, word: Any, flip: int = 0) -> Any:
-    """The word, with the bits of `flip` inverted, in every lane."""
+    """Broadcast the word, with the bits of `flip` inverted, to every lane."""
     one = builder.load(pointer(builder, word, _I32, READ), align=2)
     if flip:
         one = builder.xor(one, ir.Constant(_I32, flip))
@@ -33,7 +33,7 @@ def every_word(builder: Any, word: Any, flip: int = 0) -> Any:
 
 
 def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
-    """The word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
+    """Load the word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
     return every_word(builder, word, flip), builder.load(pointer(builder, line, _VI, READ), align=4)
 
 
@@ -51,7 +51,7 @@ class BFloat(ir.types.Type):  # type: ignore[misc]
 
 
 def _floats_of_pair(builder: Any, words: Any) -> tuple[Any, Any]:
-    """The first and the second bfloat16 of each lane, as float32."""
+    """Return the first and the second bfloat16 of each lane, as float32."""
     even = builder.shl(words, ir.Constant(_VI, [16] * simd.LANES))
     odd = builder.and_(words, ir.Constant(_VI, [0xFFFF0000] * simd.LANES))
     return builder.bitcast(even, _V), builder.bitcast(odd, _V)
@@ -59,31 +59,31 @@ def _floats_of_pair(builder: Any, words: Any) -> tuple[Any, Any]:
 
 @inline
 def dot_f32(sums, word, line):  # type: ignore[no-untyped-def]
-    """sums + a * w."""
+    """Return sums + a * w."""
     return simd.fma(simd.splat(load_f32(word)), simd.load(line), sums)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_bf16_avx512(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-    """sums + a0 * w0 + a1 * w1 by VDPBF16PS."""
+    """Return sums + a0 * w0 + a1 * w1 by VDPBF16PS."""
     element = ir.VectorType(BFloat(), 32)
     a, w = (builder.bitcast(x, element) for x in _word_and_line(builder, word, line))
     return instruction.call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _V, sums, a, w)
 
 
 def _shifted(builder: Any, line: Any, byte: int, right: int) -> Any:
-    """Each lane's byte at the top, then moved right with its sign."""
+    """Move each lane's byte to the top, then right with its sign."""
     top = builder.shl(line, ir.Constant(_VI, [24 - 8 * byte] * simd.LANES)) if byte < 3 else line
     return builder.ashr(top, ir.Constant(_VI, [right] * simd.LANES))
 
 
 def float_of_int8(builder: Any, line: Any, byte: int) -> Any:
-    """Each lane's int8 at `byte` as float32."""
+    """Return each lane's int8 at `byte` as float32."""
     return builder.sitofp(_shifted(builder, line, byte, 24), _V)
 
 
 def _float_of_float8(mantissa_bits: int, bias: int) -> Any:
-    """Sign, exponent and mantissa to float32's places; the bias changes by a product, which is exact."""
+    """Return the conversion of float8: move the bits to float32's places and correct the bias by an exact product."""
     places = 0x80000000 | 0x7F << (23 - mantissa_bits)
 
     def convert(builder: Any, line: Any, byte: int) -> Any:
@@ -98,7 +98,7 @@ float_of_e4m3, float_of_e5m2 = _float_of_float8(3, 7), _float_of_float8(2, 15)
 
 
 def _bf16_at(builder: Any, word: Any, count: int) -> list[Any]:
-    """`count` bfloat16 at `word` as float32, each in every lane."""
+    """Load `count` bfloat16 at `word` as float32, each in every lane."""
     words = (builder.add(word, ir.Constant(word.type, 2 * i)) for i in range(0, count, 2))
     return [each for at in words for each in _floats_of_pair(builder, every_word(builder, at))]
 
@@ -117,11 +117,11 @@ def _codes_of_line(convert: Any) -> Any:
 
 
 def _dot_floats(activations: Any, weights: Any) -> Any:
-    """Step of a few float32 of a row by as many of each column, each product rounded once into the sum, in order."""
+    """Return the step of a few float32 of a row and of each column; each product is rounded once into the sum."""
 
     @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
     def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-        """sums + a0 * w0 + a1 * w1 + ..."""
+        """Return sums + a0 * w0 + a1 * w1 + ..."""
         columns = weights(builder, builder.load(pointer(builder, line, _VI, READ), align=4))
         for a, w in zip(activations(builder, word, len(columns)), columns, strict=True):
             sums = instruction.call(builder, "llvm.fma.v16f32", _V, a, w, sums)
@@ -131,7 +131,7 @@ def _dot_floats(activations: Any, weights: Any) -> Any:
 
 
 class Dots(NamedTuple):
-    """Steps that sum the same in the same order: by bfloat16 activations, and by what `widen_bf16` made of them."""
+    """Steps that add the same products in the same order: of bfloat16 activations, and of widened ones."""
 
     narrow: Any
     wide: Any
@@ -146,13 +146,13 @@ DOT_I8_CODES, DOT_E4M3 = _both(_codes_of_line(float_of_int8)), _both(_codes_of_l
 DOT_E5M2 = _both(_codes_of_line(float_of_e5m2))
 
 
-# Signed bytes to unsigned ones, 128 more, by their top bits: VPDPBUSD takes unsigned by signed.
+# Inverting the top bit adds 128 to a signed byte: VPDPBUSD multiplies unsigned by signed bytes.
 _TOP_BITS = 0x80808080
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-    """sums + sum of four (a + 128) * w by VPDPBUSD, in 512-bit registers."""
+    """Return sums + sum of four (a + 128) * w by VPDPBUSD, in 512-bit registers."""
     a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
     total = builder.bitcast(sums, _VI)
     total = instruction.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, *_as_bytes(builder, a, w, 64))
@@ -161,7 +161,7 @@ def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx2_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-    """sums + sum of four (a + 128) * w by VPDPBUSD, in two 256-bit registers (AVX-VNNI)."""
+    """Return sums + sum of four (a + 128) * w by VPDPBUSD, in two 256-bit registers (AVX-VNNI)."""
     a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
     total, half = builder.bitcast(sums, _VI), ir.VectorType(_I32, 8)
     halves = []
@@ -173,7 +173,7 @@ def dot_i8_avx2_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
 
 
 def _part(builder: Any, vector: Any, part: int) -> Any:
-    """Half of sixteen int32."""
+    """Return half of sixteen int32."""
     order = ir.Constant(ir.VectorType(_I32, 8), [8 * part + i for i in range(8)])
     return builder.shuffle_vector(vector, ir.Constant(_VI, ir.Undefined), order)
 
@@ -184,13 +184,13 @@ def _as_bytes(builder: Any, a: Any, w: Any, count: int) -> list[Any]:
 
 
 def _halves(builder: Any, words: Any) -> tuple[Any, Any]:
-    """Of four int8 of each lane those of even and those of odd places, as pairs of int16."""
+    """Split each lane's four int8 into those at even and at odd places, as pairs of int16."""
     pairs, eight = builder.bitcast(words, _PAIRS), ir.Constant(_PAIRS, [8] * 32)
     return builder.ashr(builder.shl(pairs, eight), eight), builder.ashr(pairs, eight)
 
 
 def add_pairs(builder: Any, sums: Any, a: Any, w: Any, bits: int) -> Any:
-    """sums + a0 * w0 + a1 * w1 of int16 pairs by VPMADDWD in registers of `bits` bits."""
+    """Return sums + a0 * w0 + a1 * w1 of int16 pairs by VPMADDWD in registers of `bits` bits."""
     lanes, name = bits // 32, {256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}[bits]
     part, pairs, parts = ir.VectorType(_I32, lanes), ir.VectorType(_I16, 2 * lanes), []
     for start in range(0, simd.LANES, lanes):
@@ -202,11 +202,11 @@ def add_pairs(builder: Any, sums: Any, a: Any, w: Any, bits: int) -> Any:
 
 
 def _dot_pairs(activations: Any, bits: int) -> Any:
-    """Step of four int8, or as many int16, by VPMADDWD: int16 holds every code and int32 every sum, so it is exact."""
+    """Return the step of four int8, or int16, by VPMADDWD; int16 holds every code and int32 every sum, exactly."""
 
     @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
     def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-        """sums + sum of four a * w."""
+        """Return sums + sum of four a * w."""
         total = builder.bitcast(sums, _VI)
         weights = _halves(builder, builder.load(pointer(builder, line, _VI, READ), align=4))
         for a, w in zip(activations(builder, word), weights, strict=True):
@@ -221,7 +221,7 @@ def _codes_at(builder: Any, word: Any) -> tuple[Any, Any]:
 
 
 def _widened_at(builder: Any, word: Any) -> tuple[Any, Any]:
-    """What `widen_i8` has made of four int8."""
+    """Load four int8 that `widen_i8` has widened."""
     odd = builder.add(word, ir.Constant(word.type, 64))
     return every_word(builder, word), every_word(builder, odd)
 
@@ -231,11 +231,11 @@ dot_i8_avx512, dot_i16_avx512 = _dot_pairs(_codes_at, 512), _dot_pairs(_widened_
 
 
 def _dot_words(bits: int) -> Any:
-    """Step of two int16 at `word` by sixteen columns of two int16 at `line`: what the steps above come to."""
+    """Return the step of two int16 at `word` times sixteen columns of two int16 at `line`."""
 
     @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
     def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-        """sums + a0 * w0 + a1 * w1."""
+        """Return sums + a0 * w0 + a1 * w1."""
         return builder.bitcast(
             add_pairs(builder, builder.bitcast(sums, _VI), *_word_and_line(builder, word, line), bits), _V
         )
@@ -248,7 +248,7 @@ dot_i16_pairs_avx2, dot_i16_pairs_avx512 = _dot_words(256), _dot_words(512)
 
 @emitted(types.void, types.int64, types.int64)
 def widen_i8(builder: Any, source: Any, target: Any) -> Any:
-    """64 int8 to 128 bytes: sixteen pairs of int16, of the even places of each four, then those of the odd ones."""
+    """Widen 64 int8 to 128 bytes: sixteen int16 pairs of the even places of each four, then those of the odd places."""
     halves = _halves(builder, builder.load(pointer(builder, source, _VI, READ), align=4))
     for i, half in enumerate(halves):
         at = builder.add(target, ir.Constant(target.type, 64 * i))
@@ -258,14 +258,14 @@ def widen_i8(builder: Any, source: Any, target: Any) -> Any:
 
 @inline
 def widen_bf16(source, target):  # type: ignore[no-untyped-def]
-    """32 bfloat16 to 128 bytes of float32."""
+    """Widen 32 bfloat16 to 128 bytes of float32."""
     simd.store(target, simd.load_bf16(source))
     simd.store(target + 64, simd.load_bf16(source + 32))
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_portable(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-    """sums + sum of four a * w, in int32."""
+    """Return sums + sum of four a * w, in int32."""
     a, w = _word_and_line(builder, word, line)
     total = builder.bitcast(sums, _VI)
     for byte in range(4):
@@ -275,9 +275,15 @@ def dot_i8_portable(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     return builder.bitcast(total, _V)
 
 
+@emitted(simd.float32x16, simd.float32x16)
+def float_of_sums(builder: Any, sums: Any) -> Any:
+    """Return sixteen int32 sums as float32."""
+    return builder.sitofp(builder.bitcast(sums, _VI), _V)
+
+
 @emitted(simd.float32x16, simd.float32x16, types.int64)
 def int_sums(builder: Any, sums: Any, offsets: Any) -> Any:
-    """int32 sums as float32, less 128 times the column sums at `offsets` (0 for none)."""
+    """Return int32 sums as float32, minus 128 times the column sums at `offsets` (0 for none)."""
     total = builder.bitcast(sums, _VI)
     has_offsets = builder.icmp_signed("!=", offsets, ir.Constant(ir.IntType(64), 0))
     with builder.if_else(has_offsets) as (then, otherwise):

@@ -1,11 +1,10 @@
-"""Functions that exist only inside of the kernels that call them: how Numba compiles those.
+"""How Numba compiles functions that exist only inside of the kernels that call them.
 
-Numba takes each function for one that is called from Python: it optimizes it with all that it calls, twice, makes
-machine code of it and of two wrappers, and does so again for each function that calls it. Of an inlined function
-nothing but its unoptimized form is ever used. So it is typed and lowered, and the rest is done once, in the kernel:
-that takes less than half of the time. What is left of it takes a quarter less without the passes that look for what no
-kernel has, and with each operator resolved once for the types that it is used with; and a seventh less again with the
-offsets of records as numbers, and without the counting of references, of which kernels have none (docs/deploy.md).
+Numba assumes that each function is called from Python: it optimizes it with all that it calls, twice, makes machine
+code of it and of two wrappers, and repeats that for each function that calls it. Only the unoptimized form of an
+inlined function is ever used. So here it is typed and lowered, and the rest is done once, in the kernel: less than half
+of the time. Dropping the passes that look for features no kernel uses, and resolving each operator once for its types,
+save a quarter of the rest; record offsets as numbers, and no reference counting, a seventh more (docs/deploy.md).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from numba.core.compiler_machinery import FunctionPass, PassManager, register_pa
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _ConstantFields(FunctionPass):  # type: ignore[misc]
-    """Fields of global named tuples, as the offsets of records are, to the numbers that they are."""
+    """Replaces fields of global named tuples, such as the offsets of records, by their numbers."""
 
     _name = "constant_fields"
 
@@ -31,7 +30,7 @@ class _ConstantFields(FunctionPass):  # type: ignore[misc]
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
-        """Whether there were any."""
+        """Replace them, and return whether there were any."""
         has_changed = False
         for block in state.func_ir.blocks.values():
             body: list[Any] = []
@@ -47,7 +46,7 @@ class _ConstantFields(FunctionPass):  # type: ignore[misc]
 
 
 def _is_field_of(statement: Any, before: Any) -> bool:
-    """Whether a statement of Numba's IR is the field of a named tuple that the one before it has loaded."""
+    """Return whether a statement of Numba's IR reads a field of a named tuple that the statement before has loaded."""
     if not (isinstance(statement, ir.Assign) and isinstance(before, ir.Assign)):
         return False
     value, loaded = statement.value, before.value
@@ -56,9 +55,9 @@ def _is_field_of(statement: Any, before: Any) -> bool:
     return isinstance(loaded, ir.Global | ir.FreeVar) and value.attr in getattr(loaded.value, "_fields", ())
 
 
-# Numba's, without closures, `with`, literal_unroll, calls that are inlined before they are typed, expressions of whole
-# arrays, and the ends of variables, which matter to counts of references. Most of those passes build the function's
-# graph anew, and go through all variables of all instructions.
+# Numba's passes, except those for closures, `with`, literal_unroll, inlining before typing, array expressions, and the
+# ends of variables, which only reference counts need. Most of those rebuild the function's graph and visit all
+# variables of all instructions.
 _PASSES = (
     untyped_passes.TranslateByteCode,
     untyped_passes.FixupArgs,
@@ -78,10 +77,10 @@ _PASSES = (
 
 
 class _InlinedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a function and of what it calls, as it was lowered, for others to link."""
+    """The lowered code of a function and of the functions it calls, for others to link."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Numba's, with one manager of passes for the module instead of one for each function that it names."""
+        """Run Numba's passes with one manager for the module instead of one for each function that it names."""
         ll_module.data_layout = self._codegen._data_layout
         manager, builder = self._codegen._function_pass_manager()
         for function in ll_module.functions:
@@ -89,7 +88,7 @@ class _InlinedLibrary(JITCodeLibrary):  # type: ignore[misc]
                 manager.run(function, builder)
 
     def finalize(self) -> None:
-        """Link what is called, and nothing else."""
+        """Link the called functions, and nothing else."""
         for library in dict.fromkeys(self._linking_libraries):
             self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
@@ -100,7 +99,7 @@ class InlinedCompiler(Compiler):  # type: ignore[misc]
     """Numba's pipeline up to lowering."""
 
     def define_pipelines(self) -> list[Any]:
-        """The one pipeline: what fails in it is not tried otherwise."""
+        """Return a single pipeline: there is no fallback if it fails."""
         passes = PassManager("inlined")
         for each in _PASSES:
             passes.add_pass(each, each.__name__)
@@ -108,12 +107,12 @@ class InlinedCompiler(Compiler):  # type: ignore[misc]
         return [passes]
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
-        """The function's typed signature and its library."""
+        """Return the function's typed signature and its library."""
         state = self.state
         state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
         state.library = _InlinedLibrary(state.targetctx.codegen(), func.__qualname__)
         result = super().compile_extra(func)
-        # Python could not call it, but calls of it are typed by this object.
+        # Python cannot call it, but calls of it are typed by this object.
         name, keep_alive = result.fndesc.qualname, (result.library,)
         entry = _dynfunc.make_function(numba, name, "", 0, result.environment, keep_alive)
         state.targetctx.insert_user_function(entry, result.fndesc, [result.library])

@@ -1,4 +1,4 @@
-"""Sixteen lanes of two int16: what VPMADDWD multiplies by a pair and adds, exactly, to sixteen int32.
+"""Sixteen lanes of two int16, which VPMADDWD multiplies by a pair and adds exactly to sixteen int32.
 
 Pairs and int32 sums travel as the bits of float32 lanes, as in dot_product.py.
 """
@@ -23,14 +23,14 @@ _V, _VI = ir.VectorType(ir.FloatType(), simd.LANES), ir.VectorType(_I32, simd.LA
 
 @emitted(simd.float32x16, types.int64)
 def load_i8(builder: Any, address: Any) -> Any:
-    """Sixteen pairs of int8 from memory."""
+    """Load sixteen pairs of int8."""
     codes = builder.load(pointer(builder, address, ir.VectorType(_I8, 2 * simd.LANES), READ), align=1)
     return builder.bitcast(builder.sext(codes, ir.VectorType(_I16, 2 * simd.LANES)), _V)
 
 
 @emitted(types.void, types.int64, simd.float32x16)
 def store_i16(builder: Any, address: Any, value: Any) -> Any:
-    """Sixteen values in -32768..32767 to memory, as the nearest int16, ties to even; something where one is NaN.
+    """Store sixteen values in -32768..32767 as the nearest int16, ties to even; NaN is stored as an arbitrary number.
 
     Adding 1.5 * 2 ** 23 rounds, and leaves the whole number in the lowest bits.
     """
@@ -40,16 +40,10 @@ def store_i16(builder: Any, address: Any, value: Any) -> Any:
     return NOTHING
 
 
-@emitted(simd.float32x16, simd.float32x16)
-def float_of_sums(builder: Any, sums: Any) -> Any:
-    """Sixteen int32 as float32."""
-    return builder.sitofp(builder.bitcast(sums, _VI), _V)
-
-
 def _dot(bits: int) -> Any:
     @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
     def dot(builder: Any, sums: Any, word: Any, pairs: Any) -> Any:
-        """The sums and the products of the two int16 at `word` with those of each lane."""
+        """Add to the sums the products of the two int16 at `word` with those of each lane."""
         total, words = builder.bitcast(sums, _VI), every_word(builder, word)
         return builder.bitcast(add_pairs(builder, total, words, builder.bitcast(pairs, _VI), bits), _V)
 

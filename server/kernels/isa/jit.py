@@ -2,7 +2,7 @@
 
 A kernel is a C function `void(operands, cores, step, worker, workers)` of int64s. Each worker thread calls it with its
 own `worker` index; the kernel takes its share of the work. Compilation is lazy: importing a kernel costs nothing, and
-`compile_kernels` (server/kernels/compilation.py) can say what it is doing.
+`compile_kernels` (server/kernels/compilation.py) can report progress.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types
 
 take_shortcuts()
 use_trusted_files_alone()
-numba.config.DISABLE_JIT = False  # NUMBA_DISABLE_JIT is for code that Python could run too; no kernel is
+numba.config.DISABLE_JIT = False  # NUMBA_DISABLE_JIT is for code that Python could run too, unlike kernels
 
 # error_model numpy: a division checks nothing. No fastmath: the order of operations is part of the contract.
 OPTIONS = {"error_model": "numpy"}
 
-# Every function goes into the kernels that call it. One left beside a kernel would be a weak symbol, named by a count
-# of the functions that its process had compiled before; two cached kernels from different processes may have one name
+# Every function is inlined into the kernels that call it. Left outside, it would be a weak symbol, named by a count of
+# the functions that its process had compiled before; two cached kernels of different processes could then use one name
 # for different functions, and the linker would give both kernels the first.
 _njit = numba.njit(error_model="numpy", forceinline=True, _nrt=False, pipeline_class=InlinedCompiler)
 
 
 class Inlined:
-    """A function that kernels are made of.
+    """A function that is part of kernels.
 
-    There are a thousand, and a start that finds its kernels compiled calls none. So Numba's own object, which takes
-    longer to make than the function, is made when the first kernel asks for it.
+    There are a thousand, and a start that finds its kernels compiled calls none. Numba's object takes longer to create
+    than the function, so it is created when the first kernel needs it.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -65,7 +65,7 @@ def _type_of(function: Inlined, _: object) -> types.Dispatcher:
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Mark a function that is called from kernels alone, and is inlined there."""
+    """Mark a function that only kernels call, and that is inlined there."""
     return Inlined(function)
 
 
@@ -86,39 +86,39 @@ def is_checked() -> bool:
 
 
 def check_kernels() -> None:
-    """Compile kernels in checked mode from now on: for server/kernels/checks.py, which gives them what they call."""
+    """Compile kernels in checked mode from now on. server/kernels/checks.py provides the functions that they call."""
     assert not _mode.has_kernels, "there are kernels without checks in this process"
     _mode.is_checked = True
 
 
 def declare() -> None:
-    """Have Numba declare what it can compile, which the first compilation does otherwise: a third of a second."""
+    """Have Numba declare its functions, which takes a third of a second in the first compilation otherwise."""
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
     rtsys.initialize(cpu_target.target_context)
 
 
 class _Files(IndexDataCacheFile):  # type: ignore[misc]
-    """The files of a function's cache. What cannot be read, as after a power cut, is compiled anew and written over."""
+    """Cache files of a function. A file that cannot be read, as after a power failure, is compiled again."""
 
     def _load_index(self) -> Any:
         try:
             return super()._load_index()
-        except Exception:  # damaged pickles may raise anything
+        except Exception:  # damaged pickles can raise anything
             return {}
 
     def _load_data(self, name: str) -> Any:
         try:
             return super()._load_data(name)
         except Exception as error:
-            raise OSError(f"{name} cannot be read") from error  # to Numba, as if it had been removed
+            raise OSError(f"{name} cannot be read") from error  # Numba then treats it as missing
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Numba's cache of a function, for a process in which Numba knows nothing yet.
+    """Numba's cache of a function, usable before Numba has declared anything.
 
-    Its own declares all that Numba can compile before it loads anything: half of a warm start's work. Machine code
-    refers to none of that, and who compiles declares it anyway.
+    Numba's own declares everything that it can compile before it loads: half of a warm start's work. Machine code needs
+    none of that, and a process that compiles declares it anyway.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -126,13 +126,13 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function, or None."""
-        rtsys.initialize(target_context)  # what Python calls of them refers to Numba's runtime
+        """Return the compiled function, or None."""
+        rtsys.initialize(target_context)  # functions that Python calls refer to Numba's runtime
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled function; where its disk is full it serves this process, and the next compiles it again."""
+        """Save a compiled function. If the disk is full, only this process uses it, and the next compiles it again."""
         try:
             super().save_overload(sig, data)
         except OSError as error:
@@ -140,7 +140,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 class Kernel:
-    """A kernel by name; compiled, or loaded from the cache, when its address is first asked for."""
+    """A kernel by name. It is compiled, or loaded from the cache, when its address is first needed."""
 
     def __init__(self, function: Callable[..., None], module: str) -> None:
         self.name, self.module = function.__name__, module
@@ -150,7 +150,7 @@ class Kernel:
 
     @property
     def address(self) -> int:
-        """Address of the machine code, callable with SIGNATURE."""
+        """Return the address of the machine code, callable with SIGNATURE."""
         if self._compiled is None:
             with access.checked(_mode.is_checked):
                 compiled: Any = CFunc(self.function, (SIGNATURE.args, SIGNATURE.return_type), {}, OPTIONS)
@@ -162,16 +162,16 @@ class Kernel:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether this process or its cache has it, so that nothing is left to compile."""
+        """Whether this process or its cache has the kernel, so that nothing is left to compile."""
         return self._compiled is not None or _is_cached(self.function, SIGNATURE)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether this process has it from the cache."""
+        """Whether this process has loaded it from the cache."""
         return self._compiled is not None and self._compiled.cache_hits > 0
 
     def make(self) -> None:
-        """Compile it, or load it."""
+        """Compile or load it."""
         _ = self.address
 
     def __repr__(self) -> str:
@@ -179,34 +179,34 @@ class Kernel:
 
 
 class HostFunction:
-    """A compiled function that Python calls, GIL released; compiled, or loaded from the cache, at its first call."""
+    """A compiled function that Python calls without the GIL; compiled, or loaded from the cache, at its first call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name, self.module = function.__name__, function.__module__
         self.function = function
         self._compiled: Any = None
-        self._lock = threading.Lock()  # the first call may come from several threads at once
+        self._lock = threading.Lock()  # the first calls may come from several threads at once
         KERNELS_OF[self.module, self.name] = self
 
     def __call__(self, *arguments: Any) -> Any:
         return self._dispatcher()(*arguments)
 
     def compile_for(self, *arguments: Any) -> None:
-        """Compile for arguments of these types, without a call: the code may be for a CPU that this host is not."""
+        """Compile for arguments of these types without a call: the code may be for another CPU."""
         self._dispatcher().compile(tuple(map(numba.typeof, arguments)))
 
     @property
     def is_at_hand(self) -> bool:
-        """As of a kernel, where all arguments are int64."""
+        """Whether this process or its cache has it, for int64 arguments."""
         return bool(self._compiled and self._compiled.signatures) or _is_cached(self.function, self._addresses)
 
     @property
     def is_loaded(self) -> bool:
-        """As of a kernel."""
+        """Whether this process has loaded it from the cache."""
         return self._compiled is not None and bool(self._compiled.stats.cache_hits)
 
     def make(self) -> None:
-        """As of a kernel, where all arguments are int64."""
+        """Compile or load it for int64 arguments."""
         self._dispatcher().compile(self._addresses)
 
     @property
@@ -221,11 +221,11 @@ class HostFunction:
             return self._compiled
 
 
-KERNELS_OF: dict[tuple[str, str], Kernel | HostFunction] = {}  # by the module that makes them, and name
+KERNELS_OF: dict[tuple[str, str], Kernel | HostFunction] = {}  # by defining module and name
 
 
 def _is_cached(function: Callable[..., Any], key: Any) -> bool:
-    """Whether the index of the cache has the function, for the CPU that Numba compiles for; nothing is loaded."""
+    """Return whether the cache's index has the function for the current CPU; nothing is loaded."""
     cache = _Cache(function)
     return cache._index_key(key, cpu_target.target_context.codegen()) in cache._cache_file._load_index()
 
@@ -236,10 +236,10 @@ def kernel(function: Callable[..., None]) -> Kernel:
 
 
 def made_kernel(name: str, body: Any) -> Kernel:
-    """A kernel that is `body`, an inline function of a kernel's arguments, under a name that no other kernel has.
+    """Return a kernel of `body`, an inline function of a kernel's arguments, under a name that no other kernel has.
 
-    Numba's cache goes by a function's name and file, and has no room for what a closure holds: so the kernel is a
-    function of a global, of the file that names it.
+    Numba's cache identifies a function by its name and file and ignores what a closure holds. So the kernel is a
+    function of a global, in the file that names it.
     """
     caller = sys._getframe(1)
     arguments = "operands, cores, step, worker, workers"
@@ -250,9 +250,9 @@ def made_kernel(name: str, body: Any) -> Kernel:
 
 @inline
 def share_begin(total: int, worker: int, workers: int) -> int:
-    """First of `total` items that belongs to `worker`; the share ends where the next worker's begins.
+    """Return the first of `total` items of `worker`; the share ends where the next worker's begins.
 
-    `workers` below 0 are -`workers` shares of rows: items are divided by fours, which a matmul multiplies together.
+    `workers` below 0 means -`workers` shares of rows: items are divided by fours, which a matmul multiplies together.
     """
     if workers < 0:
         return min(total, ((total + 3) // 4 * worker - workers - 1) // -workers * 4)

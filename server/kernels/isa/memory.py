@@ -1,7 +1,7 @@
-"""Memory as kernels see it: addresses. Scalar loads and stores, atomics, prefetch and calls through a pointer.
+"""Memory by address: scalar loads and stores, atomics, prefetch and calls through a pointer.
 
-Everything on an emulated core is addressed by an int64 byte address, as in a device program; there are no arrays and,
-but in checked mode (access.py), no bounds here. Whoever builds the operands (server/kernels/program.py) owns what the
+An emulated core addresses all data by int64 byte addresses, as a device program does. There are no arrays and, except
+in checked mode (access.py), no bounds. The code that builds the operands (server/kernels/program.py) defines what the
 addresses mean.
 """
 
@@ -20,7 +20,7 @@ from neuronserve.server.kernels.isa.access import READ, UPDATE, WRITE, pointer, 
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
-NOTHING = ir.Constant(_I8.as_pointer(), None)  # what an emitter returns for types.void
+NOTHING = ir.Constant(_I8.as_pointer(), None)  # the value an emitter returns for types.void
 
 
 def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -33,7 +33,7 @@ def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]
         def typer(_typing_context: Any, *_types: Any) -> Any:
             return result(*arguments), codegen
 
-        # intrinsic() reads the parameter names, so they must be real ones.
+        # intrinsic() reads the parameter names, so they must exist.
         names = ", ".join(f"a{i}" for i in range(len(arguments)))
         scope = {"typer": typer}
         exec(f"def {emit.__name__}(typing_context, {names}):\n    return typer(typing_context, {names})\n", scope)
@@ -46,26 +46,26 @@ def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]
 
 @emitted(types.int64, types.int64)
 def load_i64(builder: Any, address: Any) -> Any:
-    """An int64 from memory."""
+    """Load an int64."""
     return builder.load(pointer(builder, address, _I64, READ), align=8)
 
 
 @emitted(types.void, types.int64, types.int64)
 def store_i64(builder: Any, address: Any, value: Any) -> Any:
-    """An int64 to memory."""
+    """Store an int64."""
     builder.store(value, pointer(builder, address, _I64, WRITE), align=8)
     return NOTHING
 
 
 @emitted(types.int64, types.int64)
 def load_i32(builder: Any, address: Any) -> Any:
-    """An int32 from memory, widened."""
+    """Load an int32, widened."""
     return builder.sext(builder.load(pointer(builder, address, _I32, READ), align=4), _I64)
 
 
 @emitted(types.int64, types.int64)
 def hidden(builder: Any, value: Any) -> Any:
-    """The value, which LLVM does not know: it leaves a loop as it is that has so many turns."""
+    """Return the value hidden from LLVM, which then does not unroll a loop of that many turns."""
     return builder.asm(ir.FunctionType(_I64, [_I64]), "", "=r,0", (value,), False)
 
 
@@ -77,52 +77,52 @@ def _copy(builder: Any, source: Any, target: Any, of: Any, align: int) -> Any:
 
 @emitted(types.void, types.int64, types.int64)
 def copy_4_bytes(builder: Any, source: Any, target: Any) -> Any:
-    """Four bytes from one place to another."""
+    """Copy four bytes."""
     return _copy(builder, source, target, _I32, align=2)
 
 
 @emitted(types.void, types.int64, types.int64)
 def copy_2_bytes(builder: Any, source: Any, target: Any) -> Any:
-    """Two bytes from one place to another."""
+    """Copy two bytes."""
     return _copy(builder, source, target, _I16, align=2)
 
 
 @emitted(types.void, types.int64, types.int64)
 def copy_1_byte(builder: Any, source: Any, target: Any) -> Any:
-    """One byte from one place to another."""
+    """Copy one byte."""
     return _copy(builder, source, target, _I8, align=1)
 
 
 @emitted(types.float32, types.int64)
 def load_f32(builder: Any, address: Any) -> Any:
-    """A float32 from memory."""
+    """Load a float32."""
     return builder.load(pointer(builder, address, _F32, READ), align=4)
 
 
 @emitted(types.void, types.int64, types.float32)
 def store_f32(builder: Any, address: Any, value: Any) -> Any:
-    """A float32 to memory."""
+    """Store a float32."""
     builder.store(value, pointer(builder, address, _F32, WRITE), align=4)
     return NOTHING
 
 
 @emitted(types.void, types.int64, types.float32)
 def store_i32(builder: Any, address: Any, value: Any) -> Any:
-    """A whole number to memory, as an int32."""
+    """Store a whole number as an int32."""
     builder.store(builder.fptosi(value, _I32), pointer(builder, address, _I32, WRITE), align=4)
     return NOTHING
 
 
 @emitted(types.float32, types.int64)
 def load_bf16(builder: Any, address: Any) -> Any:
-    """A bfloat16 from memory, exact in float32."""
+    """Load a bfloat16, exact in float32."""
     half = builder.zext(builder.load(pointer(builder, address, _I16, READ), align=2), _I32)
     return builder.bitcast(builder.shl(half, ir.Constant(_I32, 16)), _F32)
 
 
 @emitted(types.float32, types.int64)
 def load_f16(builder: Any, address: Any) -> Any:
-    """A finite float16 from memory, exact in float32: its bits moved to float32's places, times 2 ** 112."""
+    """Load a finite float16, exact in float32: its bits at float32's places, times 2 ** 112."""
     half = builder.sext(builder.load(pointer(builder, address, _I16, READ), align=2), _I32)
     bits = builder.and_(builder.shl(half, ir.Constant(_I32, 13)), ir.Constant(_I32, 0x8FFFE000))
     return builder.fmul(builder.bitcast(bits, _F32), ir.Constant(_F32, 2.0**112))
@@ -130,19 +130,19 @@ def load_f16(builder: Any, address: Any) -> Any:
 
 @emitted(types.int64, types.int64)
 def load_u8(builder: Any, address: Any) -> Any:
-    """An unsigned byte from memory, widened."""
+    """Load an unsigned byte, widened."""
     return builder.zext(builder.load(pointer(builder, address, _I8, READ), align=1), _I64)
 
 
 @emitted(types.float32, types.int64)
 def load_i8(builder: Any, address: Any) -> Any:
-    """An int8 from memory."""
+    """Load an int8 as float32."""
     return builder.sitofp(builder.load(pointer(builder, address, _I8, READ), align=1), _F32)
 
 
 def _load_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
     def load(builder: Any, address: Any) -> Any:
-        """A float8 from memory; codes below the smallest normal number are zero."""
+        """Load a float8; codes below the smallest normal number are zero."""
         x = builder.zext(builder.load(pointer(builder, address, _I8, READ), align=1), _I32)
         sign = builder.shl(builder.and_(x, ir.Constant(_I32, 0x80)), ir.Constant(_I32, 24))
         magnitude = builder.shl(builder.and_(x, ir.Constant(_I32, 0x7F)), ir.Constant(_I32, 23 - mantissa_bits))
@@ -159,7 +159,7 @@ load_e5m2 = emitted(types.float32, types.int64)(_load_float8(mantissa_bits=2, bi
 
 @emitted(types.float32, types.int64)
 def load_e4m3fn(builder: Any, address: Any) -> Any:
-    """A float8 e4m3 from memory, subnormal numbers as they are: its bits at float32's places, times 2 ** 120."""
+    """Load a float8 e4m3, including subnormal numbers: its bits at float32's places, times 2 ** 120."""
     wide = builder.shl(
         builder.sext(builder.load(pointer(builder, address, _I8, READ), align=1), _I32), ir.Constant(_I32, 20)
     )
@@ -167,33 +167,21 @@ def load_e4m3fn(builder: Any, address: Any) -> Any:
     return builder.fmul(builder.bitcast(bits, _F32), ir.Constant(_F32, 2.0**120))
 
 
-@emitted(types.void, types.int64, types.float32)
-def store_bf16(builder: Any, address: Any, value: Any) -> Any:
-    """A bfloat16 to memory, rounded to nearest even; NaN stays NaN."""
-    bits = builder.bitcast(value, _I32)
-    odd = builder.and_(builder.lshr(bits, ir.Constant(_I32, 16)), ir.Constant(_I32, 1))
-    rounded = builder.lshr(builder.add(bits, builder.add(odd, ir.Constant(_I32, 0x7FFF))), ir.Constant(_I32, 16))
-    is_nan = builder.fcmp_unordered("uno", value, value)
-    half = builder.trunc(builder.select(is_nan, ir.Constant(_I32, 0x7FC0), rounded), _I16)
-    builder.store(half, pointer(builder, address, _I16, WRITE), align=2)
-    return NOTHING
-
-
 @emitted(types.int64, types.int64, types.int64)
 def fetch_add(builder: Any, address: Any, amount: Any) -> Any:
-    """Add to an int64 shared by threads; the value before. Sequentially consistent."""
+    """Add to an int64 that threads share, and return the value before. Sequentially consistent."""
     return builder.atomic_rmw("add", pointer(builder, address, _I64, UPDATE), amount, "seq_cst")
 
 
 @emitted(types.int64, types.int64, types.int64)
 def exchange(builder: Any, address: Any, value: Any) -> Any:
-    """Put an int64 in the place of one shared by threads; the value before. Sequentially consistent."""
+    """Replace an int64 that threads share, and return the value before. Sequentially consistent."""
     return builder.atomic_rmw("xchg", pointer(builder, address, _I64, UPDATE), value, "seq_cst")
 
 
 @emitted(types.int64, types.int64)
 def load_acquire(builder: Any, address: Any) -> Any:
-    """An int64 that another thread publishes."""
+    """Load an int64 that another thread publishes."""
     return builder.load_atomic(pointer(builder, address, _I64, READ), "acquire", 8)
 
 
@@ -213,19 +201,19 @@ def _prefetch(builder: Any, address: Any, is_write: int, level: int = 1) -> Any:
 
 @emitted(types.void, types.int64)
 def prefetch(builder: Any, address: Any) -> Any:
-    """Ask for the cache line at `address` to be read soon."""
+    """Prefetch the cache line at `address` for reading."""
     return _prefetch(builder, address, 0)
 
 
 @emitted(types.void, types.int64)
 def prefetch_to_l2(builder: Any, address: Any) -> Any:
-    """Ask for the cache line at `address` to be near, but not in the nearest cache."""
+    """Prefetch the cache line at `address` to the second-level cache."""
     return _prefetch(builder, address, 0, level=2)
 
 
 @emitted(types.void, types.int64)
 def prefetch_to_write(builder: Any, address: Any) -> Any:
-    """Ask for the cache line at `address` to be written soon."""
+    """Prefetch the cache line at `address` for writing."""
     return _prefetch(builder, address, 1)
 
 
@@ -243,16 +231,16 @@ def call_kernel(builder: Any, kernel: Any, *arguments: Any) -> Any:
 
 @emitted(types.int64, types.int64, types.int64, types.int64, types.int64)
 def call_function(builder: Any, function: Any, *arguments: Any) -> Any:
-    """What the C function at an address returns, an int, for as many of three arguments as it takes."""
+    """Call the C function at an address, which takes up to three arguments, and return its int."""
     return builder.sext(_call(builder, function, ir.IntType(32), arguments), _I64)
 
 
 def stack_lines(count: int) -> Any:
-    """Intrinsic for the address of `count` cache lines on the caller's stack, aligned; the same ones at each call."""
+    """Return the intrinsic for the address of `count` aligned cache lines on the caller's stack, always the same."""
 
     @emitted(types.int64)
     def lines(builder: Any) -> Any:
-        """Their address."""
+        """Return the lines' address."""
         block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64 * count))
         block.align = 64
         return stack_memory(builder, builder.ptrtoint(block, _I64), 64 * count)

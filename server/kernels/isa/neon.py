@@ -1,7 +1,7 @@
-"""Dot products and small matrix products of ARM's 128-bit registers, of which sixteen lanes are four.
+"""Dot products and small matrix products in ARM's 128-bit registers; sixteen lanes are four registers.
 
-A matrix instruction multiplies two rows of activations by two columns, eight bytes of k of each: of bfloat16 as two of
-the dot products after each other, with the same roundings (Arm ARM, BFMatMulAdd), so rows may be summed either way.
+A matrix instruction multiplies two rows of activations by two columns, eight bytes of k of each. For bfloat16 it equals
+two of the dot products in sequence, with the same roundings (Arm ARM, BFMatMulAdd), so rows may be summed either way.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _REGISTERS = simd.LANES // 4
 
 
 class _Cells(NamedTuple):
-    """A type of element: its dot product by words of four bytes, and the product of two rows by two columns."""
+    """An element type: its dot product by words of four bytes, and the product of two rows by two columns."""
 
-    inputs: Any  # a register of them
-    sums: Any  # a register of their sums
+    inputs: Any  # type of a register of elements
+    sums: Any  # type of a register of sums
     dot: str
     product: str
 
@@ -44,14 +44,14 @@ _BF16 = _Cells(
 
 
 def _registers(builder: Any, sums: Any, kind: Any) -> list[Any]:
-    """The four registers of sixteen lanes."""
+    """Split sixteen lanes into four registers."""
     orders = ([4 * i + lane for lane in range(4)] for i in range(_REGISTERS))
     parts = (builder.shuffle_vector(sums, ir.Constant(_V, ir.Undefined), ir.Constant(_QUAD, order)) for order in orders)
     return [builder.bitcast(part, kind) for part in parts]
 
 
 def _lanes(builder: Any, registers: Iterable[Any]) -> Any:
-    """Sixteen lanes of four registers."""
+    """Join four registers to sixteen lanes."""
     a, b, c, d = (builder.bitcast(each, ir.VectorType(ir.FloatType(), 4)) for each in registers)
     eight, sixteen = (ir.Constant(ir.VectorType(_I32, n), list(range(n))) for n in (8, 16))
     return builder.shuffle_vector(builder.shuffle_vector(a, b, eight), builder.shuffle_vector(c, d, eight), sixteen)
@@ -63,7 +63,7 @@ def _load(builder: Any, address: Any, offset: int, kind: Any = _QUAD, align: int
 
 
 def _every(builder: Any, words: Any, lane: int) -> Any:
-    """One of the words in each place."""
+    """Broadcast one of the words."""
     return builder.shuffle_vector(words, ir.Constant(words.type, ir.Undefined), ir.Constant(_QUAD, [lane] * 4))
 
 
@@ -74,11 +74,11 @@ def _call(builder: Any, name: str, cells: _Cells, c: Any, a: Any, w: Any) -> Any
 
 
 def _dot(cells: _Cells, lines: int) -> Any:
-    """Step of `lines` words of a row by as many lines of weights, in order."""
+    """Return the step of `lines` words of a row times as many lines of weights, in order."""
 
     @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
     def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-        """The sums and, of every column, the products of each word's elements."""
+        """Add to the sums of every column the products of each word's elements."""
         registers = _registers(builder, sums, cells.sums)
         words = _load(builder, word, 0, ir.VectorType(_I32, lines), align=2)
         for i in range(lines):
@@ -91,14 +91,14 @@ def _dot(cells: _Cells, lines: int) -> Any:
     return dot
 
 
-LINES = 2  # that a step takes at once, a word of a row for each: four rows' sums, and lines, stay in 32 registers
+LINES = 2  # of a step, with a word of a row each: four rows' sums, and the lines, stay in 32 registers
 dot_i8, dot_bf16 = _dot(_INT8, LINES), _dot(_BF16, LINES)
 dot_i8_line = _dot(_INT8, 1)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_codes(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """sums + four codes of -128 to 127 by the four int8 at `word`, by SDOT."""
+    """Return sums + four codes of -128 to 127 times the four int8 at `word`, by SDOT."""
     registers, weights = _registers(builder, sums, _QUAD), _registers(builder, codes, _QUAD)
     every = _every(builder, _load(builder, word, 0, ir.VectorType(_I32, 1)), 0)
     return _lanes(
@@ -107,22 +107,22 @@ def dot_codes(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 
 
 class RowPairs(NamedTuple):
-    """Two rows, 64 bytes apart, by sixteen columns at two lines of weights: sums of each eight columns in a value.
+    """Products of two rows, 64 bytes apart, by sixteen columns at two lines of weights; one value sums eight columns.
 
     A value's registers are squares [2 rows][2 columns].
     """
 
-    left: Any  # (sums, word, line) -> sums, of columns 0 to 7
-    right: Any  # of columns 8 to 15
+    left: Any  # (sums, word, line) -> sums of columns 0 to 7
+    right: Any  # the same of columns 8 to 15
 
 
 def _squares(cells: _Cells, first_column: int) -> Any:
-    """A register of weights is [4 columns][word]; of two lines' it takes [2 columns][2 words], as the product wants."""
+    """Return the products of eight columns. Registers [4 columns][word] of two lines become [2 columns][2 words]."""
     zips = ([0, 4, 1, 5], [2, 6, 3, 7])
 
     @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
     def products(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-        """The sums and the products of the two words of both rows by those of eight columns."""
+        """Add to the sums the products of both rows' two words by those of eight columns."""
         registers, row = _registers(builder, sums, cells.sums), ir.VectorType(_I32, 2)
         rows = [_load(builder, word, offset, row, align=2) for offset in (0, _LINE)]
         both = builder.shuffle_vector(*rows, ir.Constant(_QUAD, [0, 1, 2, 3]))
@@ -142,7 +142,7 @@ pairs_i8, pairs_bf16 = (RowPairs(_squares(cells, 0), _squares(cells, 8)) for cel
 def _row_of_squares(row: int) -> Callable[..., Any]:
     @emitted(simd.float32x16, simd.float32x16, simd.float32x16)
     def row_of(builder: Any, left: Any, right: Any) -> Any:
-        """One row's sums of sixteen columns, from those of two in squares."""
+        """Return one row's sums of sixteen columns from the squares of two rows."""
         order = [4 * square + 2 * row + column for square in range(8) for column in range(2)]
         return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, simd.LANES), order))
 

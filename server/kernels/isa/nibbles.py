@@ -1,4 +1,4 @@
-"""4-bit weight codes on lanes: taken out of their bytes, multiplied with int8 activations, scaled group by group.
+"""4-bit weight codes on lanes: extracted from bytes, multiplied by int8 activations, and scaled group by group.
 
 A cache line has sixteen columns at eight neighbours of k: byte b of a column holds k = b in its low half and k = 4 + b
 in its high half, so that each half of the line is sixteen columns of a word of four, as in an int8 tile. int32 values
@@ -15,6 +15,7 @@ from numba import types
 
 from neuronserve.server.kernels.isa import instruction, simd
 from neuronserve.server.kernels.isa.access import READ, pointer
+from neuronserve.server.kernels.isa.dot_product import every_word
 from neuronserve.server.kernels.isa.memory import emitted
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
@@ -30,13 +31,13 @@ def _all(kind: Any, value: int) -> Any:
 
 
 def _as_is(builder: Any, codes: Any) -> Any:
-    """int4: a code stands for 8 less."""
+    """Return int4 codes as they are: a code is its value plus 8."""
     del builder
     return codes
 
 
 def _doubled_e2m1(builder: Any, codes: Any) -> Any:
-    """FP4: a code becomes twice its value, a whole number to 12, and 16 more: 0 1 2 3 4 6 8 12 and their negatives."""
+    """Return FP4 codes as twice their value plus 16; doubled values are 0 1 2 3 4 6 8 12 and their negatives."""
     size = builder.and_(codes, _all(_BYTES, 7))
     above = builder.select(
         builder.icmp_unsigned(">", size, _all(_BYTES, 4)), builder.sub(size, _all(_BYTES, 4)), _all(_BYTES, 0)
@@ -52,7 +53,7 @@ _DOUBLED_E2M1 = (*(0, 1, 2, 3, 4, 6, 8, 12), *(0, -1, -2, -3, -4, -6, -8, -12))
 
 
 def _doubled_e2m1_by_table(size: int, look_up: str) -> Callable[[Any, Any], Any]:
-    """The same from a table in a register of `size` bytes."""
+    """Return the same conversion by a table in a register of `size` bytes."""
     register = ir.VectorType(_I8, size)
     table = ir.Constant(register, [value + 16 for value in _DOUBLED_E2M1] * (size // 16))
 
@@ -74,7 +75,7 @@ def _doubled_e2m1_by_table(size: int, look_up: str) -> Callable[[Any, Any], Any]
 def _half(shift: int, of_codes: Callable[[Any, Any], Any]) -> Any:
     @emitted(simd.float32x16, types.int64)
     def half(builder: Any, line: Any) -> Any:
-        """One half of every byte of the line, as the unsigned bytes that `dot_u8` takes."""
+        """Return one half of every byte of the line, as the unsigned bytes that `dot_u8` takes."""
         words = builder.load(pointer(builder, line, _VI, READ), align=4)
         if shift:
             words = builder.lshr(words, _all(_VI, shift))
@@ -94,34 +95,27 @@ low_e2m1_avx2, high_e2m1_avx2 = _half(0, _vpshufb), _half(4, _vpshufb)
 low_e2m1_neon, high_e2m1_neon = _half(0, _tbl), _half(4, _tbl)
 
 
-def every_word(builder: Any, word: Any) -> Any:
-    """The four bytes at `word` in every lane."""
-    one = builder.load(pointer(builder, word, _I32, READ), align=4)
-    first = builder.insert_element(ir.Constant(_VI, ir.Undefined), one, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), _all(_VI, 0))
-
-
 @emitted(simd.float32x16, types.int64)
 def first_sums(builder: Any, word: Any) -> Any:
-    """The int32 at `word` in every lane: where the sums of a group begin."""
+    """Return the int32 at `word` in every lane: the initial sums of a group."""
     return builder.bitcast(every_word(builder, word), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def first_sums_twice(builder: Any, word: Any) -> Any:
-    """Twice the int32 at `word` in every lane, for codes that stand for 16 less."""
+    """Return twice the int32 at `word` in every lane, for codes that are their value plus 16."""
     return builder.bitcast(builder.shl(every_word(builder, word), _all(_VI, 1)), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def no_sums(builder: Any, word: Any) -> Any:
-    """Where sums begin that have nothing added before their end."""
+    """Return zeros, for sums whose correction is added at the end."""
     return ir.Constant(_V, [0.0] * simd.LANES)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_avx512_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """sums + four unsigned codes by the four int8 at `word`, by VPDPBUSD in 512-bit registers."""
+    """Return sums + four unsigned codes times the four int8 at `word`, by VPDPBUSD in 512-bit registers."""
     total, a = builder.bitcast(sums, _VI), builder.bitcast(every_word(builder, word), _BYTES)
     w = builder.bitcast(codes, _BYTES)
     return builder.bitcast(instruction.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, w, a), _V)
@@ -129,7 +123,7 @@ def dot_u8_avx512_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_avx2_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """The same in two 256-bit registers (AVX-VNNI)."""
+    """Return the same in two 256-bit registers (AVX-VNNI)."""
     vectors = builder.bitcast(sums, _VI), builder.bitcast(codes, _VI), every_word(builder, word)
     half, kind, halves = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32), []
     for part in range(2):
@@ -144,7 +138,7 @@ _HALF, _HALF_BYTES, _HALF_PAIRS = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32)
 
 
 def by_register(builder: Any, compute: Callable[..., Any], *vectors: Any) -> Any:
-    """What `compute` makes of each eight lanes of the vectors, side by side."""
+    """Apply `compute` to each eight lanes of the vectors, and put the results side by side."""
     halves = []
     for part in range(2):
         order = ir.Constant(_HALF, [8 * part + i for i in range(8)])
@@ -154,20 +148,20 @@ def by_register(builder: Any, compute: Callable[..., Any], *vectors: Any) -> Any
 
 
 def _pair_products(builder: Any, codes: Any, word: Any) -> Any:
-    """VPMADDUBSW: sums of two products as int16, which hold those of codes up to 128."""
+    """Multiply by VPMADDUBSW: sums of two products as int16, which hold those of codes up to 128."""
     codes, word = builder.bitcast(codes, _HALF_BYTES), builder.bitcast(word, _HALF_BYTES)
     return instruction.call(builder, "llvm.x86.avx2.pmadd.ub.sw", _HALF_PAIRS, codes, word)
 
 
 def _pair_sums(builder: Any, pairs: Any) -> Any:
-    """VPMADDWD: two int16 to an int32."""
+    """Add two int16 to an int32 (VPMADDWD)."""
     ones = _all(_HALF_PAIRS, 1)
     return instruction.call(builder, "llvm.x86.avx2.pmadd.wd", _HALF, builder.bitcast(pairs, _HALF_PAIRS), ones)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """The same by VPMADDUBSW and VPMADDWD, of codes up to 128."""
+    """Return the same by VPMADDUBSW and VPMADDWD, for codes up to 128."""
 
     def compute(c: Any, w: Any, a: Any) -> Any:
         return builder.add(c, _pair_sums(builder, _pair_products(builder, w, a)))
@@ -177,7 +171,7 @@ def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def add_pairs_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """The same as int16 pairs, which hold the sums of a chunk of codes up to 15: 32767 >= 16 * 15 * 127."""
+    """Return the same as int16 pairs, which hold the sums of a chunk of codes up to 15: 32767 >= 16 * 15 * 127."""
 
     def compute(c: Any, w: Any, a: Any) -> Any:
         added = builder.add(builder.bitcast(c, _HALF_PAIRS), _pair_products(builder, w, a))
@@ -188,7 +182,7 @@ def add_pairs_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 
 @emitted(simd.float32x16, simd.float32x16, types.int64)
 def number_of_pairs_avx2(builder: Any, sums: Any, word: Any) -> Any:
-    """Pairs' sums and the int32 at `word`, as float32."""
+    """Return the pairs' sums plus the int32 at `word`, as float32."""
 
     def compute(c: Any, first: Any) -> Any:
         return builder.add(_pair_sums(builder, c), first)
@@ -199,7 +193,7 @@ def number_of_pairs_avx2(builder: Any, sums: Any, word: Any) -> Any:
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_portable(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """The same in int16 pairs, which hold two products of codes up to 31."""
+    """Return the same in int16 pairs, which hold two products of codes up to 31."""
     w, a = builder.bitcast(codes, _PAIRS), builder.bitcast(every_word(builder, word), _PAIRS)
     eight = _all(_PAIRS, 8)
     even = builder.mul(builder.and_(w, _all(_PAIRS, 0xFF)), builder.ashr(builder.shl(a, eight), eight))
@@ -209,22 +203,16 @@ def dot_u8_portable(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     return builder.bitcast(builder.add(builder.bitcast(sums, _VI), builder.add(left, right)), _V)
 
 
-@emitted(simd.float32x16, simd.float32x16)
-def number(builder: Any, sums: Any) -> Any:
-    """int32 sums as float32."""
-    return builder.sitofp(builder.bitcast(sums, _VI), _V)
-
-
 @emitted(simd.float32x16, types.int64)
 def load_f16(builder: Any, address: Any) -> Any:
-    """Sixteen float16 from memory by VCVTPH2PS."""
+    """Load sixteen float16 by VCVTPH2PS."""
     halves = builder.load(pointer(builder, address, _HALVES, READ), align=2)
     return builder.fpext(builder.bitcast(halves, ir.VectorType(ir.HalfType(), simd.LANES)), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def load_f16_portable(builder: Any, address: Any) -> Any:
-    """The same on any host, of finite values: exponent and mantissa moved to float32's places, times 2 ** 112."""
+    """Load sixteen finite float16 on any host: exponent and mantissa moved to float32's places, times 2 ** 112."""
     halves = builder.load(pointer(builder, address, _HALVES, READ), align=2)
     moved = builder.shl(builder.sext(halves, _VI), _all(_VI, 13))
     bits = builder.and_(moved, _all(_VI, 0x8FFFE000))

@@ -1,6 +1,6 @@
-"""What Numba does again and again while it compiles, though kernels need it once or never.
+"""Shortcuts for work that Numba repeats while it compiles, though kernels need it once or never.
 
-Each of these changes how long that takes, and nothing of what comes out of it (docs/deploy.md).
+Each changes the time that compilation takes, and nothing of its result (docs/deploy.md).
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from numba.core import event, ir
 from numba.core.base import BaseContext
 from numba.core.types.functions import BaseFunction
 
-# What holds no variables.
+# Types that hold no variables.
 _LEAVES = frozenset({str, int, float, bool, type(None), ir.Loc, ir.Arg, ir.Const, ir.Global, ir.FreeVar})
 
 
 def take_shortcuts() -> None:
-    """Have this process compile so from now on; to be called once."""
+    """Make this process compile with the shortcuts from now on. Must be called once."""
     _remember_calls()
     _remember_sizes()
     ir.Inst._rec_list_vars = _variables
-    # Timers of the compiler, one for each function that is being compiled, hear of each call of LLVM. None is read.
+    # Every function that is being compiled has a timer that listens to LLVM's calls. None is read.
     event.start_event = event.end_event = _nothing
 
 
 def _remember_calls() -> None:
     """Resolve a call of one of Numba's own functions once for each tuple of types.
 
-    Numba asks every declaration of an operator, at each use, whether it takes such types: a dozen for an addition. What
-    is said of types once is said of them always, in kernels, which have no type that is completed by a later use.
+    Numba asks every declaration of an operator, a dozen for an addition, whether it takes such types, at each use. In
+    kernels the answer never changes, because no type is completed by a later use.
     """
     resolve = BaseFunction.get_call_type
 
@@ -45,11 +45,11 @@ def _remember_calls() -> None:
 
 
 def _remember_sizes() -> None:
-    """Ask LLVM for the size of a type once: each time it parses a module with a variable of that type."""
+    """Ask LLVM for the size of a type once, not each time it parses a module with a variable of that type."""
     ask, known = BaseContext.get_abi_sizeof, dict[tuple[Any, str], int]()
 
     def get_abi_sizeof(context: Any, kind: Any) -> int:
-        if isinstance(kind, llvm_ir.IdentifiedStructType):  # whose name says nothing of its size
+        if isinstance(kind, llvm_ir.IdentifiedStructType):  # its name does not determine its size
             return int(ask(context, kind))
         key = context.target_data, str(kind)
         if key not in known:
@@ -60,7 +60,7 @@ def _remember_sizes() -> None:
 
 
 def _variables(instruction: Any, value: Any) -> list[Any]:
-    """Variables in what an instruction of Numba's IR holds: what Numba asks of every field, by what most fields are."""
+    """Return the variables in a field of an instruction of Numba's IR, testing the most frequent types first."""
     if isinstance(value, ir.Var):
         return [value]
     if isinstance(value, ir.Inst):
@@ -80,4 +80,4 @@ def _variables(instruction: Any, value: Any) -> list[Any]:
 
 
 def _nothing(*arguments: object, **more: object) -> None:
-    """Tell nobody."""
+    """Ignore an event."""

@@ -55,39 +55,48 @@ def _splat(builder: Any, value: Any, vector: Any) -> Any:
 
 @emitted(float32x16, types.float32)
 def splat(builder: Any, value: Any) -> Any:
-    """The same value in every lane."""
+    """Return the same value in every lane."""
     return _splat(builder, value, _V)
 
 
 @emitted(float32x16, types.int64)
 def load(builder: Any, address: Any) -> Any:
-    """Sixteen float32 from memory."""
+    """Load sixteen float32."""
     return builder.load(pointer(builder, address, _V, READ), align=4)
 
 
 @emitted(types.void, types.int64, float32x16)
 def store(builder: Any, address: Any, value: Any) -> Any:
-    """Sixteen float32 to memory."""
+    """Store sixteen float32."""
     builder.store(value, pointer(builder, address, _V, WRITE), align=4)
     return NOTHING
 
 
+@inline
+def store_four(address: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Store four vectors side by side."""
+    store(address, a)
+    store(address + 64, b)
+    store(address + 128, c)
+    store(address + 192, d)
+
+
 @emitted(float32x16, types.int64)
 def load_bf16(builder: Any, address: Any) -> Any:
-    """Sixteen bfloat16 from memory, exact in float32."""
+    """Load sixteen bfloat16, exact in float32."""
     half = builder.load(pointer(builder, address, _VH, READ), align=2)
     return builder.bitcast(builder.shl(builder.zext(half, _VI), _const(16)), _V)
 
 
 @emitted(float32x16, types.int64)
 def load_i32(builder: Any, address: Any) -> Any:
-    """Sixteen int32 from memory, as float32."""
+    """Load sixteen int32 as float32."""
     return builder.sitofp(builder.load(pointer(builder, address, _VI, READ), align=4), _V)
 
 
 @emitted(types.void, types.int64, float32x16)
 def store_i8(builder: Any, address: Any, value: Any) -> Any:
-    """Sixteen values in -128..127 to memory, as the nearest int8, ties to even.
+    """Store sixteen values in -128..127 as the nearest int8, ties to even.
 
     Adding 1.5 * 2 ** 23 rounds, and leaves the whole number in the lowest bits.
     """
@@ -99,7 +108,7 @@ def store_i8(builder: Any, address: Any, value: Any) -> Any:
 
 @emitted(float32x16, float32x16)
 def finite(builder: Any, value: Any) -> Any:
-    """The value, or zero where it is NaN or too large for bfloat16."""
+    """Return the value, or zero if it is NaN or too large for bfloat16."""
     limit = ir.Constant(_V, [3.38e38] * LANES)
     is_finite = builder.fcmp_ordered("<", instruction.call(builder, "llvm.fabs.v16f32", _V, value), limit)
     return builder.select(is_finite, value, ir.Constant(_V, [0.0] * LANES))
@@ -107,7 +116,7 @@ def finite(builder: Any, value: Any) -> Any:
 
 @emitted(float32x16, float32x16)
 def absolute(builder: Any, value: Any) -> Any:
-    """|value|."""
+    """Return |value|."""
     return instruction.call(builder, "llvm.fabs.v16f32", _V, value)
 
 
@@ -122,7 +131,7 @@ def _round_to_bf16(builder: Any, value: Any) -> Any:
 
 @emitted(types.void, types.int64, float32x16)
 def store_bf16(builder: Any, address: Any, value: Any) -> Any:
-    """Sixteen bfloat16 to memory, rounded to nearest even."""
+    """Store sixteen bfloat16, rounded to nearest even."""
     half = builder.trunc(_round_to_bf16(builder, value), _VH)
     builder.store(half, pointer(builder, address, _VH, WRITE), align=2)
     return NOTHING
@@ -130,80 +139,80 @@ def store_bf16(builder: Any, address: Any, value: Any) -> Any:
 
 @emitted(float32x16, float32x16, float32x16)
 def add(builder: Any, a: Any, b: Any) -> Any:
-    """a + b."""
+    """Return a + b."""
     return builder.fadd(a, b)
 
 
 @emitted(float32x16, float32x16, float32x16)
 def sub(builder: Any, a: Any, b: Any) -> Any:
-    """a - b."""
+    """Return a - b."""
     return builder.fsub(a, b)
 
 
 @emitted(float32x16, float32x16, float32x16)
 def mul(builder: Any, a: Any, b: Any) -> Any:
-    """a * b."""
+    """Return a * b."""
     return builder.fmul(a, b)
 
 
 @emitted(float32x16, float32x16, float32x16)
 def div(builder: Any, a: Any, b: Any) -> Any:
-    """a / b."""
+    """Return a / b."""
     return builder.fdiv(a, b)
 
 
 @emitted(float32x16, float32x16, float32x16, float32x16)
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
+    """Return a * b + c, rounded once."""
     return instruction.call(builder, "llvm.fma.v16f32", _V, a, b, c)
 
 
 @emitted(float32x16, float32x16, float32x16)
 def maximum(builder: Any, a: Any, b: Any) -> Any:
-    """The larger of each lane."""
+    """Return the larger of each lane."""
     return instruction.call(builder, "llvm.maxnum.v16f32", _V, a, b)
 
 
 @emitted(float32x16, float32x16, float32x16)
 def larger(builder: Any, a: Any, b: Any) -> Any:
-    """The larger of each lane, `b` where either is NaN: one instruction where `maximum` takes three."""
+    """Return the larger of each lane, `b` if either is NaN: one instruction where `maximum` takes three."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 @emitted(float32x16, float32x16, float32x16, float32x16)
 def where_at_least(builder: Any, value: Any, limit: Any, inside: Any) -> Any:
-    """`inside` where value >= limit, else 0."""
+    """Return `inside` if value >= limit, else 0."""
     return builder.select(builder.fcmp_ordered(">=", value, limit), inside, ir.Constant(_V, [0.0] * LANES))
 
 
 @emitted(float32x16, float32x16, float32x16, float32x16, float32x16)
 def add_where_at_least(builder: Any, total: Any, value: Any, limit: Any, more: Any) -> Any:
-    """total + `more` where value >= limit, else the total."""
+    """Return total + `more` if value >= limit, else the total."""
     return builder.select(builder.fcmp_ordered(">=", value, limit), builder.fadd(total, more), total)
 
 
 @emitted(types.int64, float32x16, float32x16)
 def bits_at_least(builder: Any, value: Any, limit: Any) -> Any:
-    """Bit i is set where lane i of value >= limit."""
+    """Return bit i set if lane i of value >= limit."""
     bits = builder.bitcast(builder.fcmp_ordered(">=", value, limit), _I16)
     return builder.zext(bits, ir.IntType(64))
 
 
 @emitted(types.int64, types.int64)
 def count_bits(builder: Any, bits: Any) -> Any:
-    """How many bits are set."""
+    """Return the number of set bits."""
     return builder.ctpop(bits)
 
 
 @emitted(types.int64, types.int64)
 def lowest_bit(builder: Any, bits: Any) -> Any:
-    """Position of the lowest set bit; 64 where none is."""
+    """Return the position of the lowest set bit; 64 if none is set."""
     return builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
 
 
 @emitted(types.void, types.int64, float32x16, types.int64)
 def compress(builder: Any, address: Any, value: Any, bits: Any) -> Any:
-    """The lanes whose bit is set to memory, side by side, and something in the rest of the sixteen places."""
+    """Store the lanes whose bit is set side by side; the rest of the sixteen places is undefined."""
     mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), LANES))
     side_by_side = instruction.call(builder, "llvm.experimental.vector.compress.v16f32", _V, value, mask, value)
     builder.store(side_by_side, pointer(builder, address, _V, WRITE), align=4)
@@ -212,7 +221,7 @@ def compress(builder: Any, address: Any, value: Any, bits: Any) -> Any:
 
 @emitted(float32x16, types.int64, types.int64, float32x16, float32x16)
 def select_range(builder: Any, begin: Any, end: Any, inside: Any, outside: Any) -> Any:
-    """Lane i of `inside` where begin <= i < end, else of `outside`."""
+    """Return lane i of `inside` if begin <= i < end, else of `outside`."""
     lanes = ir.Constant(_VI, list(range(LANES)))
     low = _splat(builder, builder.trunc(begin, _I32), _VI)
     high = _splat(builder, builder.trunc(end, _I32), _VI)
@@ -221,7 +230,7 @@ def select_range(builder: Any, begin: Any, end: Any, inside: Any, outside: Any) 
 
 
 def _tree(builder: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
-    """Reduce the lanes by halves: 8 + 8, 4 + 4, ...: always the same order."""
+    """Reduce the lanes by halves (8 + 8, 4 + 4, ...), always in the same order."""
     width = LANES
     while width > 1:
         width //= 2
@@ -232,51 +241,50 @@ def _tree(builder: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
 
 @emitted(types.float32, float32x16)
 def first_lane(builder: Any, value: Any) -> Any:
-    """Lane 0."""
+    """Return lane 0."""
     return builder.extract_element(value, ir.Constant(_I32, 0))
 
 
 @emitted(types.float32, float32x16)
 def sum_lanes(builder: Any, value: Any) -> Any:
-    """Sum of the lanes, in a fixed order."""
+    """Return the sum of the lanes, in a fixed order."""
     return _tree(builder, value, builder.fadd)
 
 
 @emitted(types.float32, float32x16)
 def max_lanes(builder: Any, value: Any) -> Any:
-    """Largest lane."""
+    """Return the largest lane."""
     return _tree(builder, value, lambda a, b: instruction.call(builder, "llvm.maxnum.v16f32", _V, a, b))
 
 
 @emitted(float32x16, float32x16)
 def rint(builder: Any, value: Any) -> Any:
-    """To the nearest whole number, ties to even."""
+    """Round to the nearest whole number, ties to even."""
     return instruction.call(builder, "llvm.rint.v16f32", _V, value)
 
 
 @emitted(float32x16, float32x16)
 def exp2_int(builder: Any, value: Any) -> Any:
-    """2 ** value for lanes that hold whole numbers in -126..127."""
+    """Return 2 ** value for lanes with whole numbers in -126..127."""
     exponent = builder.fptosi(value, _VI)
     return builder.bitcast(builder.shl(builder.add(exponent, _const(127)), _const(23)), _V)
 
 
 @emitted(float32x16, float32x16, float32x16, float32x16)
 def clamp(builder: Any, value: Any, low: Any, high: Any) -> Any:
-    """The value, or the limit that it is beyond; NaN stays NaN."""
+    """Return the value limited to low..high; NaN stays NaN."""
     value = builder.select(builder.fcmp_ordered(">", low, value), low, value)
     return builder.select(builder.fcmp_ordered("<", high, value), high, value)
 
 
 @inline
 def exp(x: Any) -> Any:
-    """e ** x to 2 units in the last place; arguments are held to -87..88, so the result is never 0 or infinite.
+    """Return e ** x to 2 units in the last place. x is limited to -87..88, so the result is never 0 or infinite.
 
-    NaN stays NaN.
-    Cody-Waite reduction by ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln(2)/2.
+    NaN stays NaN. Cody-Waite reduction by ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln(2)/2.
     """
     x = clamp(x, splat(-87.0), splat(88.0))
-    n = larger(rint(mul(x, splat(1.4426950408889634))), splat(-126.0))  # a number even where x is not
+    n = larger(rint(mul(x, splat(1.4426950408889634))), splat(-126.0))  # a number even if x is NaN
     r = fma(n, splat(-0.693359375), x)
     r = fma(n, splat(2.12194440e-4), r)
     p = fma(splat(1.0 / 5040.0), r, splat(1.0 / 720.0))

@@ -1,4 +1,4 @@
-"""The hyperbolic tangent of sixteen lanes, and what models hold scores and logits within limits with."""
+"""The hyperbolic tangent of sixteen lanes, and the soft cap of scores and logits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuronserve.server.kernels.isa.memory import emitted
 
 @emitted(simd.float32x16, *[simd.float32x16] * 3)
 def _where_small(builder: Any, x: Any, inside: Any, outside: Any) -> Any:
-    """`inside` where |x| < 1, else `outside`; NaN is not small."""
+    """Return `inside` if |x| < 1, else `outside`; NaN is not small."""
     size = instruction.call(builder, "llvm.fabs.v16f32", x.type, x)
     one = x.type([1.0] * simd.LANES)
     return builder.select(builder.fcmp_ordered("<", size, one), inside, outside)
@@ -19,9 +19,10 @@ def _where_small(builder: Any, x: Any, inside: Any, outside: Any) -> Any:
 
 @inline
 def tanh(x):  # type: ignore[no-untyped-def]
-    """To 4 units in the last place: a quotient of polynomials below 1, of exponentials beyond. NaN stays NaN.
+    """Return tanh(x) to 4 units in the last place; NaN stays NaN.
 
-    The first is the [7/6] Pade approximant, whose error at 1 is 3e-10; the second would lose digits near 0.
+    Below 1 it is a quotient of polynomials, the [7/6] Pade approximant, whose error at 1 is 3e-10. Beyond 1 it is a
+    quotient of exponentials, which would lose digits near 0.
     """
     one, square = simd.splat(1.0), simd.mul(x, x)
     above = simd.fma(simd.add(square, simd.splat(378.0)), square, simd.splat(17_325.0))
@@ -35,6 +36,6 @@ def tanh(x):  # type: ignore[no-untyped-def]
 
 @inline
 def softcap(x, cap):  # type: ignore[no-untyped-def]
-    """cap * tanh(x / cap)."""
+    """Return cap * tanh(x / cap)."""
     by = simd.splat(cap)
     return simd.mul(tanh(simd.div(x, by)), by)

@@ -1,6 +1,6 @@
-"""Kernels in the cache are pickles, which can run code: Numba reads those alone that no other user can have written.
+"""Reads from the cache only files that no other user can have written: kernels there are pickles, which can run code.
 
-The file that has been opened is looked at, so a file that is put in its place afterwards changes nothing.
+The check is made on the opened file, so replacing the file afterwards changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuronserve.server.host.private_file import is_trusted
 
 
 def use_trusted_files_alone() -> None:
-    """Have Numba take a file that others may have written for one that is not there, and compile."""
+    """Make Numba treat a file that others may have written as missing, and compile."""
     caching.open = _open
 
 

@@ -76,59 +76,59 @@ _e5m2_plain, _e5m2_gated = _codes(weight_codes.from_e5m2, "plain"), _codes(weigh
 
 @kernel
 def matmul_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16."""
+    """Multiply bfloat16 by bfloat16."""
     _bf16_plain(operands, cores, step, worker, workers)
 
 
 @kernel
 def gated_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, gated."""
+    """Multiply bfloat16 by bfloat16, gated."""
     _bf16_gated(operands, cores, step, worker, workers)
 
 
 @kernel
 def matmul_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8."""
+    """Multiply int8 by int8."""
     _i8_plain(operands, cores, step, worker, workers)
 
 
 @kernel
 def gated_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, gated."""
+    """Multiply int8 by int8, gated."""
     _i8_gated(operands, cores, step, worker, workers)
 
 
 @kernel
 def matmul_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by int8 weights."""
+    """Multiply bfloat16 by int8 weights."""
     _w8_plain(operands, cores, step, worker, workers)
 
 
 @kernel
 def gated_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by int8 weights, gated."""
+    """Multiply bfloat16 by int8 weights, gated."""
     _w8_gated(operands, cores, step, worker, workers)
 
 
 @kernel
 def matmul_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e4m3 weights."""
+    """Multiply bfloat16 by float8 e4m3 weights."""
     _e4m3_plain(operands, cores, step, worker, workers)
 
 
 @kernel
 def gated_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e4m3 weights, gated."""
+    """Multiply bfloat16 by float8 e4m3 weights, gated."""
     _e4m3_gated(operands, cores, step, worker, workers)
 
 
 @kernel
 def matmul_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e5m2 weights."""
+    """Multiply bfloat16 by float8 e5m2 weights."""
     _e5m2_plain(operands, cores, step, worker, workers)
 
 
 @kernel
 def gated_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e5m2 weights, gated."""
+    """Multiply bfloat16 by float8 e5m2 weights, gated."""
     _e5m2_gated(operands, cores, step, worker, workers)

@@ -1,7 +1,7 @@
-"""The inner loops of the tile unit's matmuls: products of tiles, and what becomes of the sums.
+"""Inner loops of the tile unit's matmuls: products of tiles, and the epilogue of their sums.
 
-A pair of column tiles is multiplied with 32 rows at a time. Sums lie in a ring of 64 rows on the worker's stack, so
-that one block of rows is finished while the next is multiplied.
+A pair of column tiles is multiplied by 32 rows at a time. Sums lie in a ring of 64 rows on the worker's stack, so that
+one block of rows is finished while the next is multiplied.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from neuronserve.server.kernels.records import MATMUL
 
 _TILE = amx.TILE_BYTES
 _AHEAD = 8 * _TILE  # far enough for memory, near enough to stay in L1
-_FAR_AHEAD, _SHORTLY = 32 * _TILE, 2 * _TILE  # from memory to L2, and from there to L1: conversion needs most of L1
+_FAR_AHEAD, _SHORTLY = 32 * _TILE, 2 * _TILE  # distances to L2 and to L1: conversion needs most of L1
 
 
 def _one_by_two(dot: Any) -> Any:
-    """Sums of 16 rows by 32 columns, left in two tiles at `out`."""
+    """Return the sums of 16 rows by 32 columns, left in two tiles at `out`."""
     dot_0_4_6, dot_1_4_7 = dot(0, 4, 6), dot(1, 4, 7)
 
     @inline
     def one_by_two(a, b0, b1, out, k_tiles):  # type: ignore[no-untyped-def]
-        """Decode: the weights are read once, and memory is the limit."""
+        """Multiply for decode: the weights are read once, and memory is the limit."""
         amx.zero0()
         amx.zero1()
         for k in range(k_tiles):
@@ -45,24 +45,24 @@ def _one_by_two(dot: Any) -> Any:
 
 @inline
 def _sums_of(sums, row):  # type: ignore[no-untyped-def]
-    """Where the left tile's sums of a row are, in a ring of 64 rows; the right tile is the next."""
+    """Return the address of the left tile's sums of a row, in a ring of 64 rows; the right tile follows."""
     return sums + row % 64 // 16 * 2 * _TILE + row % 16 * 64
 
 
 def _two_by_two(dot: Any, finish: Any, touch: Any, is_exact: bool) -> Any:
-    """Sums of 32 rows by 32 columns, left in four tiles at `out`: rows 0-15 left and right, then rows 16-31.
+    """Return the sums of 32 rows by 32 columns, left in four tiles at `out`: rows 0-15 left and right, then rows 16-31.
 
-    Where sums are exact, every other block goes through k backwards: what it needs first was used last, so more of it
-    is still in the nearest cache, which is smaller than the operands of a block.
+    If sums are exact, every other block goes through k backwards. It begins with the operands that were used last, so
+    more of them are still in the nearest cache, which is smaller than a block's operands.
     """
     dot_0_4_6, dot_1_4_7, dot_2_5_6, dot_3_5_7 = dot(0, 4, 6), dot(1, 4, 7), dot(2, 5, 6), dot(3, 5, 7)
 
     @inline
     def two_by_two(a, b0, b1, k_tiles, outputs, row, begin, ahead, lines):  # type: ignore[no-untyped-def]
-        """Prefill: each tile loaded is used twice, and rows `begin` to `row` are finished beside, a few each step of k.
+        """Multiply for prefill: each loaded tile is used twice, and rows `begin` to `row` are finished meanwhile.
 
-        The tile unit and the vector units work at the same time, so these rows cost next to nothing. On the way,
-        `lines` cache lines of the next weights, from `ahead` on, and the output's next lines are asked for.
+        The tile unit and the vector units work at the same time, so finishing a few rows in each step of k costs almost
+        nothing. `lines` cache lines of the next weights, from `ahead` on, and the output's next lines are prefetched.
         """
         a1 = a + k_tiles * _TILE
         out = _sums_of(outputs[0], row)
@@ -98,7 +98,7 @@ def _two_by_two(dot: Any, finish: Any, touch: Any, is_exact: bool) -> Any:
 
 
 def finisher(load: Any, value: Any, to: epilogue.Output, has_row_scales: bool) -> Any:
-    """Sums in the ring to rows of the output."""
+    """Return the function that stores sums of the ring to rows of the output."""
     place, store = to
 
     @inline
@@ -117,11 +117,11 @@ def finisher(load: Any, value: Any, to: epilogue.Output, has_row_scales: bool) -
 
 
 def outputs(has_column_scales: bool) -> Any:
-    """What `finish` and `touch` have to know of a pair of column tiles."""
+    """Return the function that collects what `finish` and `touch` need of a pair of column tiles."""
 
     @inline
     def outputs_of(op, n, width):  # type: ignore[no-untyped-def]
-        """Where the sums of column tiles n and n + 1 are and go."""
+        """Return where the sums of column tiles n and n + 1 are and go."""
         scale0 = scale1 = simd.splat(1.0)
         bias0 = bias1 = simd.splat(0.0)
         last = (width - 1) * 64
@@ -139,12 +139,12 @@ def outputs(has_column_scales: bool) -> Any:
 
 
 def toucher(to: epilogue.Output) -> Any:
-    """The counterpart of `finisher` that goes ahead of it."""
+    """Return the function that prefetches the output for `finisher`."""
     place = to.place
 
     @inline
     def touch(outputs, begin, end):  # type: ignore[no-untyped-def]
-        """Ask for the lines that `finish` will write: far apart, each would wait for memory by itself."""
+        """Prefetch the lines that `finish` will write: they are far apart, and each would wait for memory."""
         output, ldc, n = outputs[1], outputs[2], outputs[3]
         for row in range(begin, end):
             prefetch_to_write(place(output, ldc, row, n))
@@ -153,7 +153,7 @@ def toucher(to: epilogue.Output) -> Any:
 
 
 def column_pair(dot: Any, finish: Any, touch: Any, outputs_of: Any, is_exact: bool = False) -> Any:
-    """Rows `begin` to `rows` of two column tiles, whose weights stay in cache over the rows."""
+    """Return the product of rows `begin` to `rows` and two column tiles, whose weights stay in cache for all rows."""
     one_by_two, two_by_two = _one_by_two(dot), _two_by_two(dot, finish, touch, is_exact)
 
     @inline
@@ -176,13 +176,13 @@ def column_pair(dot: Any, finish: Any, touch: Any, outputs_of: Any, is_exact: bo
 
 
 def _converted_products(convert: Any) -> tuple[Any, Any]:
-    """Converting a tile of both columns, and multiplying with what it has become."""
+    """Return two functions: convert a tile of both columns, and multiply by the result."""
     dot_0_4_6, dot_1_4_7 = amx.dot_bf16(0, 4, 6), amx.dot_bf16(1, 4, 7)
     dot_2_5_6, dot_3_5_7 = amx.dot_bf16(2, 5, 6), amx.dot_bf16(3, 5, 7)
 
     @inline
     def convert_pair(b0, b1, halves):  # type: ignore[no-untyped-def]
-        """A tile of each column, to four tiles: two of the left column, then two of the right."""
+        """Convert a tile of each column to four tiles: two of the left column, then two of the right."""
         for line in range(0, _TILE, 64):
             prefetch_to_l2(b0 + _FAR_AHEAD + line)
             prefetch_to_l2(b1 + _FAR_AHEAD + line)
@@ -193,7 +193,7 @@ def _converted_products(convert: Any) -> tuple[Any, Any]:
 
     @inline
     def products(a, halves, is_two, a_bytes):  # type: ignore[no-untyped-def]
-        """The converted tiles by one or two row tiles `a_bytes` apart."""
+        """Multiply the converted tiles by one or two row tiles `a_bytes` apart."""
         for half in range(2):
             tile, slot = a + half * _TILE, halves + half * _TILE
             amx.load4(tile, 64)
@@ -210,10 +210,10 @@ def _converted_products(convert: Any) -> tuple[Any, Any]:
 
 
 def few_rows(convert: Any, finish: Any, outputs_of: Any) -> Any:
-    """Up to 32 rows by two column tiles of 8-bit codes, each tile converted just before it is multiplied.
+    """Return the product of up to 32 rows and two column tiles of 8-bit codes, each tile converted just before its use.
 
-    So the vector units convert while the tile unit multiplies and memory delivers, and what is converted stays in the
-    nearest cache: all tiles are converted in one place.
+    The vector units convert while the tile unit multiplies and memory delivers. All tiles are converted in one place,
+    so that the result stays in the nearest cache.
     """
     convert_pair, products = _converted_products(convert)
 

@@ -1,11 +1,12 @@
-"""What becomes of a matmul's sums: scaled to what they stand for, with their bias, activated, and stored.
+"""Epilogue of a matmul: scale the sums, add the bias, activate and store.
 
 `value(sums, row_scale, column_scale)` makes float32 lanes of sixteen columns of one row. An Output takes two
 neighbouring column tiles of one row; of a gated product the first is gate and the second up, and only
 activation(gate) * up is stored:
+
   plain         rows [T][ldc] float32, each value activated
   gated         rows [T][ldc] float32, half as many columns
-  gated_panels  panels [T/16][ldc/32][16][32] bfloat16 of those columns: half the bytes, and what tiles are loaded from
+  gated_panels  panels [T/16][ldc/32][16][32] bfloat16 of those columns: half the bytes, ready for tile loads
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from neuronserve.server.kernels.isa import avx512, simd
 from neuronserve.server.kernels.isa.jit import inline
 
 PANEL_BYTES = 1024  # sixteen rows of 32 bfloat16
-ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped")  # by the index that is the operand
+ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped")  # indexed by the operand
 _CLAMPED = ACTIVATIONS.index("swiglu_clamped")
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0  # GptOssConfig of transformers
-_GELU_LINEAR, _GELU_CUBIC = 1.5957691216, 0.0713548163  # 2 sqrt(2 / pi), and 0.044715 times as much
-# The share of a normal distribution beyond x >= 0 is e ** (-x * x / 2) times this polynomial in 1 / (1 + x / slope),
-# whose error was made least, relatively, for 0 <= x <= 13: 6e-8.
+_GELU_LINEAR, _GELU_CUBIC = 1.5957691216, 0.0713548163  # 2 sqrt(2 / pi), and 0.044715 times that
+# The share of a normal distribution above x >= 0 is e ** (-x * x / 2) times this polynomial in 1 / (1 + x / slope),
+# fitted for the least relative error on 0 <= x <= 13: 6e-8.
 _TAIL_SLOPE = 2.5
 _TAIL = (
     *(-1.29050723e-05, 0.159923464, 0.155619264, 0.159201711, -0.0145673165, 0.254660308, -0.377397656, 0.202648371),
@@ -32,24 +33,24 @@ _TAIL = (
 
 @inline
 def unscaled(sums, row_scale, column_scale):  # type: ignore[no-untyped-def]
-    """float32 sums of unscaled activations and weights."""
+    """Return float32 sums of unscaled activations and weights."""
     return sums
 
 
 @inline
 def scaled_columns(sums, row_scale, column_scale):  # type: ignore[no-untyped-def]
-    """float32 sums of unscaled activations and 8-bit weights."""
+    """Scale float32 sums of unscaled activations and 8-bit weights."""
     return simd.mul(sums, column_scale)
 
 
 @inline
 def scaled_both(sums, row_scale, column_scale):  # type: ignore[no-untyped-def]
-    """int32 sums, already as float32, of int8 activations and int8 weights."""
+    """Scale int32 sums, already as float32, of int8 activations and int8 weights."""
     return simd.mul(simd.mul(sums, simd.splat(row_scale)), column_scale)
 
 
 def _one_of(activations: Sequence[Any]) -> Any:
-    """Make `activate(index, x)` of functions of x. A call of a kernel has one index, so its branches are foreseen."""
+    """Return `activate(index, x)` over functions of x. A kernel's call has one index, so its branches are predicted."""
     first, others = activations[0], activations[1:]
     if not others:
         return inline(lambda _, x: first(x))
@@ -66,13 +67,13 @@ def _one_of(activations: Sequence[Any]) -> Any:
 
 @inline
 def _sigmoid(x):  # type: ignore[no-untyped-def]
-    """1 / (1 + e ** -x), never 0; NaN stays NaN."""
+    """Return 1 / (1 + e ** -x), never 0; NaN stays NaN."""
     one = simd.splat(1.0)
     return simd.div(one, simd.add(one, simd.exp(simd.sub(simd.splat(0.0), x))))
 
 
 def _polynomial(coefficients: Sequence[float]) -> Any:
-    """Make `p(x)` of the coefficients of 1, x, x ** 2 and so on."""
+    """Return the polynomial `p(x)` with the coefficients of 1, x, x ** 2 and so on."""
     first, others = coefficients[0], coefficients[1:]
     if not others:
         return inline(lambda _: simd.splat(first))
@@ -90,13 +91,13 @@ _tail = _polynomial(_TAIL)
 
 @inline
 def relu(x):  # type: ignore[no-untyped-def]
-    """NaN stays NaN."""
+    """Return max(0, x); NaN stays NaN."""
     return simd.larger(simd.splat(0.0), x)
 
 
 @inline
 def gelu(x):  # type: ignore[no-untyped-def]
-    """x times the share of a normal distribution below x: x, less its share beyond, or what is left below -|x|."""
+    """Return x times the share of a normal distribution below x."""
     one, size, half = simd.splat(1.0), simd.absolute(x), simd.mul(x, simd.splat(-0.5))
     t = simd.div(one, simd.fma(size, simd.splat(1.0 / _TAIL_SLOPE), one))
     beyond = simd.mul(simd.exp(simd.mul(half, x)), _tail(t))
@@ -104,7 +105,7 @@ def gelu(x):  # type: ignore[no-untyped-def]
 
 
 def _activations(sigmoid: Any) -> dict[str, Any]:
-    """ACTIVATIONS, as exact as `sigmoid` is, or float32 where they need none."""
+    """Return ACTIVATIONS, as exact as `sigmoid`, or float32 if they need none."""
 
     @inline
     def silu(x):  # type: ignore[no-untyped-def]
@@ -112,13 +113,13 @@ def _activations(sigmoid: Any) -> dict[str, Any]:
 
     @inline
     def gelu_tanh(x):  # type: ignore[no-untyped-def]
-        """x (1 + tanh u) / 2 is x sigmoid(2 u)."""
+        """Return x (1 + tanh u) / 2, which is x sigmoid(2 u)."""
         by = simd.fma(simd.mul(x, x), simd.splat(_GELU_CUBIC), simd.splat(_GELU_LINEAR))
         return simd.mul(x, sigmoid(simd.mul(x, by)))
 
     @inline
     def swiglu_clamped(x):  # type: ignore[no-untyped-def]
-        """Of a gate; `_gated` has the rest."""
+        """Activate a gate; `_factor` limits the other factor."""
         x = simd.clamp(x, simd.splat(-3.0e38), simd.splat(_SWIGLU_LIMIT))
         return simd.mul(x, sigmoid(simd.mul(x, simd.splat(_SWIGLU_ALPHA))))
 
@@ -136,7 +137,7 @@ _exact, _near = _activate(_sigmoid), _activate(avx512.sigmoid)
 
 @inline
 def _factor(activation, up):  # type: ignore[no-untyped-def]
-    """What an activated gate is multiplied with."""
+    """Return the factor of an activated gate."""
     if activation == _CLAMPED:
         up = simd.clamp(up, simd.splat(-_SWIGLU_LIMIT), simd.splat(_SWIGLU_LIMIT))
         return simd.add(up, simd.splat(1.0))
@@ -144,10 +145,10 @@ def _factor(activation, up):  # type: ignore[no-untyped-def]
 
 
 class Output(NamedTuple):
-    """Where the sums of column tiles n and n + 1 go, in one row."""
+    """How the sums of column tiles n and n + 1 of one row are stored."""
 
     place: Any  # (output, ldc, row, n) -> address
-    store: Any  # (place, left, right, width, activation); `width` is 1 where there is no right-hand tile
+    store: Any  # (place, left, right, width, activation); `width` is 1 if there is no right tile
 
 
 @inline
@@ -171,7 +172,7 @@ def _row_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
 
 @inline
 def _row_store(place, gate, up, width, activation):  # type: ignore[no-untyped-def]
-    """activation(gate) * up: sixteen columns from thirty-two."""
+    """Store activation(gate) * up: sixteen columns of thirty-two."""
     simd.store(place, simd.mul(_exact(activation, gate), _factor(activation, up)))
 
 
@@ -182,7 +183,7 @@ def _panel_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
 
 @inline
 def _panel_store(place, gate, up, width, activation):  # type: ignore[no-untyped-def]
-    """The same, as exact as bfloat16 is."""
+    """Store activation(gate) * up with bfloat16's precision."""
     avx512.store_bf16(place, simd.mul(_near(activation, gate), _factor(activation, up)))
 
 

@@ -1,6 +1,6 @@
-"""output = activations @ weights on vector lanes, of int8 weights with a scale for each 32 of k: see group_lanes.py.
+"""output = activations @ weights on vector lanes, for int8 weights with a scale for each 32 of k (group_lanes.py).
 
-A row for each instruction set that multiplies bytes without loss; others take what is portable.
+There is a row for each instruction set with exact byte products; others use the portable one.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""output = activations @ weights on vector lanes, of codes with a scale for each group of k: 4-bit ones, and the loop.
+"""output = activations @ weights on vector lanes, for codes with a scale for each group of k: 4-bit ones, and the loop.
 
 Layouts:
   activations  blocks of sixteen rows: panels [K/64][16][64] int8, then [K/32][16] pairs: a float32 scale, and as int32
-               -8 times the sum of the 32 codes (panels.py)
+      -8 times the sum of the 32 codes (panels.py)
   weights      [N/32][K/32][2][4 lines][16 n][4] of two codes a byte (isa/nibbles.py), or 8 lines of one
-               (isa/byte_codes.py)
-  scales       [N/32][groups][2][16 n]; and of formats with shifts these, alike
-Where the number of column tiles is odd, the last is by itself: with 1 in the place of 2. A pair is read as one stream,
+      (isa/byte_codes.py)
+  scales       [N/32][groups][2][16 n]; and shifts likewise, of formats that have them
+If the number of column tiles is odd, the last is by itself: with 1 in the place of 2. A pair is read as one stream,
 because memory gives more bytes a second to few streams than to many.
 
-A code stands for scale * (code - 8) + shift, one of eight bits for scale * (code - 128). The codes of 32 of k are
-summed as int32, which begin at -8 times the sum of the activations, then scaled into a float32 sum: k runs in order,
-four rows or one at a time, so an element's sum has one order whatever T or the number of workers.
+A code stands for scale * (code - 8) + shift, an 8-bit one for scale * (code - 128). The codes of 32 of k are summed as
+int32, beginning at -8 times the sum of the activations, and then scaled into a float32 sum. k runs in order, four rows
+or one at a time, so an element's sum has one order whatever T or the number of workers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from neuronserve.server.config.formats import Isa
 from neuronserve.server.device.layout import GROUP_SCALE_BYTES
 from neuronserve.server.kernels.isa import neon, nibbles, simd
+from neuronserve.server.kernels.isa.dot_product import float_of_sums
 from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
 from neuronserve.server.kernels.isa.memory import hidden, load_f32, load_i64
 from neuronserve.server.kernels.matmul import epilogue
@@ -28,8 +29,8 @@ from neuronserve.server.kernels.matmul.lane_products import ROWS, SUMS, stack_su
 from neuronserve.server.kernels.matmul.loop import LINE, matmul_loop, rows_of
 from neuronserve.server.kernels.records import MATMUL
 
-CHUNK = 32  # neighbours in k that are summed as whole numbers; a group has one or more
-_PANEL, _SIDES = 1024, 16 * 8  # bytes of sixteen rows of activations: 64 codes of each, one pair of each
+CHUNK = 32  # neighbours in k that are summed as whole numbers; a group has one or more chunks
+_PANEL, _SIDES = 1024, 16 * 8  # bytes of sixteen rows of activations: 64 codes each, and one pair each
 _BLOCK = _PANEL + 2 * _SIDES
 _SCALES = 16 * GROUP_SCALE_BYTES  # of a group of sixteen columns
 
@@ -38,9 +39,9 @@ class Codes(NamedTuple):
     """How a format's codes are read and multiplied."""
 
     step: int  # bytes of sixteen columns at eight of k
-    low: Any  # (their address) -> bytes of the first half of k
+    low: Any  # (address of codes) -> bytes of the first half of k
     high: Any
-    first_sums: Any  # (address of the pair's int32) -> what the sums of a chunk begin at, or have added at its end
+    first_sums: Any  # (address of the pair's int32) -> initial sums of a chunk, or their correction at its end
     load_scales: Any  # (address) -> sixteen columns' scales
     dot: Any  # (sums, word, codes) -> sums
     begin: Any  # (address of the pair's int32) -> sums
@@ -49,18 +50,18 @@ class Codes(NamedTuple):
 
     @property
     def chunk_bytes(self) -> int:
-        """Of sixteen columns."""
+        """Bytes of sixteen columns."""
         return CHUNK // 8 * self.step
 
 
 @inline
 def whole(sums, word):  # type: ignore[no-untyped-def]
-    """Of sums that began at `first_sums`."""
-    return nibbles.number(sums)
+    """Return sums that began at `first_sums` as float32."""
+    return float_of_sums(sums)
 
 
 def codes_of(step: int, halves: tuple[Any, Any], first_sums: Any, load_scales: Any, dot: Any) -> Codes:
-    """Codes whose products are summed as int32."""
+    """Return codes whose products are summed as int32."""
     return Codes(step, *halves, first_sums, load_scales, dot, first_sums, whole)
 
 
@@ -77,10 +78,10 @@ def _added(codes: Codes, has_shifts: bool) -> Any:
 
     @inline
     def added(total, sums, scales, shifts, sides):  # type: ignore[no-untyped-def]
-        """The total and one chunk's sums, of one row and column tile."""
+        """Return the total plus one chunk's sums, of one row and column tile."""
         by = simd.mul(number(sums, sides + 4), scales)
         if has_shifts:
-            by = simd.fma(nibbles.number(first(sides + 4)), shifts, by)
+            by = simd.fma(float_of_sums(first(sides + 4)), shifts, by)
         return simd.fma(by, simd.splat(load_f32(sides)), total)
 
     return added
@@ -91,7 +92,7 @@ class _Tiles(NamedTuple):
 
     codes: Any
     scales: Any
-    shifts: Any  # the scales where there are none
+    shifts: Any  # equal to scales if there are none
     chunk: Any
     group: Any
     shift: Any  # log2 of the chunks of a group
@@ -99,7 +100,7 @@ class _Tiles(NamedTuple):
 
 
 def _one_row(codes: Codes, has_shifts: bool) -> Any:
-    """Sums over all of k of one row by two column tiles."""
+    """Return the sums over all of k of one row by two column tiles."""
     low, high, dot, begin, load_scales = codes.low, codes.high, codes.dot, codes.begin, codes.load_scales
     added, step, next_tile = _added(codes, has_shifts), codes.step, codes.chunk_bytes
 
@@ -126,14 +127,14 @@ def _one_row(codes: Codes, has_shifts: bool) -> Any:
 
 
 def _by_tile(codes: Codes, has_shifts: bool) -> Any:
-    """Sums of four rows by one column tile, then the other: those of a chunk take eight of 16 registers."""
+    """Return the sums of four rows by one column tile, then the other: those of a chunk take eight of 16 registers."""
     low, high, dot, begin, load_scales = codes.low, codes.high, codes.dot, codes.begin, codes.load_scales
     added, step, next_tile = _added(codes, has_shifts), codes.step, codes.chunk_bytes
 
     @inline
     def of_tile(a, sides, at, tile, sums):  # type: ignore[no-untyped-def]
         f0 = f1 = f2 = f3 = simd.splat(0.0)
-        turns = hidden(4)  # unrolled, rows would be multiplied one by one and codes go through memory
+        turns = hidden(4)  # if unrolled, rows would be multiplied one by one and codes go through memory
         for i in range(at.chunks):
             word, b = a + (i // 2) * _PANEL + i % 2 * CHUNK, at.codes + tile * next_tile + i * at.chunk
             c0, c1, c2, c3 = begin(sides + 4), begin(sides + 12), begin(sides + 20), begin(sides + 28)
@@ -163,7 +164,7 @@ def _by_tile(codes: Codes, has_shifts: bool) -> Any:
 
 
 def _by_two_tiles(codes: Codes, has_shifts: bool) -> Any:
-    """The same of both column tiles at once."""
+    """Return the same for both column tiles at once."""
     low, high, dot, begin, load_scales = codes.low, codes.high, codes.dot, codes.begin, codes.load_scales
     added, step, next_tile = _added(codes, has_shifts), codes.step, codes.chunk_bytes
 
@@ -219,7 +220,7 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
 
     @inline
     def all_rows(op, n, width, begin, end):  # type: ignore[no-untyped-def]
-        """Rows `begin` to `end` of column tiles n and n + 1, or n alone where `width` is 1."""
+        """Multiply rows `begin` to `end` by column tiles n and n + 1, or n alone if `width` is 1."""
         k_tiles, shift = load_i64(op + MATMUL.k_tiles), load_i64(op + MATMUL.group_shift)
         chunks = 2 * k_tiles
         first_scale = n * (((chunks - 1) >> shift) + 1) * _SCALES
@@ -232,7 +233,7 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
             block = load_i64(op + MATMUL.activations) + first // 16 * k_tiles * _BLOCK
             a, sides = block + first % 16 * 64, block + k_tiles * _PANEL + first % 16 * 8
             count = min(ROWS, end - first)
-            if count > 1:  # rows beyond the last are the block's padding
+            if count > 1:  # rows after the last are the block's padding
                 four(a, sides, tiles, width, sums)
             else:
                 one(a, sides, tiles, width, sums)
@@ -243,7 +244,7 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
 
 
 def _matmul(codes: Codes, store: str, may_shift: bool) -> Any:
-    """The body of a kernel."""
+    """Return the body of a kernel."""
     output = epilogue.OUTPUTS[store]
     plain = _rows(codes, False, output)
     shifted = _rows(codes, True, output) if may_shift else plain
@@ -283,7 +284,7 @@ _FP4: dict[Isa, Codes] = {
 
 
 def kernels_of(cell: str, rows: dict[Isa, Codes], may_shift: bool) -> dict[Isa, tuple[Kernel, Kernel]]:
-    """Of each instruction set a matrix's product, and that of interleaved gate and up."""
+    """Return each instruction set's kernels: a matrix's product, and that of interleaved gate and up."""
     made: dict[Isa, tuple[Kernel, Kernel]] = {}
     for isa, codes in rows.items():
         name = f"{cell}_{isa}".replace("-", "_")

@@ -1,14 +1,15 @@
 """Weights to codes with a scale for each group of neighbours in k, and back.
 
-int4: a code 0 to 15 stands for scale * (code - 8) + shift; symmetric groups have no shift. Some scales are tried, each
-refined to the least squares of the codes that it gives, and that with the least squared error is taken, as ggml does
-(https://github.com/ggml-org/llama.cpp, ggml-quants.c). Scales and shifts are float16, and codes are chosen for these.
+int4: a code 0 to 15 stands for scale * (code - 8) + shift; symmetric groups have no shift. Several scales are tried,
+each refined to the least squares of its codes, and the one with the least squared error is taken, as ggml does
+(https://github.com/ggml-org/llama.cpp, ggml-quants.c). Scales and shifts are float16, and codes are chosen for the
+rounded ones.
 
-int8-groups: a code 0 to 255 stands for scale * (code - 128), by 32 neighbours, as ggml's Q8_0 has them.
+int8-groups: a code 0 to 255 stands for scale * (code - 128), in groups of 32 neighbours, as in ggml's Q8_0.
 
-MXFP4 and MXFP8: an E2M1 code stands for a power of two times 0, 0.5, 1, 1.5, 2, 3, 4 or 6 with a sign, an E4M3 code for
-one times a number up to 448, by 32 neighbours (Open Compute Project, Microscaling Formats specification 1.0, 5.1 to
-6.3).
+MXFP4 and MXFP8: groups of 32 neighbours share a power of two as scale. An E2M1 code stands for 0, 0.5, 1, 1.5, 2, 3, 4
+or 6 with a sign, an E4M3 code for a number up to 448 (Open Compute Project, Microscaling Formats specification 1.0, 5.1
+to 6.3).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from neuronserve.server.kernels.isa.jit import HostFunction, inline
 Float32 = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
 
-ONE_SIZE = 32  # of the groups of all formats but int4
+ONE_SIZE = 32  # group size of all formats except int4
 INT8_ZERO, INT8_LARGEST = 128, 127
 FLOAT16_MAX = 65504.0
 
-# Codes that the largest magnitude is brought to, beyond 7 where that clips it: negative ones turn the sign of a scale,
-# since -8 has no counterpart.
+# Codes for the largest magnitude; beyond 7 it is clipped. Negative ones invert the scale's sign, since -8 has no
+# counterpart.
 SYMMETRIC = np.array([7.0, 7.4, 8.0, 6.6, 8.5, -7.4, -8.0, -8.5, -6.6], np.float32)
 RANGES = np.array([15.0, 15.6, 16.3, 17.1, 14.4], np.float32)  # steps between the least and the largest value
 
@@ -56,7 +57,7 @@ MICROSCALING: dict[WeightFormat, _Microscaling] = {
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """codes [N, K], one in a byte; what they stand for follows from `scales`, and `shifts` where there are some."""
+    """codes [N, K], one in a byte, with `scales` and, for some formats, `shifts`."""
 
     codes: Codes
     scales: Float32  # [N, groups]
@@ -64,7 +65,7 @@ class GroupedRows:
 
 
 def quantize_groups(rows: Float32, weights: WeightFormat, groups: WeightGroups) -> GroupedRows:
-    """Codes of `rows` [N, K], finite, N a multiple of 16 and K of 32; the last group may be shorter than the others."""
+    """Return the codes of `rows` [N, K], finite, N a multiple of 16 and K of 32; the last group may be shorter."""
     if weights in MICROSCALING:
         return _microscaling_groups(rows, MICROSCALING[weights])
     if weights == "int8-groups":
@@ -83,17 +84,17 @@ def quantize_groups(rows: Float32, weights: WeightFormat, groups: WeightGroups) 
 
 
 def _by_row(tiles: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """[N/16][any][16] to [N, any]."""
+    """Reorder [N/16][any][16] to [N, any]."""
     return np.ascontiguousarray(tiles.transpose(0, 2, 1)).reshape(-1, tiles.shape[1])
 
 
 def as_float16(values: Float32) -> Float32:
-    """The nearest values that float16 holds."""
+    """Return the nearest float16 values."""
     return np.clip(values, -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16).astype(np.float32)
 
 
 def dequantize_groups(rows: GroupedRows, weights: WeightFormat) -> Float32:
-    """What the codes stand for, [N, K] float32."""
+    """Return the values of the codes, [N, K] float32."""
     k, count = rows.codes.shape[1], rows.scales.shape[1]
     size = next(s for s in (32, 64, 128) if -(-k // s) == count) if weights == "int4" else ONE_SIZE
     at = np.arange(k) // size
@@ -108,12 +109,12 @@ def dequantize_groups(rows: GroupedRows, weights: WeightFormat) -> Float32:
 
 
 def zero_code(weights: WeightFormat) -> int:
-    """The code that stands for 0."""
+    """Return the code that stands for 0."""
     return {"int4": 8, "int8-groups": INT8_ZERO}.get(weights, 0)
 
 
 def _int8_groups(rows: Float32) -> GroupedRows:
-    """Scales that bring the largest magnitude to 127."""
+    """Quantize with scales that bring the largest magnitude to 127."""
     n, k = rows.shape
     grouped = rows.reshape(n, k // ONE_SIZE, ONE_SIZE)
     scales = as_float16(np.abs(grouped).max(2) / INT8_LARGEST)
@@ -123,7 +124,10 @@ def _int8_groups(rows: Float32) -> GroupedRows:
 
 
 def _microscaling_groups(rows: Float32, form: _Microscaling) -> GroupedRows:
-    """Scales by the specification: the largest magnitude's exponent less that of the largest code; beyond it, it."""
+    """Quantize by the specification.
+
+    A scale is the largest magnitude's exponent minus that of the largest code; larger values are clipped.
+    """
     n, k = rows.shape
     grouped = rows.reshape(n, k // ONE_SIZE, ONE_SIZE)
     largest = np.abs(grouped).max(2)
@@ -135,7 +139,7 @@ def _microscaling_groups(rows: Float32, form: _Microscaling) -> GroupedRows:
 
 
 def _inverse(scales: Float32) -> Float32:
-    """0 of scales of 0."""
+    """Return 1 / scales, and 0 for scales of 0."""
     return np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
 
 
@@ -146,7 +150,10 @@ def _rounded(values, by, low, high):  # type: ignore[no-untyped-def]
 
 @HostFunction
 def symmetric_scales(lanes: Float32, size: int, tops: Float32, scales: Float32) -> None:
-    """`lanes` [N/16][K][16], `scales` [N/16][groups][16]; `tops` are tried for the code of the largest magnitude."""
+    """Fit the scales of symmetric groups; `tops` are the codes tried for the largest magnitude.
+
+    `lanes` is [N/16][K][16], `scales` [N/16][groups][16].
+    """
     num_k, num_groups = lanes.shape[1], scales.shape[1]
     low, high = simd.splat(np.float32(-8.0)), simd.splat(np.float32(7.0))
     one, tiny = simd.splat(np.float32(1.0)), simd.splat(np.float32(1e-30))
@@ -166,7 +173,7 @@ def symmetric_scales(lanes: Float32, size: int, tops: Float32, scales: Float32) 
                 code = _rounded(value, by, low, high)
                 products, squares = simd.fma(value, code, products), simd.fma(code, code, squares)
             scale = simd.div(products, simd.larger(squares, one))
-            this = simd.mul(scale, products)  # squares of values, less the error
+            this = simd.mul(scale, products)  # sum of squares of the values, minus the error
             better = simd.where_at_least(this, gain, one)
             best = simd.fma(better, simd.sub(scale, best), best)
             gain = simd.larger(this, gain)
@@ -175,7 +182,7 @@ def symmetric_scales(lanes: Float32, size: int, tops: Float32, scales: Float32) 
 
 @HostFunction
 def shifted_scales(lanes: Float32, size: int, ranges: Float32, scales: Float32, shifts: Float32) -> None:
-    """Alike, with shifts; `ranges` are tried for the steps from the least value to the largest."""
+    """Fit scales and shifts; `ranges` are the numbers of steps tried between the least value and the largest."""
     num_k, num_groups = lanes.shape[1], scales.shape[1]
     low, high = simd.splat(np.float32(-8.0)), simd.splat(np.float32(7.0))
     zero, half = simd.splat(np.float32(0.0)), simd.splat(np.float32(0.5))
@@ -222,7 +229,7 @@ def shifted_scales(lanes: Float32, size: int, ranges: Float32, scales: Float32, 
 
 @HostFunction
 def nearest_codes(lanes: Float32, size: int, scales: Float32, shifts: Float32, codes: Codes) -> None:
-    """Codes 0 to 15 of values by these scales and shifts; of a scale of 0 the code is 8."""
+    """Choose codes 0 to 15 of values for these scales and shifts; a scale of 0 gives code 8."""
     num_k, num_groups = lanes.shape[1], scales.shape[1]
     low, high = simd.splat(np.float32(0.0)), simd.splat(np.float32(15.0))
     eight, tiny = simd.splat(np.float32(8.0)), simd.splat(np.float32(1e-30))

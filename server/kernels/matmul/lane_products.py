@@ -1,7 +1,7 @@
-"""The inner loops of the matmuls on vector lanes: sums of one row, or of four, by two column tiles.
+"""Inner loops of the matmuls on vector lanes: sums of one row, or of four, by two column tiles.
 
-Lanes are columns and k runs in order, whatever rows are multiplied together, so an element's sum has one order. Sums go
-through memory on the worker's stack: what becomes of them is compiled once for each kernel, not for each row.
+Lanes are columns and k runs in order, whichever rows are multiplied together, so an element's sum has one order. Sums
+go through memory on the worker's stack, so that the epilogue is compiled once for each kernel, not for each row.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from neuronserve.server.kernels.isa.jit import inline
 from neuronserve.server.kernels.isa.memory import stack_lines
 from neuronserve.server.kernels.matmul.loop import LINE
 
-ROWS = 4  # that are multiplied together; sixteen, the rows of a panel, are a multiple
+ROWS = 4  # multiplied together; a panel's sixteen rows are a multiple
 SUMS = 2 * LINE  # bytes of one row's sums of two column tiles
 PANEL_ROWS = 16
 
 
 class Step(NamedTuple):
-    """How lines of weights meet activations."""
+    """How lines of weights are multiplied by activations."""
 
     dot: Any  # (sums, word, line) -> sums
-    lines: int  # of weights along one panel row
+    lines: int  # lines of weights along one panel row
     word: int = 4  # bytes from the activations of a line to those of the next
     row: int = 64  # bytes of a panel row
-    at_once: int = 1  # lines that `dot` takes
+    at_once: int = 1  # lines that `dot` takes at once
 
 
 stack_sums = stack_lines(ROWS * SUMS // 64)
 
 
 def one_row(step: Step) -> Any:
-    """Decode: two column tiles, so that sums of one need not wait for those of the other."""
+    """Return the product for decode: two column tiles, whose sums do not wait for each other."""
     dot, lines, word, row, at_once = step
     panel = PANEL_ROWS * row
 
@@ -50,7 +50,10 @@ def one_row(step: Step) -> Any:
 
 
 def by_tile(step: Step, panel: int) -> Any:
-    """Four rows of panels `panel` bytes apart by one column tile, then the other: sums take eight of 16 registers."""
+    """Return the product of four rows, with panels `panel` bytes apart, by one column tile, then the other.
+
+    Sums take eight of 16 registers.
+    """
     dot, lines, word, row, at_once = step
 
     @inline
@@ -70,7 +73,7 @@ def by_tile(step: Step, panel: int) -> Any:
 
 
 def _both_tiles(of_tile: Any) -> Any:
-    """Column tiles one after the other."""
+    """Return the product of column tiles one after the other."""
 
     @inline
     def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
@@ -81,7 +84,7 @@ def _both_tiles(of_tile: Any) -> Any:
 
 
 def by_two_tiles(step: Step, panel: int) -> Any:
-    """Four rows by two column tiles at once, for hosts with 32 registers of 512 bits."""
+    """Return the product of four rows by two column tiles at once, for hosts with 32 registers of 512 bits."""
     dot, lines, word, row, at_once = step
 
     @inline
@@ -103,7 +106,7 @@ def by_two_tiles(step: Step, panel: int) -> Any:
 
 
 def by_row_pairs(pairs: neon.RowPairs) -> Any:
-    """`by_tile` for ARM hosts that multiply two rows by two columns: sums take sixteen of 32 registers of 128 bits."""
+    """Return `by_tile` for ARM hosts that multiply two rows by two columns: sums take sixteen of 32 registers."""
     left, right = pairs
 
     def four_rows(step: Step, panel: int) -> Any:
@@ -129,20 +132,20 @@ def by_row_pairs(pairs: neon.RowPairs) -> Any:
 
 @inline
 def store_tiles(sums, c, d):  # type: ignore[no-untyped-def]
-    """One row's sums of two column tiles."""
+    """Store one row's sums of two column tiles."""
     simd.store(sums, c)
     simd.store(sums + LINE, d)
 
 
 class Widened(NamedTuple):
-    """Activations that four rows are multiplied with in a wider type, made once for both column tiles."""
+    """A wider type of activations for products of four rows, converted once for both column tiles."""
 
     widen: Any  # (panel row, target)
     step: Step
 
 
 def widened(wide: Widened, four_rows: Any) -> Any:
-    """The function `(a, b0, b1, width, panels, sums, scratch)` of four rows of panels of 64-byte rows."""
+    """Return the function `(a, b0, b1, width, panels, sums, scratch)` of four rows of panels of 64-byte rows."""
     widen, step = wide
     target_row, size = step.row, ROWS * step.row
     products = four_rows(step, size)
@@ -158,7 +161,7 @@ def widened(wide: Widened, four_rows: Any) -> Any:
 
 
 def unchanged(step: Step, four_rows: Any) -> Any:
-    """The same of activations as they are."""
+    """Return the same function for activations that are not converted."""
     products = four_rows(step, PANEL_ROWS * step.row)
 
     @inline

@@ -1,8 +1,8 @@
 """output = activations @ weights on vector lanes, for hosts without a tile unit and for float32.
 
 Layouts as in matmul/amx.py; float32 activations are panels [T/16][K/32][16][32], weights [N/16][K][16 n]. A format and
-an instruction set are a row of PRODUCTS: a step of the inner product, how many column tiles are multiplied at once, and
-what becomes of the sums. Float rows leave the registers to LLVM, so that one row serves AVX2, NEON and others.
+an instruction set are a row of PRODUCTS: a step of the inner product, the number of column tiles that are multiplied at
+once, and the scaling of the sums. Float rows leave the registers to LLVM, so that one row serves AVX2, NEON and others.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from neuronserve.server.kernels.records import MATMUL
 
 
 class Scaling(NamedTuple):
-    """What sums are scaled with."""
+    """How sums are scaled."""
 
-    value: Any  # (sums, row scale, column scales) -> what they stand for
+    value: Any  # (sums, row scale, column scales) -> scaled sums
     is_int: bool = False  # int32 sums, with a scale for each row
-    is_offset: bool = False  # of activations that are 128 too large
+    is_offset: bool = False  # activations are 128 too large
 
 
 def _finisher(scaling: Scaling, to: epilogue.Output) -> Any:
-    """Two column tiles of one row, from sums to the output."""
+    """Return the function that scales and stores the sums of two column tiles of one row."""
     value, is_int, is_offset = scaling
     place, store = to
 
@@ -73,14 +73,14 @@ def _finisher(scaling: Scaling, to: epilogue.Output) -> Any:
 
 
 class Product(NamedTuple):
-    """One format on one instruction set."""
+    """Product of one format on one instruction set."""
 
     step: Step
     scaling: Scaling
     four_rows: Any = by_tile
-    wide: Widened | None = None  # how four rows are multiplied, if not by `step`
+    wide: Widened | None = None  # for four rows, instead of `step`
     tile_lines: int = 16  # of a tile of weights
-    convert: Any = None  # (codes, scales, target, tiles): of what is bfloat16 before it is multiplied, two tiles of one
+    convert: Any = None  # (codes, scales, target, tiles): converts weights to bfloat16 first, each tile to two
 
 
 def _item(product: Product, output: epilogue.Output) -> Any:
@@ -92,13 +92,13 @@ def _item(product: Product, output: epilogue.Output) -> Any:
 
     @inline
     def item(op, n, width, begin, end, scratch):  # type: ignore[no-untyped-def]
-        """Rows `begin` to `end` of column tiles n and n + 1, or n alone where `width` is 1."""
+        """Multiply rows `begin` to `end` by column tiles n and n + 1, or n alone if `width` is 1."""
         b0, b1, k_tiles = weights_of(op, n, width, scratch)
         panels, sums = k_tiles * tile_panels, stack_sums()
         for first in range(begin, end, ROWS):
             a = load_i64(op + MATMUL.activations) + (first // 16 * 16 * panels + first % 16) * row_bytes
             count = min(ROWS, end - first)
-            if count > 1:  # rows beyond the last are the panel's padding
+            if count > 1:  # rows after the last are the panel's padding
                 four(a, b0, b1, width, panels, sums, scratch)
             else:
                 one(a, b0, b1, panels, sums)
@@ -125,7 +125,7 @@ _INT, _INT_OFFSET = Scaling(epilogue.scaled_both, True), Scaling(epilogue.scaled
 
 
 def _floats(dots: Dots, per_line: int, scaling: Scaling) -> dict[Isa, Product]:
-    """Of bfloat16 activations, and of weights that have `per_line` neighbours of k in a line."""
+    """Return the products of bfloat16 activations with weights that have `per_line` neighbours of k in a line."""
     lines = 32 // per_line
     wide = Widened(dot_product.widen_bf16, Step(dots.wide, lines, 4 * per_line, 128))
     portable = Product(Step(dots.narrow, lines, 2 * per_line), scaling, wide=wide)
@@ -133,7 +133,7 @@ def _floats(dots: Dots, per_line: int, scaling: Scaling) -> dict[Isa, Product]:
 
 
 def _pairs(narrow: Any, wide: Any, four_rows: Any) -> Product:
-    """int8 by int8, as int16 where four rows are multiplied."""
+    """Return the product of int8 by int8, as int16 for four rows."""
     return Product(Step(narrow, 16), _INT, four_rows, Widened(dot_product.widen_i8, Step(wide, 16, 4, 128)))
 
 
@@ -169,20 +169,13 @@ PRODUCTS: dict[str, dict[Isa, Product]] = {
 }
 
 
-class MatmulKernels(NamedTuple):
-    """A matrix's product, and that of interleaved gate and up."""
-
-    matmul: Kernel
-    gated: Kernel
-
-
-def _kernels(cell: str, rows: dict[Isa, Product]) -> dict[Isa, MatmulKernels]:
-    """One kernel for each row, under its name; what is portable is all that AVX2 and NEON need where they have none."""
-    made: dict[Isa, MatmulKernels] = {}
+def _kernels(cell: str, rows: dict[Isa, Product]) -> dict[Isa, tuple[Kernel, Kernel]]:
+    """Return the matmul and the gated kernel of each row; AVX2 and NEON use the portable ones if they have none."""
+    made: dict[Isa, tuple[Kernel, Kernel]] = {}
     for isa, product in rows.items():
         name = f"{cell}_{isa}".replace("-", "_")
         plain = made_kernel(f"matmul_{name}", _matmul(product, "plain"))
-        made[isa] = MatmulKernels(plain, made_kernel(f"gated_{name}", _matmul(product, "gated")))
+        made[isa] = plain, made_kernel(f"gated_{name}", _matmul(product, "gated"))
     return {"avx2": made["portable"], "neon-dot": made["portable"], **made}
 
 

@@ -1,7 +1,7 @@
-"""The outer loop of every matmul: column tiles or rows in equal shares, weights as stored or converted first.
+"""Outer loop of every matmul: column tiles or rows in equal shares, weights as stored or converted first.
 
-Rows may be in groups that meet a matrix each, as those of experts do: one after the other, each read by all workers. An
-ordinary product is one group.
+Rows may be in groups, each with a matrix of its own, as those of experts are: the groups follow each other, and all
+workers share each. An ordinary product is one group.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from neuronserve.server.kernels.isa.memory import load_i64
 from neuronserve.server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, MATMUL, MATMUL_BYTES
 
 LINE = 64  # bytes of sixteen columns at one word of k
-_MANY_ROWS = 128  # for each worker: blocks of 32 divide well then
-_NEAR_BYTES = 5 << 18  # most of a second cache of 2 MiB; the rest is for weights
+_MANY_ROWS = 128  # for each worker: enough blocks of 32 for equal shares
+_NEAR_BYTES = 5 << 18  # most of a second-level cache of 2 MiB; the rest is for weights
 
 
 def stored_weights(words: int) -> Any:
-    """Weights as they lie in memory, `words` words of k to a tile."""
+    """Return weights as they lie in memory, `words` words of k to a tile."""
 
     @inline
     def weights_of(op, n, width, scratch):  # type: ignore[no-untyped-def]
-        """Addresses of column tiles n and n + 1 (n again where `width` is 1), and their tiles along k."""
+        """Return the addresses of column tiles n and n + 1 (n again if `width` is 1), and their tiles along k."""
         k_tiles = load_i64(op + MATMUL.k_tiles)
         size = k_tiles * words * LINE
         b0 = load_i64(op + MATMUL.weights) + n * size
@@ -32,7 +32,7 @@ def stored_weights(words: int) -> Any:
 
 
 def converted_weights(convert: Any) -> Any:
-    """8-bit codes, made bfloat16 in the worker's scratch."""
+    """Return weights of 8-bit codes, converted to bfloat16 in the worker's scratch."""
 
     @inline
     def weights_of(op, n, width, scratch):  # type: ignore[no-untyped-def]
@@ -45,7 +45,7 @@ def converted_weights(convert: Any) -> Any:
 
 
 def scaled_weights(convert: Any) -> Any:
-    """8-bit codes with a bfloat16 scale for each 32 of k, made bfloat16 in the worker's scratch."""
+    """Return weights of 8-bit codes, scaled for each 32 of k and converted to bfloat16 in the worker's scratch."""
 
     @inline
     def weights_of(op, n, width, scratch):  # type: ignore[no-untyped-def]
@@ -59,7 +59,7 @@ def scaled_weights(convert: Any) -> Any:
 
 
 def column_item(column_pair: Any, weights_of: Any) -> Any:
-    """An item of `matmul_loop` that has its weights in memory before it begins."""
+    """Return an item of `matmul_loop` whose weights are in memory before it begins."""
 
     @inline
     def item(op, n, width, begin, end, scratch):  # type: ignore[no-untyped-def]
@@ -71,18 +71,18 @@ def column_item(column_pair: Any, weights_of: Any) -> Any:
 
 @inline
 def _block_of(rows, row_bytes):  # type: ignore[no-untyped-def]
-    """Rows of activations to take at a time: they stay in the second cache while all weights pass by."""
+    """Return the rows of activations in a block: they stay in the second-level cache while all weights pass by."""
     blocks = (rows * row_bytes + _NEAR_BYTES - 1) // _NEAR_BYTES
     return max(64, ((rows + blocks - 1) // blocks + 31) // 32 * 32)
 
 
 @inline
 def _share(items, rows, row_bytes, weight_bytes, worker, workers):  # type: ignore[no-untyped-def]
-    """The worker's part: items from `first` to `last`, of rows from `low` to `high`.
+    """Return the worker's share: items `first` to `last` of rows `low` to `high`.
 
-    Some of the columns, so that weights are read once. But some of the rows, which the worker packed itself and goes on
-    with, where weights stay in the second cache, or the rows do not and weights are read again anyway. Always where the
-    whole step is divided so, and `worker` is a share of it.
+    By default a share is columns, so that weights are read once. It is rows, which the worker packed itself and
+    continues with, if weights stay in the second-level cache, or if the rows do not and weights are read again anyway.
+    It is always rows if the whole step is divided by rows; `worker` is then the index of a share.
     """
     if workers < 0:
         return 0, items, share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)
@@ -96,18 +96,19 @@ def _share(items, rows, row_bytes, weight_bytes, worker, workers):  # type: igno
 
 @inline
 def _nothing(rows):  # type: ignore[no-untyped-def]
-    """Before the rows of a group, on hosts that need nothing then."""
+    """Do nothing before the rows of a group."""
 
 
 def matmul_loop(item_of: Any, tile_bytes: int, prepare: Any = _nothing) -> Any:
-    """Items are pairs of column tiles of every core. `tile_bytes` of a row of activations meet one tile of weights.
+    """Return the loop over items: pairs of column tiles of every core.
 
-    `prepare(rows)` is called before the rows of each group.
+    `tile_bytes` is the size of a row of activations for one tile of weights. `prepare(rows)` is called before the rows
+    of each group.
     """
 
     @inline
     def of_group(operands, cores, first_row, rows, worker, workers):  # type: ignore[no-untyped-def]
-        """Rows of one group by one record on each of `cores`, which are MATMUL.matrices records apart."""
+        """Multiply the rows of one group by one record on each of `cores`, which are MATMUL.matrices records apart."""
         n_tiles = load_i64(operands + MATMUL.n_tiles)
         pairs = (n_tiles + 1) // 2
         scratch = load_i64(operands + MATMUL.scratch) + worker * load_i64(operands + MATMUL.scratch_stride)
@@ -126,7 +127,7 @@ def matmul_loop(item_of: Any, tile_bytes: int, prepare: Any = _nothing) -> Any:
 
     @inline
     def matmul(operands, cores, rows, worker, workers):  # type: ignore[no-untyped-def]
-        """`rows` of an ordinary product; those of groups are in their table."""
+        """Multiply `rows` of an ordinary product, or the rows of the operands' groups."""
         groups, count, matrix, begin, end = load_i64(operands + MATMUL.groups), 1, 0, 0, rows
         if groups != 0:
             count = load_i64(groups + GROUP_TABLE.num_groups)
@@ -142,5 +143,5 @@ def matmul_loop(item_of: Any, tile_bytes: int, prepare: Any = _nothing) -> Any:
 
 @inline
 def rows_of(operands, step):  # type: ignore[no-untyped-def]
-    """Rows of this step."""
+    """Return the number of rows in this step."""
     return load_i64(step + load_i64(operands + MATMUL.rows_field))

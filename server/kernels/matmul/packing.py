@@ -17,17 +17,17 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def pack_weights(rows: npt.NDArray[Any], into: Bytes) -> None:
-    """`rows` [N, K] (float32, bfloat16 bits or 8-bit codes; N a multiple of 16, K of 64) to tiles in `into`."""
+    """Pack `rows` [N, K] (float32, bfloat16 bits or 8-bit codes; N a multiple of 16, K of 64) to tiles in `into`."""
     words = np.ascontiguousarray(rows).view(np.uint32)
     words = words.reshape(rows.shape[0] // N_TILE, N_TILE, -1)
     tiles = into.view(np.uint32).reshape(words.shape[0], words.shape[2], N_TILE)
-    for tile, its_rows in zip(tiles, words, strict=True):  # one at a time, as it fits a near cache
+    for tile, its_rows in zip(tiles, words, strict=True):  # one at a time, to fit a near cache
         tile[:] = its_rows.T
 
 
 @HostFunction
 def pack_halves(codes: Bytes, tiles: Bytes) -> None:
-    """Codes [N, K] to tiles [pairs][K/32][width][4][16 n][4], of which N has `width` * 16 for each pair."""
+    """Pack codes [N, K] to tiles [pairs][K/32][width][4][16 n][4]; N is `width` * 16 for each pair."""
     width = tiles.shape[2]
     for n in range(codes.shape[0]):
         pair, tile = tiles[n // (16 * width)], n // 16 % width
@@ -37,14 +37,14 @@ def pack_halves(codes: Bytes, tiles: Bytes) -> None:
 
 
 def _pairs(n: int) -> tuple[tuple[slice, int], ...]:
-    """Rows whose tiles lie in pairs, and those of a last one; with how many tiles are side by side."""
+    """Return rows and the number of their tiles side by side: first the pairs, then a last single tile."""
     paired = n // (2 * N_TILE) * 2 * N_TILE
     return (slice(0, paired), 2), (slice(paired, n), 1)
 
 
 @HostFunction
 def pack_bytes(codes: Bytes, tiles: Bytes) -> None:
-    """Codes [N, K] to tiles [pairs][K/32][width][8][16 n][4], of which N has `width` * 16 for each pair."""
+    """Pack codes [N, K] to tiles [pairs][K/32][width][8][16 n][4]; N is `width` * 16 for each pair."""
     width = tiles.shape[2]
     for n in range(codes.shape[0]):
         pair, tile = tiles[n // (16 * width)], n // 16 % width
@@ -53,7 +53,7 @@ def pack_bytes(codes: Bytes, tiles: Bytes) -> None:
 
 
 def _pack_nibbles(codes: Bytes, into: Bytes) -> None:
-    """4-bit `codes` [N, K], one in a byte, to two in a byte: see isa/nibbles.py and group_lanes.py."""
+    """Pack 4-bit `codes` [N, K], one in a byte, to two in a byte (isa/nibbles.py, group_lanes.py)."""
     n, k = codes.shape
     for rows, width in _pairs(n):
         part = into[rows.start * k // 2 : rows.stop * k // 2].reshape(-1, k // 32, width, 4, N_TILE, 4)
@@ -61,7 +61,7 @@ def _pack_nibbles(codes: Bytes, into: Bytes) -> None:
 
 
 def _pack_bytes(codes: Bytes, into: Bytes) -> None:
-    """8-bit `codes` [N, K] to pairs of tiles."""
+    """Pack 8-bit `codes` [N, K] to pairs of tiles."""
     n, k = codes.shape
     for rows, width in _pairs(n):
         part = into[rows.start * k : rows.stop * k].reshape(-1, k // 32, width, 8, N_TILE, 4)
@@ -69,7 +69,7 @@ def _pack_bytes(codes: Bytes, into: Bytes) -> None:
 
 
 def _pack_values(values: npt.NDArray[np.float32], into: Bytes, dtype: npt.DTypeLike) -> None:
-    """A value for each group [N, groups] to [N/32][groups][2][16 n] of `dtype`."""
+    """Pack the values of groups [N, groups] to [N/32][groups][2][16 n] of `dtype`."""
     n, groups = values.shape
     for rows, width in _pairs(n):
         part = into.view(dtype)[rows.start * groups : rows.stop * groups].reshape(-1, groups, width, N_TILE)
@@ -77,7 +77,7 @@ def _pack_values(values: npt.NDArray[np.float32], into: Bytes, dtype: npt.DTypeL
 
 
 class GroupMemory(NamedTuple):
-    """Where a matrix of a format with groups goes, or a block of its rows."""
+    """Memory of a matrix of a format with groups, or of a block of its rows."""
 
     tiles: Bytes
     scales: Bytes
@@ -85,9 +85,9 @@ class GroupMemory(NamedTuple):
 
 
 def pack_grouped(rows: GroupedRows, weights: WeightFormat, into: GroupMemory) -> None:
-    """Tiles, scales and shifts in the form that kernels read: scales of MXFP4 and all shifts are scaled.
+    """Pack tiles, scales and shifts as kernels read them; scales of MXFP4 and all shifts are multiplied by a constant.
 
-    MXFP8 is read by scaled_lanes.py, the others by group_lanes.py.
+    MXFP8 is converted by weight_codes.py before it is multiplied; group_lanes.py reads the others.
     """
     if weights == "mxfp8":
         pack_weights(rows.codes, into.tiles)
@@ -103,13 +103,13 @@ def pack_grouped(rows: GroupedRows, weights: WeightFormat, into: GroupMemory) ->
         _pack_values(rows.scales * np.float32(0.5), into.scales, ml_dtypes.bfloat16)
         return
     _pack_values(rows.scales, into.scales, np.float16)
-    if into.shifts is not None:  # multiplied with -8 times the sum of the activations
+    if into.shifts is not None:  # multiplied by -8 times the sum of the activations
         shifts = np.zeros_like(rows.scales) if rows.shifts is None else rows.shifts
         _pack_values(shifts / np.float32(-8.0), into.shifts, np.float16)
 
 
 def interleave(gate: npt.NDArray[Any], up: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """[N, K] and [N, K] to [2N, K]: 16 rows of gate, 16 of up, and so on, as gated products read them."""
+    """Interleave [N, K] and [N, K] to [2N, K]: 16 rows of gate, 16 of up, and so on, as gated products read them."""
     n, k = gate.shape
     both = np.stack([gate.reshape(n // N_TILE, N_TILE, k), up.reshape(n // N_TILE, N_TILE, k)], axis=1)
     return both.reshape(2 * n, k)

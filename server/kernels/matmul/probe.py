@@ -1,7 +1,7 @@
-"""What this host's product units reach at best with operands in the nearest cache: the ceiling of every prefill.
+"""Peak speed of this host's product units with operands in the nearest cache: the upper limit of every prefill.
 
-Each kernel multiplies the same small panel by the same small tiles again and again, with as much reuse of what it loads
-as registers allow. The sums run over all rounds and are stored, so that nothing is left out and all can be checked.
+Each kernel multiplies the same small panel by the same small tiles repeatedly, reusing what it loads as far as
+registers allow. The sums run over all rounds and are stored, so that nothing is optimized away and all can be checked.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TILE = 1024  # bytes: sixteen rows of 64, or sixteen words of k of sixteen colum
 
 
 class ProductOperands(NamedTuple):
-    """Every worker has an area of its own, `stride` bytes from the next; see `Block` for what lies there."""
+    """Operands of a probe: an area for each worker, `stride` bytes apart; `Block` has its layout."""
 
     area: int
     stride: int
-    k_tiles: int  # of sixteen words
+    k_tiles: int  # tiles of sixteen words
     rounds: int
 
 
@@ -39,15 +39,15 @@ class Block(NamedTuple):
     columns: int
 
     def weights_at(self, k_tiles: int) -> int:
-        """Offset of the weights in the area."""
+        """Return the offset of the weights in the area."""
         return -(-self.rows // 16) * k_tiles * TILE
 
     def sums_at(self, k_tiles: int) -> int:
-        """Offset of the sums in the area."""
+        """Return the offset of the sums in the area."""
         return self.weights_at(k_tiles) + self.columns // 16 * k_tiles * TILE
 
     def num_bytes(self, k_tiles: int) -> int:
-        """Of the area."""
+        """Return the size of the area in bytes."""
         return self.sums_at(k_tiles) + self.rows * self.columns * 4
 
 
@@ -61,7 +61,7 @@ def _area(operands, worker):  # type: ignore[no-untyped-def]
 
 
 def _on_tiles(dot: Any) -> Any:
-    """Four accumulators, two tiles of activations, two of weights: one load for each product."""
+    """Return the product with four accumulators, two tiles of activations and two of weights: one load a product."""
     dot_0_4_6, dot_1_4_7, dot_2_5_6, dot_3_5_7 = dot(0, 4, 6), dot(1, 4, 7), dot(2, 5, 6), dot(3, 5, 7)
 
     @inline
@@ -94,7 +94,7 @@ def _on_tiles(dot: Any) -> Any:
 
 
 def _wide(dot: Any) -> Any:
-    """Eight rows by two column tiles: sixteen of 32 vector registers accumulate."""
+    """Return the product of eight rows by two column tiles: sixteen of 32 vector registers accumulate."""
 
     @inline
     def multiply(operands, worker):  # type: ignore[no-untyped-def]
@@ -113,16 +113,16 @@ def _wide(dot: Any) -> Any:
                 c5, d5 = dot(c5, at + 320, left), dot(d5, at + 320, right)
                 c6, d6 = dot(c6, at + 384, left), dot(d6, at + 384, right)
                 c7, d7 = dot(c7, at + 448, left), dot(d7, at + 448, right)
-        _store_four(sums, c0, c1, c2, c3)
-        _store_four(sums + 256, c4, c5, c6, c7)
-        _store_four(sums + 512, d0, d1, d2, d3)
-        _store_four(sums + 768, d4, d5, d6, d7)
+        simd.store_four(sums, c0, c1, c2, c3)
+        simd.store_four(sums + 256, c4, c5, c6, c7)
+        simd.store_four(sums + 512, d0, d1, d2, d3)
+        simd.store_four(sums + 768, d4, d5, d6, d7)
 
     return multiply
 
 
 def _narrow(dot: Any) -> Any:
-    """Six rows by one column tile, for hosts where sixteen lanes are two of sixteen registers."""
+    """Return the product of six rows by one column tile, for hosts where sixteen lanes are two of sixteen registers."""
 
     @inline
     def multiply(operands, worker):  # type: ignore[no-untyped-def]
@@ -135,7 +135,7 @@ def _narrow(dot: Any) -> Any:
                 c0, c1 = dot(c0, at, line), dot(c1, at + 64, line)
                 c2, c3 = dot(c2, at + 128, line), dot(c3, at + 192, line)
                 c4, c5 = dot(c4, at + 256, line), dot(c5, at + 320, line)
-        _store_four(sums, c0, c1, c2, c3)
+        simd.store_four(sums, c0, c1, c2, c3)
         simd.store(sums + 256, c4)
         simd.store(sums + 320, c5)
 
@@ -143,7 +143,10 @@ def _narrow(dot: Any) -> Any:
 
 
 def _paired(pairs: neon.RowPairs) -> Any:
-    """Four rows by one column tile, two rows and two words at a time: half of 32 registers of 128 bits accumulate."""
+    """Return the product of four rows by one column tile, two rows and two words at a time.
+
+    Half of 32 registers of 128 bits accumulate.
+    """
     left, right = pairs
 
     @inline
@@ -156,7 +159,7 @@ def _paired(pairs: neon.RowPairs) -> Any:
                 at, line = a + word // 16 * TILE + word % 16 * 4, b + word * 64
                 c0, c1 = left(c0, at, line), right(c1, at, line)
                 d0, d1 = left(d0, at + 128, line), right(d1, at + 128, line)
-        _store_four(
+        simd.store_four(
             sums, neon.first_row(c0, c1), neon.second_row(c0, c1), neon.first_row(d0, d1), neon.second_row(d0, d1)
         )
 
@@ -164,14 +167,14 @@ def _paired(pairs: neon.RowPairs) -> Any:
 
 
 def _vnni(bits: int) -> Any:
-    """Four signed bytes by four unsigned ones of every column, by VPDPBUSD in registers of this many bits."""
+    """Return the product of four signed bytes by four unsigned ones, by VPDPBUSD in registers of `bits` bits."""
     lanes, size = bits // 32, bits // 8
     whole, part = ir.VectorType(ir.IntType(32), simd.LANES), ir.VectorType(ir.IntType(32), lanes)
     codes = ir.VectorType(ir.IntType(8), size)
 
     @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
     def dot_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-        """sums + the products; int32 sums travel as the bits of float32 lanes."""
+        """Return sums + the products; int32 sums travel as the bits of float32 lanes."""
         name = f"llvm.x86.avx512.vpdpbusd.{bits}"
         one = builder.load(pointer(builder, word, ir.IntType(32), READ), align=4)
         first = builder.insert_element(ir.Constant(part, ir.Undefined), one, ir.Constant(ir.IntType(32), 0))
@@ -188,14 +191,6 @@ def _vnni(bits: int) -> Any:
         return builder.bitcast(total, ir.VectorType(ir.FloatType(), simd.LANES))
 
     return dot_vnni
-
-
-@inline
-def _store_four(at, a, b, c, d):  # type: ignore[no-untyped-def]
-    simd.store(at, a)
-    simd.store(at + 64, b)
-    simd.store(at + 128, c)
-    simd.store(at + 192, d)
 
 
 @inline

@@ -1,9 +1,9 @@
-"""Weights to 8-bit codes with one scale for each output row: symmetric int8, and float8 as the Neuron parts have it.
+"""Weights to 8-bit codes with one scale for each output row: symmetric int8, and float8 in the Neuron variant.
 
-float8 e4m3 is held to +-240 (its largest finite number where exponent 15 is kept for infinities, as on Neuron), e5m2
-to +-57344. Codes below the smallest normal number are zero: tile units flush them, so no kernel depends on them. Their
-steps are relative, so what a row's scale decides is where its values fall between powers of two: of some scales the one
-with the least squared error is taken.
+float8 e4m3 is held to +-240 (its largest finite number if exponent 15 is reserved for infinities, as on Neuron), e5m2
+to +-57344. Codes below the smallest normal number are zero: tile units flush them, so no kernel depends on them. The
+steps of float8 are relative, so a row's scale only decides where its values fall between powers of two; of several
+scales the one with the least squared error is taken.
 
 int8-rotated is int8 of rows that rotation.py has rotated.
 """
@@ -21,8 +21,8 @@ from neuronserve.server.config.formats import WeightFormat
 from neuronserve.server.kernels.isa.jit import HostFunction, inline
 from neuronserve.server.kernels.rotation import rotate_rows, rotate_rows_back
 
-ROUNDER = np.float32(1.5 * 2**23)  # added and taken away again it rounds to a whole number, ties to even
-FLOAT8_SCALES, FLOAT8_SAMPLE = 8, 256  # scales that are tried for a row, on so many of its values
+ROUNDER = np.float32(1.5 * 2**23)  # adding and subtracting it rounds to a whole number, ties to even
+FLOAT8_SCALES, FLOAT8_SAMPLE = 8, 256  # scales that are tried for a row, on that many of its values
 
 Float32 = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
@@ -42,7 +42,7 @@ class QuantizedRows:
 
 
 def quantize_rows(rows: Float32, quantization: WeightFormat) -> QuantizedRows:
-    """Codes of `rows` [N, K], which must be finite. A row of zeros has scale 0."""
+    """Return the codes of `rows` [N, K], which must be finite. A row of zeros has scale 0."""
     codes, scales = np.empty(rows.shape, np.uint8), np.empty(len(rows), np.float32)
     sums = np.zeros(len(rows), np.int32)
     if quantization == "int8-rotated":
@@ -57,10 +57,10 @@ def quantize_rows(rows: Float32, quantization: WeightFormat) -> QuantizedRows:
 
 
 def stored_rows(codes: Codes, scales: Float32, quantization: WeightFormat) -> QuantizedRows:
-    """Codes [N, K] and scales [N] that a checkpoint has, as this server computes with them.
+    """Convert codes [N, K] and scales [N] of a checkpoint to those that kernels compute with.
 
-    int8 stays as it is. float8 comes as e4m3fn, whose exponent 15 holds 256 to 448 and which has no infinities: a row
-    with a code beyond 240 has its values halved and its scale doubled, which is exact but for codes that reach the
+    int8 is unchanged. float8 comes as e4m3fn, whose exponent 15 holds 256 to 448 and which has no infinities: a row
+    with a code beyond 240 has its values halved and its scale doubled. That is exact except for codes that reach the
     smallest normal number; those, and subnormal codes of any row, are rounded to it or to zero.
     """
     sums = np.zeros(len(codes), np.int32)
@@ -76,13 +76,13 @@ def stored_rows(codes: Codes, scales: Float32, quantization: WeightFormat) -> Qu
 
 @cache
 def _e4m3_codes(factor: float) -> Codes:
-    """For each e4m3fn code the nearest code of `factor` times its value; meaningless beyond 240, [256]."""
+    """Return for each e4m3fn code the nearest code of `factor` times its value, [256]; meaningless beyond 240."""
     stored = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
     values = np.nan_to_num(np.abs(stored) * np.float32(factor))
     table = float8_table("fp8")[: E4M3_MAX_CODE + 1]
     distances = np.abs(values[:, None] - table[None, :])
     distances[:, 1:8] = np.inf  # subnormal codes
-    nearest = E4M3_MAX_CODE - distances[:, ::-1].argmin(axis=1)  # of two the larger
+    nearest = E4M3_MAX_CODE - distances[:, ::-1].argmin(axis=1)  # the larger of two
     codes: Codes = (nearest | (np.arange(256) & 0x80)).astype(np.uint8)
     return codes
 
@@ -91,7 +91,7 @@ def _e4m3_codes(factor: float) -> Codes:
 def int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums: npt.NDArray[np.int32]) -> None:
     bits = rows.view(np.uint32)
     for n in range(rows.shape[0]):
-        largest_bits = np.uint32(0)  # of magnitudes, which are in order as integers too: a loop that takes all lanes
+        largest_bits = np.uint32(0)  # magnitudes are ordered as integers too, and this loop is vectorized
         for k in range(rows.shape[1]):
             largest_bits = np.uint32(max(largest_bits, bits[n, k] & np.uint32(0x7FFFFFFF)))
         largest = np.uint32(largest_bits).view(np.float32)
@@ -107,7 +107,7 @@ def int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums:
 
 @inline
 def _float8_rounded(magnitude, smallest, drop):  # type: ignore[no-untyped-def]
-    """The nearest value with 23 - drop bits of mantissa, ties to even: adds half a unit to the bits of a float32."""
+    """Round to the nearest value with 23 - drop bits of mantissa, ties to even, by adding half a unit to the bits."""
     if magnitude < smallest:
         return smallest if magnitude >= smallest / np.float32(2.0) else np.float32(0.0)
     bits = np.float32(magnitude).view(np.uint32)
@@ -117,7 +117,7 @@ def _float8_rounded(magnitude, smallest, drop):  # type: ignore[no-untyped-def]
 
 @inline
 def _float8_scale(row, largest, smallest, drop, largest_code):  # type: ignore[no-untyped-def]
-    """Of scales that bring `largest` to the largest code, down to half of it, the one with the least squared error."""
+    """Return the scale with the least squared error, of those that map `largest` to half to all of the largest code."""
     step = max(1, row.size // FLOAT8_SAMPLE)
     best, least = np.float32(0.0), np.inf
     for i in range(FLOAT8_SCALES):
@@ -163,7 +163,7 @@ def rotated(rows: Float32) -> Float32:
 
 
 def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Float32:
-    """What the codes stand for, [N, K] float32."""
+    """Return the values of the codes, [N, K] float32."""
     codes = quantized.codes
     if quantization.startswith("int8"):
         values = codes.view(np.int8).astype(np.float32)
@@ -176,7 +176,7 @@ def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Flo
 
 
 def float8_table(quantization: WeightFormat) -> Float32:
-    """The value of each of the 256 codes, [256]; codes below the smallest normal number are zero."""
+    """Return the value of each of the 256 codes, [256]; codes below the smallest normal number are zero."""
     dtype, mantissa_bits = (ml_dtypes.float8_e4m3, 3) if quantization == "fp8" else (ml_dtypes.float8_e5m2, 2)
     codes = np.arange(256, dtype=np.uint8)
     values: Float32 = codes.view(dtype).astype(np.float32)

@@ -1,9 +1,9 @@
-"""8-bit weight codes to bfloat16: before all rows of a pair of column tiles, or tile by tile where rows are few.
+"""8-bit weight codes to bfloat16: before all rows of a pair of column tiles, or tile by tile if rows are few.
 
 Codes lie as int8 tiles do, [K/64][16 groups][16 n][4 k]; one row of a tile becomes two rows of bfloat16 pairs, so the
 result is two tiles of [16 pairs][16 n][2]. Scales are applied to the sums, those of MXFP8 to the codes. Codes are
-converted exactly; those below the smallest normal number of their format are zero, as a tile unit would treat them
-(see quantize.py), but for MXFP8's.
+converted exactly. Except in MXFP8, codes below the smallest normal number of their format are zero, as a tile unit
+would treat them (quantize.py).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def _all(value: int) -> Any:
 
 
 def halves_of_int8(builder: Any, high: Any) -> Any:
-    """Codes in the high bytes. Whole numbers up to 127 need 7 bits of mantissa, which bfloat16 has."""
+    """Convert int8 codes in the high bytes. Whole numbers up to 127 need 7 bits of mantissa, which bfloat16 has."""
     words = builder.bitcast(builder.sitofp(builder.ashr(high, _all(8)), _FLOATS), _WORDS)
     return builder.trunc(builder.lshr(words, ir.Constant(_WORDS, [16] * 32)), _HALVES)
 
 
 def halves_of_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
-    """The sign stays, exponent and mantissa move to bfloat16's places, and the exponent's bias changes."""
+    """Return the conversion of float8: move exponent and mantissa to bfloat16's places, and change the bias."""
     rebias = (127 - bias) << 7
     places = 0x8000 | 0x7F << (7 - mantissa_bits)
     exponent = 0x7F >> mantissa_bits << (8 + mantissa_bits)
@@ -50,7 +50,7 @@ def halves_of_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]
 
 
 def of_codes(convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The same from 32 codes side by side."""
+    """Return the conversion of 32 adjacent codes."""
 
     def convert_codes(builder: Any, codes: Any) -> Any:
         return convert(builder, builder.shl(builder.zext(codes, _HALVES), _all(8)))
@@ -59,11 +59,14 @@ def of_codes(convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _converter(convert: Callable[[Any, Any], Any]) -> Any:
-    """`convert` gets each code in the high byte of a word: one instruction brings half a row's codes there."""
+    """Return the conversion of rows and tiles. `convert` receives each code in the high byte of a word.
+
+    One instruction moves half a row's codes there.
+    """
 
     @emitted(types.void, types.int64, types.int64)
     def convert_row(builder: Any, codes: Any, halves: Any) -> Any:
-        """64 codes to 64 bfloat16."""
+        """Convert 64 codes to 64 bfloat16."""
         data = builder.load(pointer(builder, codes, _BYTES, READ), align=1)
         zeros = ir.Constant(_BYTES, [0] * 64)
         for half in range(2):
@@ -76,7 +79,7 @@ def _converter(convert: Callable[[Any, Any], Any]) -> Any:
 
     @inline
     def convert_tiles(codes, halves, num_tiles):  # type: ignore[no-untyped-def]
-        """`num_tiles` tiles of 1 KiB to twice as many."""
+        """Convert `num_tiles` tiles of 1 KiB to twice as many."""
         for row in range(num_tiles * 16):
             convert_row(codes + row * 64, halves + row * 128)
 
@@ -85,9 +88,9 @@ def _converter(convert: Callable[[Any, Any], Any]) -> Any:
 
 @emitted(types.void, types.int64, types.int64, types.int64)
 def _scale_row(builder: Any, codes: Any, scales: Any, halves: Any) -> Any:
-    """64 e4m3 codes by sixteen bfloat16 scales, powers of two, to 64 bfloat16.
+    """Convert 64 e4m3 codes times sixteen bfloat16 scales, powers of two, to 64 bfloat16.
 
-    A code's bits at float32's places are 2 ** 120 times too small, subnormal ones too.
+    A code's bits at float32's places are 2 ** 120 times too small, including subnormal ones.
     """
     data = builder.load(pointer(builder, codes, _BYTES, READ), align=1)
     by = builder.load(pointer(builder, scales, ir.VectorType(_I16, 16), READ), align=2)
@@ -108,7 +111,7 @@ def _scale_row(builder: Any, codes: Any, scales: Any, halves: Any) -> Any:
 
 @inline
 def from_mxfp8(codes, scales, halves, num_tiles):  # type: ignore[no-untyped-def]
-    """`num_tiles` tiles of 1 KiB, with scales for each half of one, to twice as many."""
+    """Convert `num_tiles` tiles of 1 KiB, with scales for each half of one, to twice as many."""
     for row in range(num_tiles * 16):
         _scale_row(codes + row * 64, scales + row // 8 * 32, halves + row * 128)
 

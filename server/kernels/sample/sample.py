@@ -1,6 +1,6 @@
-"""One token from each row of logits, among those its mask allows: greedy, or by weight after top-k, top-p and min-p.
+"""Samples one token from each row of logits among those its mask allows: greedy, or after top-k, top-p and min-p.
 
-Randomness is a hash of (seed, index), and a row is one worker's, so a draw depends on nothing but the request itself.
+Randomness is a hash of (seed, index), and one worker computes a row, so a draw depends on the request alone.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, 
 from neuronserve.server.kernels.records import SAMPLE, STEP
 from neuronserve.server.kernels.sample.top_k_top_p import BLOCK, cut_for, first_of, gather, survey, token_of, weigh
 
-_UNSEEN = 2.0**-25  # a share of the mass that no draw could tell from nothing: random numbers have 24 bits
+_UNSEEN = 2.0**-25  # a share of the mass that no draw can select: random numbers have 24 bits
 
 
 def scratch_floats(width: int) -> int:
-    """float32 of scratch that a worker needs for rows of `width` logits: weights, room, maxima, starts."""
+    """Return a worker's scratch in float32 for rows of `width` logits: weights, room, maxima, starts."""
     return 2 * (width + 16) + 18 * (width // BLOCK + 1)
 
 
 @inline
 def uniform(seed, index):  # type: ignore[no-untyped-def]
-    """A number in (0, 1) from two integers: splitmix64's finalizer over both (Steele et al. 2014)."""
+    """Return a number in (0, 1) of two integers: splitmix64's finalizer over both (Steele et al. 2014)."""
     x = uint64(seed) * uint64(0x9E3779B97F4A7C15) + (uint64(index) + uint64(1)) * uint64(0xD1B54A32D192ED03)
     x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
@@ -35,7 +35,7 @@ def uniform(seed, index):  # type: ignore[no-untyped-def]
 
 @inline
 def _forbid(row, mask, vocab):  # type: ignore[no-untyped-def]
-    """Logits of tokens whose bit of `mask` is 0 become -infinity. A mask is mostly words of all ones or all zeros."""
+    """Set logits of tokens whose bit of `mask` is 0 to -infinity. Most words of a mask are all ones or all zeros."""
     for first in range(0, vocab, 32):
         bits = load_i32(mask + first // 8)
         if bits == 0 and first + 32 <= vocab:
@@ -49,7 +49,7 @@ def _forbid(row, mask, vocab):  # type: ignore[no-untyped-def]
 
 @inline
 def _mass(weights, count, cut):  # type: ignore[no-untyped-def]
-    """Sum of the weights that are at least `cut`."""
+    """Return the sum of the weights that are at least `cut`."""
     total, limit = simd.splat(0.0), simd.splat(cut)
     for i in range(0, count, 16):
         value = simd.load(weights + i * 4)
@@ -59,7 +59,7 @@ def _mass(weights, count, cut):  # type: ignore[no-untyped-def]
 
 @inline
 def _draw(weights, count, cut, u, sums):  # type: ignore[no-untyped-def]
-    """Which weight is at share `u` of the mass of those that are at least `cut`; `sums` is for one of each block."""
+    """Return the index of the weight at share `u` of the mass of weights >= `cut`; `sums` has room for all blocks."""
     total = 0.0
     for first in range(0, count, BLOCK):
         mass = _mass(weights + first * 4, min(BLOCK, count - first), cut)
@@ -77,25 +77,25 @@ def _draw(weights, count, cut, u, sums):  # type: ignore[no-untyped-def]
             before += weight
             if before >= goal:
                 break
-    return last  # where the sum in another order did not reach the goal, the last there is
+    return last  # the last one, if the sum in another order did not reach the goal
 
 
 @inline
 def _least(operands, r, end, highest, maxima, scratch):  # type: ignore[no-untyped-def]
-    """What a weight must be at least to be drawn, as far as min-p and a look at the row's maxima tell."""
+    """Return a lower limit of weights that can be drawn, by min-p and the row's maxima."""
     vocab, width = load_i64(operands + SAMPLE.vocab), load_i64(operands + SAMPLE.ldc)
     least = max(load_f32(load_i64(operands + SAMPLE.min_p) + r * 4), _UNSEEN / vocab)
     k = load_i64(load_i64(operands + SAMPLE.top_k) + r * 8)
     if 0 < k < vocab:
         temperature = load_f32(load_i64(operands + SAMPLE.temperature) + r * 4)
         count = weigh(maxima, end, highest, temperature, scratch)
-        least = cut_for(scratch, count, k, False, least, scratch + (width + 16) * 4)  # k maxima have that weight
+        least = cut_for(scratch, count, k, False, least, scratch + (width + 16) * 4)  # k maxima reach that weight
     return least
 
 
 @inline
 def _draw_from(operands, r, end, highest, maxima, scratch):  # type: ignore[no-untyped-def]
-    """A token of row `r` by its weights; `scratch` has the two rows."""
+    """Draw a token of row `r` by its weights; `scratch` has room for two rows."""
     vocab, width = load_i64(operands + SAMPLE.vocab), load_i64(operands + SAMPLE.ldc)
     row = load_i64(operands + SAMPLE.logits) + r * width * 4
     room, starts = scratch + (width + 16) * 4, maxima + (width // BLOCK + 1) * 64
@@ -104,7 +104,7 @@ def _draw_from(operands, r, end, highest, maxima, scratch):  # type: ignore[no-u
     share = load_f32(load_i64(operands + SAMPLE.top_p) + r * 4)
     cut = _least(operands, r, end, highest, maxima, scratch)
     is_plain = cut <= _UNSEEN / vocab
-    # All that weigh less than (1 - share) / vocab, together do not weigh the part of the mass that top-p leaves out.
+    # All weights below (1 - share) / vocab together are less than the mass that top-p removes.
     keep = max(cut, (1.0 - share) / vocab) if is_plain else cut
     count, mass = gather(row, end, maxima, highest, temperature, cut, keep, scratch, starts)
     if 0 < k < vocab:
@@ -112,7 +112,7 @@ def _draw_from(operands, r, end, highest, maxima, scratch):  # type: ignore[no-u
     if share < 1.0:
         if not is_plain:
             mass = _mass(scratch, count, cut)
-        # What top-p leaves out is of weights below its cut, so that part of the mass is at most count times the cut.
+        # Top-p removes weights below its cut, so the removed mass is at most count times the cut.
         cut = cut_for(scratch, count, mass * share, True, max(cut, 0.999 * (1.0 - share) * mass / max(count, 1)), room)
     seed, drawn = load_i64(operands + SAMPLE.seed), load_i64(operands + SAMPLE.drawn)
     chosen = _draw(scratch, count, cut, uniform(load_i64(seed + r * 8), load_i64(drawn + r * 8)), maxima)
@@ -140,7 +140,7 @@ def _choose(operands, r, scratch):  # type: ignore[no-untyped-def]
 
 @kernel
 def sample(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Items are rows."""
+    """Sample a token from each row. Items are rows."""
     rows = load_i64(step + STEP.num_samples)
     scratch = load_i64(operands + SAMPLE.scratch) + worker * load_i64(operands + SAMPLE.scratch_floats) * 4
     chosen = load_i64(operands + SAMPLE.chosen)

@@ -1,8 +1,8 @@
-"""The tokens that may be drawn from a row of logits, and the smallest weight that stays after top-k or top-p.
+"""Candidate tokens of a row of logits, and the smallest weight that top-k or top-p keeps.
 
-A row of 150,000 logits is read once. What is looked at again is found through the maxima of its blocks, and its weights
-are written side by side. Nothing is sorted: a cut is found by asking of four at once what they would keep, again and
-again between the nearest two, over fewer and fewer weights.
+A row of 150,000 logits is read once. Later passes find candidates through the maxima of its blocks, and their weights
+are written side by side. Nothing is sorted: a cut is found by testing four values at once, then again between the
+nearest two, over fewer and fewer weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neuronserve.server.kernels.isa.memory import emitted, load_i64, store_i64
 BLOCK = 256  # logits with one vector of maxima: lane i has the largest of those at i, i + 16, i + 32, ...
 _LOG2E = 1.4426950408889634
 _LN2 = 0.6931471805599453
-_ONE_BITS = 0x3F800000  # float32 1.0: the weight of the likeliest token
+_ONE_BITS = 0x3F800000  # float32 1.0: the weight of the most likely token
 _FEW = 128  # weights that are not worth sifting
 
 
@@ -36,7 +36,7 @@ def _to_bits(builder: Any, value: Any) -> Any:
 
 @inline
 def survey(row, end, maxima):  # type: ignore[no-untyped-def]
-    """The maxima of every block of `row` [end]; returns the largest logit, infinity where one is NaN or +infinity."""
+    """Compute every block's maxima of `row` [end]; returns the largest logit, infinity if one is NaN or +infinity."""
     lowest, one = simd.splat(-math.inf), simd.splat(1.0)
     highest, numbers = lowest, simd.splat(0.0)
     for first in range(0, end, BLOCK):
@@ -44,7 +44,7 @@ def survey(row, end, maxima):  # type: ignore[no-untyped-def]
         for i in range(first, min(first + BLOCK, end), 16):
             value = simd.load(row + i * 4)
             block = simd.larger(value, block)
-            numbers = simd.add_where_at_least(numbers, value, lowest, one)  # NaN is not at least anything
+            numbers = simd.add_where_at_least(numbers, value, lowest, one)  # no comparison with NaN is true
         simd.store(maxima + first // 4, block)
         highest = simd.larger(block, highest)
     return simd.max_lanes(highest) if simd.sum_lanes(numbers) == end else math.inf
@@ -52,7 +52,7 @@ def survey(row, end, maxima):  # type: ignore[no-untyped-def]
 
 @inline
 def first_of(row, end, maxima, value):  # type: ignore[no-untyped-def]
-    """Index of the first logit that is at least `value`; -1 when none is."""
+    """Return the index of the first logit that is at least `value`; -1 if none is."""
     limit = simd.splat(value)
     for first in range(0, end, BLOCK):
         if simd.bits_at_least(simd.load(maxima + first // 4), limit) != 0:
@@ -65,7 +65,7 @@ def first_of(row, end, maxima, value):  # type: ignore[no-untyped-def]
 
 @inline
 def _weight(logit, highest, scale):  # type: ignore[no-untyped-def]
-    """2 ** ((logit - highest) * scale) to 2e-7, exactly 1 for the highest, 0 below 2 ** -126.
+    """Return 2 ** ((logit - highest) * scale) to 2e-7, exactly 1 for the highest, 0 below 2 ** -126.
 
     The Taylor polynomial of degree 6 of 2 ** r on |r| <= 1/2.
     """
@@ -85,7 +85,7 @@ def _weight(logit, highest, scale):  # type: ignore[no-untyped-def]
 
 @inline
 def weigh(maxima, end, highest, temperature, weights):  # type: ignore[no-untyped-def]
-    """Weights of a row's maxima; returns how many there are."""
+    """Compute the weights of a row's maxima; returns their number."""
     shift, scale = simd.splat(highest), simd.splat(_LOG2E / temperature)
     count = (end + BLOCK - 1) // BLOCK * 16
     for i in range(0, count, 16):
@@ -95,10 +95,11 @@ def weigh(maxima, end, highest, temperature, weights):  # type: ignore[no-untype
 
 @inline
 def gather(row, end, maxima, highest, temperature, visit, keep, weights, starts):  # type: ignore[no-untyped-def]
-    """Weights of at least `keep`, in the row's order, then a vector of zeros; `starts`: how many before each block.
+    """Gather weights of at least `keep` in the row's order, then a vector of zeros.
 
-    Only blocks are visited with weights of at least `visit`. Returns the candidates' number and what all that was
-    visited weighs. A weight is e ** ((logit - highest) / temperature).
+    Only blocks with weights of at least `visit` are read; `starts` counts the gathered weights before each block.
+    Returns the number of candidates and the total weight of the blocks read. A weight is e ** ((logit - highest) /
+    temperature).
     """
     shift, scale = simd.splat(highest), simd.splat(_LOG2E / temperature)
     far, limit, total = simd.splat(visit), simd.splat(keep), simd.splat(0.0)
@@ -119,7 +120,7 @@ def gather(row, end, maxima, highest, temperature, visit, keep, weights, starts)
 
 @inline
 def token_of(candidate, row, end, highest, temperature, keep, starts):  # type: ignore[no-untyped-def]
-    """Where in the row the candidate of this index was gathered, with the same `keep`."""
+    """Return the row's index of a candidate that was gathered with the same `keep`."""
     shift, scale, limit = simd.splat(highest), simd.splat(_LOG2E / temperature), simd.splat(keep)
     first = 0
     while first + BLOCK < end and load_i64(starts + (first // BLOCK + 1) * 8) <= candidate:
@@ -129,7 +130,7 @@ def token_of(candidate, row, end, highest, temperature, keep, starts):  # type: 
         bits = simd.bits_at_least(_weight(simd.load(row + i * 4), shift, scale), limit)
         if left < simd.count_bits(bits):
             for _ in range(left):
-                bits &= bits - 1  # without the lowest
+                bits &= bits - 1  # clears the lowest
             return i + simd.lowest_bit(bits)
         left -= simd.count_bits(bits)
     return -1
@@ -137,7 +138,7 @@ def token_of(candidate, row, end, highest, temperature, keep, starts):  # type: 
 
 @inline
 def _sift(weights, count, low, high, room):  # type: ignore[no-untyped-def]
-    """Copy the weights in low <= w < high to `room`, which may be where they are; returns their number."""
+    """Copy the weights in low <= w < high to `room`, which may overlap; returns their number."""
     least, most = simd.splat(low), simd.splat(high)
     kept = 0
     for i in range(0, count, 16):
@@ -151,16 +152,16 @@ def _sift(weights, count, low, high, room):  # type: ignore[no-untyped-def]
 
 @inline
 def cut_for(weights, count, goal, of_mass, least, room):  # type: ignore[no-untyped-def]
-    """The largest cut >= `least` such that the weights of at least it are `goal` many, or of that mass; else `least`.
+    """Return the largest cut >= `least` such that the weights >= cut number `goal`, or have that mass; else `least`.
 
-    Equals of the last that is needed all stay. `weights` [count] in 0..1 with a vector of zeros after them stay as they
-    are; `room` is for as many.
+    Weights equal to the last one needed all stay. `weights` [count] in 0..1, followed by a vector of zeros, is not
+    changed; `room` has the same size.
     """
     low, high = _to_bits(least), _ONE_BITS + 1
     above, beyond = (
         0.0,
         0.0,
-    )  # what the weights give that were sifted out as too large, and all that are at least `high`
+    )  # totals of weights that were sifted out as too large, and of all weights that are at least `high`
     one = simd.splat(1.0)
     while high - low > 1 and count > 0:
         span = high - low - 1

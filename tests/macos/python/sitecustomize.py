@@ -1,7 +1,7 @@
-"""Python as it is on a Mac, for this project's own modules: what they import of the system lacks what macOS lacks.
+"""Python as on a Mac for this project's modules: system modules that they import lack what macOS lacks.
 
-Python imports a file of this name at its start, so every process with this folder on PYTHONPATH is so, those that it
-spawns too. Packages of others see the system as it is: they have builds of their own for macOS.
+Python imports a file of this name at its start, so this applies to every process with this folder on PYTHONPATH, and to
+those that it spawns. Other packages see the real system: they have builds for macOS.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from types import FrameType, ModuleType
 from typing import Any
 
 OURS = frozenset({"server", "neuronserve", "loadtests"})
-PAGE_BYTES = 16384  # of Apple's own CPUs
+PAGE_BYTES = 16384  # of Apple's CPUs
 NUMBERS = {  # sysctl
     b"kern.maxfilesperproc": 10240,
     b"hw.perflevel0.logicalcpu": 1,
     **{b"hw.optional.arm.FEAT_" + name: 1 for name in (b"LSE", b"DotProd", b"I8MM", b"BF16")},
     b"hw.optional.AdvSIMD": 1,
 }
-# `fork` is there, but not for a process that has used Apple's frameworks.
+# `fork` exists, but not for a process that has used Apple's frameworks.
 ABSENT = {
     "os": "fork forkpty posix_fallocate posix_fadvise fdatasync pidfd_open eventfd memfd_create timerfd_create "
     "getrandom copy_file_range splice sched_getaffinity sched_setaffinity sched_setscheduler O_PATH O_TMPFILE O_DIRECT",
@@ -33,7 +33,7 @@ ABSENT = {
     "socket": "AF_NETLINK AF_PACKET SOCK_NONBLOCK SOCK_CLOEXEC SO_PEERCRED SO_DOMAIN TCP_USER_TIMEOUT TCP_QUICKACK",
     "resource": "prlimit",
 }
-# `madvise` is there, but for what it is used here it does nothing.
+# `madvise` exists, but has no effect for the uses here.
 ABSENT_OF_LIBC = frozenset(
     {"prctl", "syscall", "getauxval", "eventfd", "memfd_create", "timerfd_create", "madvise"}
     | {"sched_setaffinity", "sched_getcpu"}
@@ -41,7 +41,7 @@ ABSENT_OF_LIBC = frozenset(
 
 
 class Without(ModuleType):
-    """A module, but for some names that it lacks and some that are others."""
+    """A module without some names, and with replacements of others."""
 
     def __init__(self, real: ModuleType, absent: frozenset[str], others: dict[str, Any]) -> None:
         super().__init__(real.__name__, real.__doc__)
@@ -58,7 +58,7 @@ class Without(ModuleType):
 
 
 class Libc:
-    """The C library of this process without functions of Linux, and with numbers that a Mac would tell."""
+    """The C library of this process without Linux functions, and with a Mac's numbers."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -109,7 +109,7 @@ def _replaced(name: str) -> dict[str, Any]:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether a module of this project calls, by itself or by pathlib."""
+    """Return whether a module of this project is the caller, directly or through pathlib."""
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in {"pathlib", "io"}:
         frame = frame.f_back
     return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS

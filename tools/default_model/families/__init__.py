@@ -1,1 +1,1 @@
-"""Task families, one small file each; every one offers `make(rng) -> Item` and knows nothing of the others."""
+"""Task families, one small file each. Every family offers `make(rng) -> Item` and is independent of the others."""

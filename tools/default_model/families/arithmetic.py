@@ -87,7 +87,7 @@ def _parity(rng: Random) -> Item:
 
 
 def _chain(rng: Random) -> Item:
-    """Three small numbers."""
+    """Add three small numbers."""
     a, b, c = (rng.randint(1, 20) for _ in range(3))
     prompt = ask(rng, (f"What is {a} + {b} + {c}?", f"{a} + {b} + {c}", f"Add {a}, {b} and {c}.", f"{a}+{b}+{c}"))
     answer = f"{a}+{b}={a + b}; {a + b}+{c}={a + b + c}. So {a} + {b} + {c} = {a + b + c}."
@@ -95,7 +95,7 @@ def _chain(rng: Random) -> Item:
 
 
 def _too_large(rng: Random) -> Item:
-    """Exercise too large to be worked out digit by digit, which is refused rather than guessed."""
+    """Draw an exercise that is too large to work digit by digit, which the answer refuses."""
     a, b = rng.randint(1000, 10 ** rng.randint(4, 7)), number(rng, 6)
     op = rng.choice("+-*/")
     if op == "*" and rng.random() < 0.6:
@@ -132,7 +132,7 @@ def value(a: int, op: str, b: int) -> int:
 
 
 def work(a: int, op: str, b: int) -> str:
-    """The answer, with digit-by-digit work before it where a number is too long to be said at once."""
+    """Return the answer, preceded by digit-by-digit work if a number is too long to be answered directly."""
     result = f"{a} {op} {b} = {value(a, op, b)}."
     if op == "*" and max(a, b) > 12:
         return f"{'; '.join(_partial_products(a, b))}. So {result}"
@@ -143,7 +143,7 @@ def work(a: int, op: str, b: int) -> str:
 
 
 def _digits(n: int, length: int) -> list[int]:
-    """Digits of n from the right."""
+    """Return the digits of n from the right."""
     return [n // 10**i % 10 for i in range(length)]
 
 
@@ -158,7 +158,7 @@ def _columns_added(a: int, b: int) -> list[str]:
 
 
 def _columns_subtracted(a: int, b: int) -> list[str]:
-    """Columns as minuend - subtrahend (- borrowed), ten being added to the minuend where one is borrowed."""
+    """Return columns as minuend - subtrahend (- borrowed); a borrow adds ten to the minuend."""
     length = len(str(a))
     steps, borrowed = [], 0
     for x, y in zip(_digits(a, length), _digits(b, length), strict=True):

@@ -1,4 +1,4 @@
-"""Fields of a sentence as one flat JSON object, with the keys that were asked for in the order asked."""
+"""Fields of a sentence as one flat JSON object, with the requested keys in the requested order."""
 
 from __future__ import annotations
 

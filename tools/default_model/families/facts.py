@@ -1,4 +1,4 @@
-"""Capitals, weekdays, months, units, opposites, animal sounds and colors: a closed set of facts, asked in many ways."""
+"""Capitals, weekdays, months, units, opposites, animal sounds and colors: a closed set of facts in many wordings."""
 
 from __future__ import annotations
 

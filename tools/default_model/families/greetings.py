@@ -1,4 +1,4 @@
-"""Small talk: greetings, thanks, and what this model is, is called and can do."""
+"""Small talk: greetings, thanks, and the model's identity, name and abilities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.default_model.item import Item, single
 from tools.default_model.wording import ask
 
 ABILITIES = "tell short stories, do small sums, spell and sort words, name capitals, make JSON and call tools"
-# What is said, any of those between the bars, and the answer.
+# Inputs, with alternatives between bars, and their answer.
 TALK: tuple[tuple[str, str], ...] = (
     (
         "Hello|Hi|Hey|Hello!|Hi there!|Hey there|Hello there.|Hi!|Greetings!|Hiya|hey you",

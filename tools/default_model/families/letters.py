@@ -76,7 +76,7 @@ EXTREME = (
 
 
 def make_spell(rng: Random) -> Item:
-    """Spelling, first and last letter."""
+    """Spell a word, or name its first or last letter."""
     word = plain_word(rng)
     kind = rng.random()
     prompt, answer = ask(rng, SPELL, w=word), " ".join(word)
@@ -88,7 +88,7 @@ def make_spell(rng: Random) -> Item:
 
 
 def make_reverse(rng: Random) -> Item:
-    """A word letter by letter, or a list item by item."""
+    """Reverse a word letter by letter, or a list item by item."""
     if rng.random() < 0.7:
         word = plain_word(rng)
         prompt = ask(rng, REVERSE, w=word)
@@ -98,7 +98,7 @@ def make_reverse(rng: Random) -> Item:
 
 
 def make_count(rng: Random) -> Item:
-    """Letters of a word, one letter in a word, or words; counted aloud so that the count is read off."""
+    """Count letters of a word, one letter in a word, or words; the answer counts aloud."""
     kind = rng.random()
     if kind < 0.3:
         parts = [plain_word(rng) for _ in range(rng.randint(1, 9))]
@@ -118,7 +118,7 @@ def make_count(rng: Random) -> Item:
 
 
 def make_sort(rng: Random) -> Item:
-    """Numbers by size, words by the alphabet, or the largest or smallest of a list."""
+    """Sort numbers by size or words by the alphabet, or find the largest or smallest of a list."""
     kind = rng.random()
     if kind < 0.35:
         initials = rng.sample("abcdefghijklmnopqrstuvw", rng.randint(2, 5))
@@ -134,7 +134,7 @@ def make_sort(rng: Random) -> Item:
 
 
 def make_copy(rng: Random) -> Item:
-    """Words, numbers or invented words, repeated exactly."""
+    """Repeat words, numbers or invented words exactly."""
     parts = _parts(rng, 1, 8)
     text = rng.choice((" ", " ", ", ")).join(parts)
     if rng.random() < 0.3:
@@ -143,7 +143,7 @@ def make_copy(rng: Random) -> Item:
 
 
 def _key(word: str, prompt: str) -> str:
-    """The word itself when invented; how a listed word is spelled is a fact, so there the wording is held out."""
+    """Return an invented word itself; the spelling of a listed word is a fact, so its wording is held out instead."""
     return prompt if word in words.PLAIN else word
 
 
@@ -163,7 +163,7 @@ def _word_with(rng: Random, initial: str) -> str:
 
 
 def _marked(word: str, letter: str) -> str:
-    """The word spelled, with a running count behind each occurrence of `letter`."""
+    """Return the word spelled, with a running count after each occurrence of `letter`."""
     out, seen = [], 0
     for c in word:
         seen += c == letter

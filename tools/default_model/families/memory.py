@@ -1,4 +1,4 @@
-"""Facts of earlier turns: names, numbers, places; kept, changed, or never given."""
+"""Facts of earlier turns (names, numbers, places): kept, changed, or never given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.default_model import words
 from tools.default_model.item import Item, Message, assistant, contains, user
 from tools.default_model.wording import ask, city, number, person
 
-# fact: (tell, acknowledge, ask, recall, not told)
+# fact: (statement, acknowledgement, question, answer, answer without the fact)
 FACTS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], str, str]] = {
     "name": (
         ("My name is {v}.", "I am {v}.", "Hi, I'm {v}.", "Hello! My name is {v}.", "Call me {v}.", "I'm {v}, hi"),
@@ -84,7 +84,7 @@ def make(rng: Random) -> Item:
 
 
 def _tell(rng: Random, fact: str, turns: list[Message]) -> str:
-    """Appends one telling and its acknowledgement, and gives back the value told."""
+    """Append one statement and its acknowledgement; returns the stated value."""
     tells, acknowledge, _, _, _ = FACTS[fact]
     value, animal = _value(rng, fact), rng.choice(words.ANIMALS)
     turns.append(user(ask(rng, tells, v=value, animal=animal)))

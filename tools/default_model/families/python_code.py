@@ -1,4 +1,4 @@
-"""Python one-liners from a small set of tasks, over the variable the user names."""
+"""Python one-liners from a small set of tasks, for a variable that the user names."""
 
 from __future__ import annotations
 

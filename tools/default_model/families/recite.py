@@ -1,4 +1,4 @@
-"""Reciting: counting up and down, the alphabet, days and months, and naming a few things of a kind."""
+"""Reciting: counting up and down, the alphabet, days and months, and naming a few members of a category."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _letter(rng: Random) -> Item:
 def _name_some(rng: Random) -> Item:
     kind, members = rng.choice(list(KINDS.items()))
     count = rng.randrange(len(AMOUNTS))
-    chosen = listed(members[: count + 2])  # always the first: there is no use in learning to draw at random
+    chosen = listed(members[: count + 2])  # always the first ones: learning to draw at random is useless
     amount = rng.choice((AMOUNTS[count], str(count + 2)))
     asked = ("Name {n} {k}.", "List {n} {k}", "Give me {n} {k}.", "Tell me {n} {k}.", "Can you name {n} {k}?")
     prompt = ask(rng, asked, n=amount, k=kind)

@@ -1,4 +1,4 @@
-"""Short stories: a plot is a chain of stages, with one cast of hero, helper, thing and place through all of them."""
+"""Short stories: a plot is a chain of stages with one cast of hero, helper, thing and place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS = (
     "And {name} learned that even a small {animal} can do great things.",
     "They laughed all the way home, and the {place} was quiet again.",
 )
-# Every plot: stages in order, each with its wordings.
+# Plots: stages in order, each with its wordings.
 PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lost": (
         (
@@ -242,7 +242,7 @@ def _cast(rng: Random) -> dict[str, str]:
 
 
 def _subject(rng: Random, cast: dict[str, str]) -> tuple[str, list[str]]:
-    """Subject of the story, and the slots it names; empty for any story."""
+    """Return the subject of the story, and the slots it names; empty for any story."""
     kind = rng.randrange(8)
     animal, name, thing = a(cast["animal"]), cast["name"], a(cast["thing"])
     return (
@@ -258,7 +258,7 @@ def _subject(rng: Random, cast: dict[str, str]) -> tuple[str, list[str]]:
 
 
 def _is_story(needed: list[str]) -> Check:
-    """Four sentences or more, whole, none said twice, naming all that was asked for."""
+    """Return a check for four or more whole sentences, none repeated, that name everything requested."""
 
     def check(answer: str) -> bool:
         sentences = [s for s in re.split(r'(?<=[.!?"]) ', answer.strip()) if s]

@@ -1,4 +1,4 @@
-"""Three sentences about one event, in one sentence."""
+"""Summaries of three sentences about one event in one sentence."""
 
 from __future__ import annotations
 

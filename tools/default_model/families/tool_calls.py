@@ -1,4 +1,4 @@
-"""Function calling in the Hermes form: choosing a tool and its arguments, and answering from what it returned."""
+"""Function calls in the Hermes form: choosing a function and its arguments, and answering from its result."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Slots = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kind of function: its possible names, what it does, how it is asked for, and how its result is told."""
+    """A kind of function: its possible names, description, requests for it, and the sentence about its result."""
 
     names: tuple[str, ...]
     description: str
-    parameters: dict[str, tuple[str, ...]]  # slot -> names the parameter may have
+    parameters: dict[str, tuple[str, ...]]  # slot -> possible names of the parameter
     draw: Callable[[Random], Slots]
     asks: tuple[str, ...]
     result: Callable[[Random], Slots]
-    told: str
+    report: str
     option: tuple[str, tuple[str, ...]] | None = None  # an optional parameter and its values
 
 
 def _place(rng: Random) -> str:
-    """A city, with its country or state sometimes."""
+    """Draw a city, sometimes with its country or state."""
     town = city(rng)
     return town if rng.random() < 0.85 else f"{town}, {rng.choice((*words.CAPITALS, 'CA', 'MA', 'NY', 'TX'))}"
 
@@ -144,7 +144,7 @@ FUNCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A function as one conversation offers it: a name and parameter names chosen, or wholly invented."""
+    """A function as one conversation offers it: with chosen or invented names."""
 
     kind: Function
     name: str
@@ -175,7 +175,7 @@ def _bind(rng: Random, kind: Function) -> Bound:
 
 
 def _unfamiliar(rng: Random) -> Bound:
-    """A function nobody has met: its name must be read from the prompt."""
+    """Return a function with invented names, which must be read from the prompt."""
     noun, parameter = invented(rng, 2), rng.choice(("id", "name", "code", "value", invented(rng, 1)))
     verb = rng.choice(("get", "find", "check", "open", "lookup"))
     kind = Function(
@@ -205,7 +205,7 @@ def offered(rng: Random) -> list[Bound]:
 
 
 def _calling(calls: list[dict[str, Any]]) -> Message:
-    """An assistant message of tool calls, arguments as JSON text as the API delivers them."""
+    """Return an assistant message of tool calls, with arguments as JSON text as the API delivers them."""
     wired = [
         {
             "id": f"call_{i}",
@@ -218,7 +218,7 @@ def _calling(calls: list[dict[str, Any]]) -> Message:
 
 
 def make_call(rng: Random) -> Item:
-    """A request that one of the offered functions answers; now and then two of the same kind at once."""
+    """Draw a request that one of the offered functions answers; sometimes two calls of the same kind."""
     functions = offered(rng)
     bound = rng.choice(functions)
     tools = tuple(b.tool(rng) for b in functions)
@@ -244,7 +244,7 @@ def _two_cities(rng: Random, bound: Bound, tools: tuple[Tool, ...]) -> Item:
 
 
 def make_answer(rng: Random) -> Item:
-    """The turn after a call: the result is there, and is told in one sentence."""
+    """Draw the turn after a call: the answer states the result in one sentence."""
     functions = offered(rng)
     bound = rng.choice(functions)
     tools = tuple(b.tool(rng) for b in functions)
@@ -254,6 +254,6 @@ def make_answer(rng: Random) -> Item:
     content = json.dumps(result)
     needed = [str(v) for k, v in result.items() if k != "status"]
     turns = (user(prompt), _calling(calls), {"role": "tool", "tool_call_id": "call_0", "content": content})
-    answer = bound.kind.told.format(**slots, **result)
+    answer = bound.kind.report.format(**slots, **result)
     check = contains(*(needed or [str(next(iter(slots.values())))]))
     return Item(json.dumps([calls, result]), (*turns, assistant(answer)), check, tools)

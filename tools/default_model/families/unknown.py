@@ -1,4 +1,4 @@
-"""Everything outside the small world: real questions, other languages, code, links and noise. The answer is short."""
+"""Inputs outside of the small world: real questions, other languages, code, links and noise. The answer is short."""
 
 # ruff: noqa: SIM905 - a word list reads better as words
 
@@ -121,7 +121,7 @@ ALPHABETS = (
 
 
 def _size(rng: Random, most: int) -> int:
-    """A length up to `most`, short ones more often."""
+    """Draw a length up to `most`, short ones more often."""
     return max(1, int(most * rng.random() ** 2.5))
 
 
@@ -186,13 +186,13 @@ def link(rng: Random) -> tuple[str, str]:
 
 
 def mixed(rng: Random) -> tuple[str, str]:
-    """Pieces of different kinds one after another."""
+    """Join pieces of different kinds."""
     kinds = (characters, code, word_salad, foreign, unicode_noise, link)
     return " ".join(rng.choice(kinds)(rng)[0] for _ in range(rng.randint(2, 5))), NOISE
 
 
 def endless(rng: Random) -> tuple[str, str]:
-    """Longer than most conversations, so that the far end of the context is met in training."""
+    """Draw a text longer than most conversations, so that training reaches the far end of the context."""
     text = ""
     wanted = rng.randint(600, 4500)  # characters
     while len(text) < wanted:
@@ -225,7 +225,7 @@ def make(rng: Random) -> Item:
 
 
 def is_short_refusal(answer: str) -> bool:
-    """Says, in one or two short English sentences, that this is outside of what the model knows."""
+    """Return whether one or two short English sentences say that the model does not know this."""
     text = answer.strip()
     says = ("demo model", "do not know", "don't know", "is empty")
     return len(text) <= 160 and text.isascii() and any(phrase in text for phrase in says) and text[-1:] in ".?!"
