@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from neuronserve.cli import main
-from neuronserve.cli.every import KINDS
+from neuronserve.cli.every import BY_COMMAND, KINDS
 from neuronserve.planner.settings.plan import SimulateSettings
 from neuronserve.server.settings.base import Settings
-from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.server.settings.sources import names
 
 API = {"fastapi", "uvicorn", "starlette"}
@@ -41,7 +40,7 @@ SAMPLE = next((Path(__file__).parent / "planner").rglob("*.csv"))
 def test_a_command_loads_only_what_it_needs(argv: list[str], more: set[str]) -> None:
     ended = subprocess.run([sys.executable, "-c", REPORT_LOADED, *argv], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in ended.stderr.split()}
-    assert "server" in loaded
+    assert "neuronserve" in loaded
     assert not loaded & (COMPILER | API | {"transformers", "tokenizers", "huggingface_hub"} | more)
 
 
@@ -189,6 +188,6 @@ def test_questions_without_an_answer_name_the_value(
 def test_one_deployment_is_meant_where_nothing_else_is_said() -> None:
     described = {"device", "tensor_parallel_size", "data_parallel_size", "max_num_seqs", "device_memory_utilization"}
     kinds = [kind for kind in KINDS if described <= names(kind).keys()]
-    assert {ServeSettings, SimulateSettings} <= set(kinds)
+    assert {BY_COMMAND["serve"], SimulateSettings} <= set(kinds)
     for name in described:
         assert len({names(kind)[name].default for kind in kinds}) == 1, name

@@ -11,10 +11,9 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import uvicorn
-from fastapi import FastAPI
 
 from neuronserve.server.api.app import build_app
 from neuronserve.server.api.batch.runner import BatchRunner
@@ -45,13 +44,6 @@ FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their c
 ENGINE_STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 DEAD_S = 10.0  # in which a server without engines answers 503 with the reason, before it ends
-
-
-Mount = Callable[[FastAPI, Service], None]
-
-
-def _nothing(app: FastAPI, service: Service) -> None:
-    """Add nothing to the API's application."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -97,14 +89,10 @@ class _Uvicorn(uvicorn.Server):
 class ApiServer:
     """One server on one socket. `run` returns when the server has ended."""
 
-    def __init__(
-        self, config: ApiConfig, engines: AnyEngines, listener: socket.socket, mount: Mount = _nothing
-    ) -> None:
-        """`mount` adds what stands above the API to its application."""
+    def __init__(self, config: ApiConfig, engines: AnyEngines, listener: socket.socket) -> None:
         self._watched = list(self._files_of(config))  # before they are read
         self.service = Service(config, engines)
         app = build_app(self.service)
-        mount(app, self.service)
         self._listener = listener
         self._ready_file = ReadyFile(config.ready_file)
         self._health = health_process(config)
@@ -259,13 +247,13 @@ async def until_dead(engines: AnyEngines) -> None:
     log.error("no engine is left; the server ends")
 
 
-def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing) -> None:
+def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
     """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
-    run(_serve(config, engines, listener, mount))
+    run(_serve(config, engines, listener))
 
 
-async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount) -> None:
-    server = ApiServer(config, EngineGroups(engines, config.healing), listener, mount)
+async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
+    server = ApiServer(config, EngineGroups(engines, config.healing), listener)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)
