@@ -11,7 +11,7 @@ import pytest
 
 from neuronserve.cli import main
 from neuronserve.cli.every import BY_COMMAND, KINDS
-from neuronserve.planner.settings.plan import SimulateSettings
+from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.server.settings.base import Settings
 from neuronserve.server.settings.sources import names
 

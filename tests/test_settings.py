@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.settings.plan import PlanSettings, SimulateSettings
+from neuronserve.planner.settings.plan import PlanSettings
+from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.planner.simulate.autoscaling import Autoscaling
 from neuronserve.planner.simulate.options import SimulationOptions, Slo
 from neuronserve.server.api.config import ApiConfig, StoreConfig
@@ -202,7 +203,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"host_memory_gib", "max_engine_restarts", "engine_restart_window", "engine_hang_timeout", "spare_engine"}
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
-    | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "inject_faults", "allow_fault_header"}
+    | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console"}
     | {"api_workers", "kept_kv_cache_gib"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}

@@ -162,7 +162,7 @@ def models(call: Call) -> int:
 def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
     from neuronserve.planner.calibrate.command import run_calibration
-    from neuronserve.planner.settings.plan import CalibrateSettings
+    from neuronserve.planner.settings.calibrate import CalibrateSettings
 
     settings = call.settings(CalibrateSettings)
     run_calibration(settings.rows, settings.json_file, settings.stack, is_fit=settings.data is not None)
@@ -206,7 +206,7 @@ def plan(call: Call) -> None:
 def simulate(call: Call) -> None:
     """Serve a workload on modelled instances in virtual time."""
     from neuronserve.planner.command import run_simulate
-    from neuronserve.planner.settings.plan import SimulateSettings
+    from neuronserve.planner.settings.simulate import SimulateSettings
 
     settings = call.settings(SimulateSettings)
     run_simulate(settings.options, settings.json_file)

@@ -31,8 +31,10 @@ BY_COMMAND: dict[str, type[Settings]] = {
     "doctor": DoctorSettings,
 }
 if is_installed("planner"):
+    from neuronserve.planner.settings.calibrate import CalibrateSettings
     from neuronserve.planner.settings.observe import ObserveSettings
-    from neuronserve.planner.settings.plan import CalibrateSettings, PlanSettings, SimulateSettings
+    from neuronserve.planner.settings.plan import PlanSettings
+    from neuronserve.planner.settings.simulate import SimulateSettings
 
     BY_COMMAND |= {"plan": PlanSettings, "simulate": SimulateSettings}
     BY_COMMAND |= {"calibrate": CalibrateSettings, "observe": ObserveSettings}

@@ -7,7 +7,7 @@ from pydantic_settings import CliToggleFlag
 from neuronserve.server.api.addition import Addition
 from neuronserve.server.settings.base import File, Settings
 from neuronserve.server.settings.serve import ServeSettings
-from neuronserve.testkit.faults.addition import FaultInjection
+from neuronserve.testkit.faults.injector import FaultInjection
 from neuronserve.testkit.faults.rule_file import FAULT_HEADER, read_rules
 from neuronserve.testkit.faults.rules import FaultConfig
 

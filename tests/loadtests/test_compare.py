@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from neuronserve.loadtests.compare import bootstrap_ratio, compare, ratio_of
-from neuronserve.loadtests.compare_page import verdict
 from neuronserve.loadtests.errors import EndpointError, SpecError
+from neuronserve.loadtests.pages import verdict
 from neuronserve.loadtests.scenario import load_scenario
 from neuronserve.loadtests.specs import Scenario
 from tests.depth import thorough
