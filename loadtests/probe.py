@@ -59,9 +59,9 @@ class ProbeShape:
 class Probe:
     """The steps of a probe, with their bound."""
 
-    def __init__(self, shape: ProbeShape) -> None:
-        """Raises SpecError when a length does not fit."""
-        self._shape = shape
+    def __init__(self, shape: ProbeShape, now: Callable[[], float] = time.monotonic) -> None:
+        """Raise SpecError when a length does not fit. `now` is the clock, in seconds."""
+        self._shape, self._now = shape, now
         self.steps = (*self._singles(), *self._several())
 
     @property
@@ -84,7 +84,7 @@ class Probe:
         Raises LoadTestError when a request fails, or not one step ended in time.
         """
         reports: list[tuple[str, dict[str, Any]]] = []
-        end = time.monotonic() + self._shape.max_seconds
+        end = self._now() + self._shape.max_seconds
         for step in self.steps:
             on_step(step)
             report = await self._step(endpoint, step, api_key, end, is_first=not reports)
@@ -99,7 +99,7 @@ class Probe:
         self, endpoint: EndpointSpec, step: ProbeStep, api_key: str | None, end: float, is_first: bool
     ) -> dict[str, Any] | None:
         """None when the time is over."""
-        left_s = end - time.monotonic()
+        left_s = end - self._now()
         if left_s <= 0:
             return None
         scenario = Scenario(
@@ -123,10 +123,10 @@ class Probe:
         except TimeoutError:
             return None
         except EndpointError:
-            if time.monotonic() >= end:
+            if self._now() >= end:
                 return None
             raise
-        if time.monotonic() >= end:
+        if self._now() >= end:
             return None
         report: dict[str, Any] = json.loads(json.dumps(make_result(measurement)))
         if report["is_interrupted"]:

@@ -7,9 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from neuronserve.loadtests.compare_page import verdict
 from neuronserve.loadtests.page_parts import alert_texts, dollars, figure, title
-from neuronserve.loadtests.run_page import LATENCIES
+from neuronserve.loadtests.pages import LATENCIES, verdict
 from neuronserve.loadtests.svg import number
 
 Result = dict[str, Any]

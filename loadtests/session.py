@@ -18,18 +18,16 @@ from neuronserve.loadtests import report_terminal
 from neuronserve.loadtests.artifacts import Artifacts, write_text
 from neuronserve.loadtests.bench import measure
 from neuronserve.loadtests.compare import check_rounds, compare
-from neuronserve.loadtests.compare_page import compare_page
 from neuronserve.loadtests.endpoint import meet
 from neuronserve.loadtests.fit import fit_lengths
+from neuronserve.loadtests.pages import compare_page, run_page, sweep_page
 from neuronserve.loadtests.plan import make_plan
 from neuronserve.loadtests.progress import Progress, show
 from neuronserve.loadtests.rate import rate_of
 from neuronserve.loadtests.records import RecordFile, RequestRecord
 from neuronserve.loadtests.result import make_result
-from neuronserve.loadtests.run_page import run_page
 from neuronserve.loadtests.specs import Scenario
 from neuronserve.loadtests.sweep import SweepOptions, check_limits, sweep
-from neuronserve.loadtests.sweep_page import sweep_page
 
 EXIT_OK, EXIT_NOTHING, EXIT_USAGE, EXIT_REJECTED = 0, 1, 2, 3
 Result = dict[str, Any]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,7 +19,7 @@ from neuronserve.planner.plan.search import plan
 from neuronserve.planner.simulate import table as simulate_table
 from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.planner.simulate.simulator import run_simulation
-from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.base import write_report
 from neuronserve.server.workload.workload import Workload
 
 WIDTH = 120  # columns of a table that goes to a file or a pipe
@@ -67,7 +65,7 @@ def run_plan(
     if json_file is not None:
         found = {"check": [asdict(one) | {"error": one.error} for one in check]} if view.check else {}
         gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if view.gpus else {}
-        write_json(json_file, report.as_json() | found | gpus)
+        write_report(json_file, report.as_json() | found | gpus)
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")
@@ -78,21 +76,11 @@ def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -
     report = plan_encoder(options)
     console = _console(is_wide=view.wide)
     console.print(encoder_table.render(report, console.width), crop=False)
-    write_json(json_file, report.as_json())
+    write_report(json_file, report.as_json())
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
     """Simulate and print. Raises StartError as `run_simulation` does."""
     report = run_simulation(options)
     _console(REPORT_WIDTH).print(simulate_table.render(report))
-    write_json(json_file, report.as_json())
-
-
-def write_json(path: Path | None, value: Any) -> None:
-    """Write the file that `--json` names, if it names one. Raises SettingsError when it cannot be written."""
-    if path is None:
-        return
-    try:
-        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error
+    write_report(json_file, report.as_json())

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from neuronserve.cli import main
-from neuronserve.cli.every import KINDS
-from neuronserve.cli.serve import ServeCommandSettings
-from neuronserve.planner.settings.plan import SimulateSettings
+from neuronserve.cli.every import BY_COMMAND, KINDS
+from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.server.settings.base import Settings
 from neuronserve.server.settings.sources import names
 
@@ -188,6 +187,6 @@ def test_questions_without_an_answer_name_the_value(
 def test_one_deployment_is_meant_where_nothing_else_is_said() -> None:
     described = {"device", "tensor_parallel_size", "data_parallel_size", "max_num_seqs", "device_memory_utilization"}
     kinds = [kind for kind in KINDS if described <= names(kind).keys()]
-    assert {ServeCommandSettings, SimulateSettings} <= set(kinds)
+    assert {BY_COMMAND["serve"], SimulateSettings} <= set(kinds)
     for name in described:
         assert len({names(kind)[name].default for kind in kinds}) == 1, name

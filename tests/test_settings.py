@@ -12,7 +12,8 @@ import pytest
 
 from neuronserve.cli import main
 from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.settings.plan import PlanSettings, SimulateSettings
+from neuronserve.planner.settings.plan import PlanSettings
+from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.planner.simulate.autoscaling import Autoscaling
 from neuronserve.planner.simulate.options import SimulationOptions, Slo
 from neuronserve.server.api.config import ApiConfig, StoreConfig

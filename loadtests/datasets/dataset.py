@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from neuronserve.loadtests.datasets.multi_turn import multi_turn_sessions
 from neuronserve.loadtests.datasets.own_jsonl import own_sessions
-from neuronserve.loadtests.datasets.token_prompts import workload_sessions
+from neuronserve.loadtests.datasets.token_prompts import multi_turn_sessions, workload_sessions
 from neuronserve.loadtests.errors import DatasetError
 from neuronserve.loadtests.prompts import IdPrompt, Session
 from neuronserve.loadtests.specs import DatasetName, DatasetSpec

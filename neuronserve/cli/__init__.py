@@ -50,6 +50,11 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
     except StartError as error:
         print(f"neuronserve: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("neuronserve."):
+            raise
+        print(f"neuronserve: error: {found.name} needs {error.name}, which is not installed", file=sys.stderr)
+        return 2
     except FileNotFoundError as error:
         if error.filename is not None:
             raise

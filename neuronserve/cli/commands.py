@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,11 @@ def serve(call: Call) -> None:
     gc.disable()  # until the server has loaded: saves a tenth of the import time
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
-    from neuronserve.cli.serve import ServeCommandSettings
+    from neuronserve.cli.serve import additions_of, serve_settings
     from neuronserve.server.device.support import log_support
     from neuronserve.server.link.handle import EngineHandle
 
-    settings = call.settings(ServeCommandSettings)
+    settings = call.settings(serve_settings())
     settings.require_price()
     log_support(
         settings.model, settings.device, settings.tensor_parallel_size, settings.max_model_len, settings.features
@@ -42,15 +43,17 @@ def serve(call: Call) -> None:
         from neuronserve.server.api import server
         from neuronserve.server.api.listener import bind
 
+        config = settings.api_config(model_path)
+        config = replace(config, additions=additions_of(settings))
         listener = bind(settings.host, settings.port)
         if settings.api_workers > 1:
             from neuronserve.cli.worker import start_worker
             from neuronserve.server.api.workers import supervisor
 
             start = partial(start_worker, settings, model_path, listener)
-            supervisor.serve(settings.api_config(model_path), engines, listener, settings.api_workers, start)
+            supervisor.serve(config, engines, listener, settings.api_workers, start)
         else:
-            server.serve(settings.api_config(model_path), engines, listener)
+            server.serve(config, engines, listener)
     finally:
         for process in engines:
             process.close()
@@ -125,16 +128,16 @@ def compile_ahead(call: Call) -> None:
     settings = call.settings(CompileSettings)
     from rich.console import Console
 
-    from neuronserve.planner.command import write_json
     from neuronserve.server.device.support import failures_anywhere
     from neuronserve.server.engine.load.artifact_writer import compile_model
     from neuronserve.server.engine.load.compile_report import render
+    from neuronserve.server.settings.base import write_report
 
     for fact in failures_anywhere(settings.model):
         print(f"warning: known not to run on {fact}", file=sys.stderr)
     report = compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
     Console().print(render(report))
-    write_json(settings.json_file, report.as_json())
+    write_report(settings.json_file, report.as_json())
 
 
 def embed(call: Call) -> None:
@@ -158,7 +161,7 @@ def models(call: Call) -> int:
 def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or compare the stored fit with rows; print tables, write JSON if asked."""
     from neuronserve.planner.calibrate.command import run_calibration
-    from neuronserve.planner.settings.plan import CalibrateSettings
+    from neuronserve.planner.settings.calibrate import CalibrateSettings
 
     settings = call.settings(CalibrateSettings)
     run_calibration(settings.rows, settings.json_file, settings.stack, is_fit=settings.data is not None)
@@ -202,7 +205,7 @@ def plan(call: Call) -> None:
 def simulate(call: Call) -> None:
     """Serve a workload on modelled instances in virtual time."""
     from neuronserve.planner.command import run_simulate
-    from neuronserve.planner.settings.plan import SimulateSettings
+    from neuronserve.planner.settings.simulate import SimulateSettings
 
     settings = call.settings(SimulateSettings)
     run_simulate(settings.options, settings.json_file)
@@ -260,9 +263,13 @@ def completion(call: Call) -> None:
     """Print a shell's completion of all commands and flags."""
     from neuronserve.cli.completion import SHELLS, described, settings_parser
     from neuronserve.cli.every import BY_COMMAND
-    from neuronserve.loadtests.cli import run_parser
+    from neuronserve.cli.serve import is_installed
 
-    parsers = {name: settings_parser(kind) for name, kind in BY_COMMAND.items()} | {"bench serve": run_parser()}
+    parsers = {name: settings_parser(kind) for name, kind in BY_COMMAND.items()}
+    if is_installed("loadtests"):
+        from neuronserve.loadtests.cli import run_parser
+
+        parsers["bench serve"] = run_parser()
     parser = Parser(prog=f"neuronserve {call.name}", description=f"{call.what[0].upper()}{call.what[1:]}.")
     parser.add_argument("shell", choices=sorted(SHELLS))
     print(SHELLS[parser.parse_args(call.argv).shell](described(call.siblings, parsers)), end="")

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from neuronserve.cli.serve import ServeCommandSettings
-from neuronserve.planner.settings.observe import ObserveSettings
-from neuronserve.planner.settings.plan import CalibrateSettings, PlanSettings, SimulateSettings
+from neuronserve.cli.serve import is_installed, serve_settings
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.base import ENV_PREFIX, Settings
 from neuronserve.server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
@@ -16,31 +14,35 @@ from neuronserve.server.settings.models import ModelsSettings
 from neuronserve.server.settings.monitor import LsSettings, MonitorSettings, TopSettings
 from neuronserve.server.settings.run_batch import RunBatchSettings
 from neuronserve.server.settings.sources import names
-from neuronserve.testkit.settings.cassette import RecordSettings, ReplaySettings
-from neuronserve.testkit.settings.survive import SurviveSettings
 
-BY_COMMAND: Mapping[str, type[Settings]] = {
-    "serve": ServeCommandSettings,
+BY_COMMAND: dict[str, type[Settings]] = {
+    "serve": serve_settings(),
     "run-batch": RunBatchSettings,
     "bench latency": LatencySettings,
     "bench throughput": ThroughputSettings,
     "bench accuracy": AccuracySettings,
-    "plan": PlanSettings,
-    "simulate": SimulateSettings,
     "compile": CompileSettings,
     "embed": EmbedSettings,
     "models": ModelsSettings,
-    "calibrate": CalibrateSettings,
-    "observe": ObserveSettings,
     "chat": ChatSettings,
     "ls": LsSettings,
     "top": TopSettings,
     "monitor": MonitorSettings,
     "doctor": DoctorSettings,
-    "record": RecordSettings,
-    "replay": ReplaySettings,
-    "survive": SurviveSettings,
 }
+if is_installed("planner"):
+    from neuronserve.planner.settings.calibrate import CalibrateSettings
+    from neuronserve.planner.settings.observe import ObserveSettings
+    from neuronserve.planner.settings.plan import PlanSettings
+    from neuronserve.planner.settings.simulate import SimulateSettings
+
+    BY_COMMAND |= {"plan": PlanSettings, "simulate": SimulateSettings}
+    BY_COMMAND |= {"calibrate": CalibrateSettings, "observe": ObserveSettings}
+if is_installed("testkit"):
+    from neuronserve.testkit.settings.cassette import RecordSettings, ReplaySettings
+    from neuronserve.testkit.settings.survive import SurviveSettings
+
+    BY_COMMAND |= {"record": RecordSettings, "replay": ReplaySettings, "survive": SurviveSettings}
 KINDS = tuple(BY_COMMAND.values())
 
 

@@ -1,27 +1,44 @@
-"""Settings of `neuronserve serve`: the server's own, and those of the packages that the command adds to it."""
+"""Settings and additions of `neuronserve serve` from the packages beside the server. Each of these may be missing."""
 
-from neuronserve.server.api.addition import Addition
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
 from neuronserve.server.settings.serve import ServeSettings
-from neuronserve.testkit.settings.faults import FaultSettings
+
+if TYPE_CHECKING:
+    from neuronserve.server.api.addition import Addition
 
 
-class ServeCommandSettings(ServeSettings, FaultSettings):
-    """Settings of `neuronserve serve`."""
+def is_installed(*packages: str) -> bool:
+    """Return whether the folders of all `packages`, such as `planner`, are there."""
+    return all(find_spec(f"neuronserve.{package}") for package in packages)
 
-    @property
-    def additions(self) -> tuple[Addition, ...]:
-        """The console and fault injection, imported late because they import FastAPI.
 
-        Several API processes have no console: each knows only its own requests.
-        """
-        found: list[Addition] = []
-        if self.console and self.api_workers == 1:
-            from neuronserve.console.addition import ConsolePages
-            from neuronserve.console.question import InForce
+def serve_settings() -> type[ServeSettings]:
+    """Return the settings of `serve`: with flags for fault injection where the test kit is installed."""
+    if not is_installed("testkit"):
+        return ServeSettings
+    from neuronserve.testkit.settings.faults import FaultyServeSettings
 
-            found.append(ConsolePages(InForce(self.catalog_config, self.calibration_file)))
-        if self.fault_config is not None:
-            from neuronserve.testkit.faults.addition import FaultInjection
+    return FaultyServeSettings
 
-            found.append(FaultInjection(self.fault_config))
-        return tuple(found)
+
+def additions_of(settings: ServeSettings) -> tuple[Addition, ...]:
+    """Return the console and fault injection, if they are wanted and installed. They import FastAPI.
+
+    The console shows one API process, so several have none; it has the planner's page.
+    """
+    found: list[Addition] = []
+    if settings.console and settings.api_workers == 1 and is_installed("console", "planner"):
+        from neuronserve.console.addition import ConsolePages
+        from neuronserve.console.question import InForce
+
+        found.append(ConsolePages(InForce(settings.catalog_config, settings.calibration_file)))
+    faults = getattr(settings, "fault_config", None)
+    if faults is not None:
+        from neuronserve.testkit.faults.injector import FaultInjection
+
+        found.append(FaultInjection(faults))
+    return tuple(found)

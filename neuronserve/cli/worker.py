@@ -40,10 +40,12 @@ def _run_worker(
     from neuronserve.server.api.http.deferred import import_fastapi
 
     import_fastapi()
+    from neuronserve.cli.serve import additions_of
     from neuronserve.server.api.workers import worker
 
     listener.setblocking(False)
-    config = replace(settings.api_config(model_path), worker=role, ready_file=None, health_port=None)
+    config = settings.api_config(model_path)
+    config = replace(config, additions=additions_of(settings), worker=role, ready_file=None, health_port=None)
     try:
         worker.serve(config, connection, listener)
     except StartError as error:

@@ -2,18 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Column, Table
 
-from neuronserve.planner.calibrate.report import run_calibrate, run_check
-from neuronserve.planner.calibrate.table import render
-from neuronserve.planner.command import write_json
+from neuronserve.planner.calibrate.report import PHASES, CalibrationReport, run_calibrate, run_check
+from neuronserve.planner.calibrate.serving_errors import ServingError
+from neuronserve.planner.calibrate.step_errors import RowError
 from neuronserve.server.config.formats import StackName
+from neuronserve.server.cost.calibration import ErrorStats
+from neuronserve.server.cost.terms import TERMS
+from neuronserve.server.settings.base import write_report
 
 
 def run_calibration(rows: Path, json_file: Path | None, stack: StackName | None, *, is_fit: bool) -> None:
     """Fit to a table of published rows, or hold the stored fit against it, and print. Raises SettingsError for none."""
     report = run_calibrate(rows) if is_fit else run_check(rows, stack=stack)
     Console().print(render(report))
-    write_json(json_file, report.as_json())
+    write_report(json_file, report.as_json())
+
+
+WAYS = ("source", "model", "degree")  # of leaving rows out
+
+
+def render(report: CalibrationReport, with_rows: bool = True) -> Group:
+    """Coefficients (of a fit), errors by group, errors by row, and how much was skipped."""
+    parts = [_coefficients(report), _hosts(report)] if report.is_fit else []
+    parts.append(_groups(report))
+    if with_rows:
+        parts += [_rows(report), _serving(report)]
+    evidence = report.calibration.evidence
+    covered = ", ".join(f"{evidence.coverage(phase)[0]:.0%} of {phase}" for phase in PHASES)
+    footer = (
+        f"calibration {report.calibration.version}; {len(report.rows)} times and {len(report.serving)} figures of load "
+        f"tests compared, {len(report.skipped)} skipped; configurations within P10 to P90, source unseen: {covered}"
+    )
+    return Group(*parts, footer)
+
+
+def _coefficients(report: CalibrationReport) -> Table:
+    table = Table("coefficient", "value", "unit", "of", title="Coefficients")
+    found = report.calibration.coefficients
+    for name, term in TERMS.items():
+        value = f"{found[name]:.4g}" if name in found else "not needed"
+        table.add_row(name, value, term.unit, term.meaning)
+    return table
+
+
+def _hosts(report: CalibrationReport) -> Table:
+    table = Table("stack", "coefficient", "seconds", title="What the hosts of stacks add")
+    for stack, host in report.calibration.hosts.items():
+        for name, value in asdict(host).items():
+            table.add_row(stack, name, f"{value:.4g}")
+    return table
+
+
+def _groups(report: CalibrationReport) -> Table:
+    title = "Absolute relative error by group: mean / median / p90, and bias"
+    table = Table(Column("group", no_wrap=True), "n", "fitted", title=title)
+    for column in (*(f"unseen {way}" for way in WAYS if report.is_fit), *report.baselines):
+        table.add_column(column)
+    for name, group in report.groups.items():
+        cells = [_figures(group.left_out.get(way)) for way in WAYS if report.is_fit]
+        cells += [_figures(stats.get(name)) for stats in report.baselines.values()]
+        table.add_row(name, str(group.n), _figures(group.all), *cells)
+    return table
+
+
+def _figures(stats: ErrorStats | None) -> str:
+    if stats is None:
+        return "-"
+    return f"{stats.mean:.1%} / {stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
+
+
+def _rows(report: CalibrationReport) -> Table:
+    rows = [(row, (f"{row.measured_ms:.2f}", f"{row.predicted_ms:.2f}")) for row in report.rows]
+    return _errors("Rows", ("measured ms", "predicted ms"), rows, report.is_fit)
+
+
+def _serving(report: CalibrationReport) -> Table:
+    rows = [(row, (f"{row.measured:.1f}", f"{row.predicted:.1f}", row.unit)) for row in report.serving]
+    return _errors("Load tests", ("measured", "predicted", "unit"), rows, report.is_fit)
+
+
+def _errors(
+    title: str, columns: Iterable[str], rows: Iterable[tuple[RowError | ServingError, Iterable[str]]], is_fit: bool
+) -> Table:
+    table = Table("row", "group", "model", *columns, "error", title=title)
+    if is_fit:
+        table.add_column("error, source unseen", justify="right")
+    for row, figures in rows:
+        held = [("" if row.left_out is None else f"{row.left_out:+.1%}")] if is_fit else []
+        table.add_row(row.row_id, row.group, row.model, *figures, f"{row.error:+.1%}", *held)
+    return table

@@ -11,13 +11,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neuronserve.planner.calibrate import baselines
 from neuronserve.planner.calibrate.contradictions import contradicted_steps
-from neuronserve.planner.calibrate.fit import Problem, Vector, as_coefficients, as_vector
+from neuronserve.planner.calibrate.fit import NAMES, Problem, Vector, as_coefficients, as_vector
 from neuronserve.planner.calibrate.observation import Observation
-from neuronserve.planner.calibrate.selection import Folds, choose_terms, nested_errors
+from neuronserve.planner.calibrate.selection import Folds, Labels, Rows, choose_terms, left_out, nested_errors
 from neuronserve.server.cost.calibration import ErrorStats, GroupError
 from neuronserve.server.cost.evidence import Evidence, Sample
+
+# Bytes of weights and cache, layers and slots for a decode step; operations and calls for a prompt.
+SIX_TERMS = ("weights", "kv", "layer_launch", "slot_layer", "prefill_matmul", "prefill_call")
+COMPUTE = ("decode_matmul", "prefill_matmul", "attention")
+MEMORY = ("weights", "kv")
+
+
+def six_coefficients(problem: Problem, labels: Labels, rows: Rows) -> Vector:
+    """Errors of a fit of six coefficients to the rows with another label."""
+    terms = tuple(NAMES.index(name) for name in SIX_TERMS)
+    return left_out(problem, labels, rows, lambda kept: problem.fit(terms, kept))
+
+
+def roofline(problem: Problem) -> Vector:
+    """Errors of the data sheet alone: the longer of all operations and all bytes at their peaks."""
+    compute, memory = (
+        problem.work[:, [NAMES.index(name) for name in names]].sum(axis=1) for names in (COMPUTE, MEMORY)
+    )
+    return np.asarray(np.maximum(compute, memory) / problem.seconds - 1)
+
 
 SIX, ROOFLINE, REPEATS = "six coefficients", "roofline", "repeated runs"
 
@@ -73,8 +92,8 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
         for name in sorted(set(names.tolist()))
     }
     plain = {
-        SIX: _stats_by_group(names, baselines.six_coefficients(problem, folds.labels["source"], rows)),
-        ROOFLINE: _stats_by_group(names, np.where(rows, baselines.roofline(problem), np.nan)),
+        SIX: _stats_by_group(names, six_coefficients(problem, folds.labels["source"], rows)),
+        ROOFLINE: _stats_by_group(names, np.where(rows, roofline(problem), np.nan)),
         REPEATS: repeat_spread(observations, names),
     }
     coefficients = as_coefficients(fitted)
@@ -93,7 +112,7 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
         for name in sorted(set(names.tolist()))
     }
     plain = {
-        ROOFLINE: _stats_by_group(names, baselines.roofline(problem)),
+        ROOFLINE: _stats_by_group(names, roofline(problem)),
         REPEATS: repeat_spread(observations, names),
     }
     return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)

@@ -154,3 +154,10 @@ def _promise(report: PlanReport, candidate: Candidate) -> Promise:
         extrapolated=candidate.extrapolated,
         calibration=report.calibration,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Why: a sentence without its full stop."""
+
+    reason: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
-from neuronserve.planner.emit.deployment import MODEL_NEEDED, Deployment
-from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit.deployment import MODEL_NEEDED, Deployment, LeftOut
 from neuronserve.planner.plan.weight_types import QUANTIZATION
 
 MOST_BATCHED_TOKENS, MOST_ENGINES = 131_072, 64  # of the server's settings

@@ -1,4 +1,4 @@
-"""The files that deploy a row: a table of targets, each rendered by the form that its value and its name have."""
+"""Table of the files that deploy a row. The type of a file's content and its name decide how it is written."""
 
 from __future__ import annotations
 
@@ -9,19 +9,8 @@ from typing import Any
 
 import yaml
 
-from neuronserve.planner.emit import (
-    container,
-    ecs,
-    helm,
-    karpenter,
-    neuronserve,
-    sagemaker,
-    scenario,
-    vllm_neuron,
-    vllm_nxdi,
-)
-from neuronserve.planner.emit.deployment import Deployment
-from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit import aws, kubernetes, neuronserve, scenario, vllm_neuron, vllm_nxdi
+from neuronserve.planner.emit.deployment import Deployment, LeftOut
 
 Content = str | dict[str, Any] | LeftOut
 
@@ -38,32 +27,32 @@ class Target:
 CHECK = "check.toml"
 SERVE = "neuronserve.sh"
 TARGETS = (
-    Target(container.VLLM_NXDI, vllm_nxdi.script, "vLLM on NxD Inference, a server for each group of cores"),
+    Target(aws.VLLM_NXDI, vllm_nxdi.script, "vLLM on NxD Inference, a server for each group of cores"),
     Target("nxdi-neuron-config.json", vllm_nxdi.neuron_config, "NeuronConfig of NxD Inference without vLLM"),
-    Target(container.VLLM_NEURON, vllm_neuron.script, "the vLLM-Neuron plugin (SDK 2.31 and later)"),
+    Target(aws.VLLM_NEURON, vllm_neuron.script, "the vLLM-Neuron plugin (SDK 2.31 and later)"),
     Target(SERVE, neuronserve.script, "this server, emulated and paced: one instance of the row"),
-    Target("helm-emulated.yaml", helm.emulated, "values of the chart: the row's servers on CPUs"),
-    Target("helm-neuron.yaml", helm.on_nodes, "values of the chart: on nodes of the instance type"),
-    Target("karpenter-nodepool.yaml", karpenter.node_pool, "NodePool that starts such nodes"),
-    Target("Dockerfile", container.dockerfile, "image for ECS and SageMaker: the script on a base image of yours"),
-    Target("ecs-task-definition.json", ecs.task_definition, "task that takes one instance"),
-    Target("sagemaker-model.json", sagemaker.model, "CreateModel"),
-    Target("sagemaker-endpoint-config.json", sagemaker.endpoint_config, "CreateEndpointConfig"),
-    Target("sagemaker-inference-component.json", sagemaker.inference_component, "CreateInferenceComponent: the copies"),
+    Target("helm-emulated.yaml", kubernetes.emulated, "values of the chart: the row's servers on CPUs"),
+    Target("helm-neuron.yaml", kubernetes.on_nodes, "values of the chart: on nodes of the instance type"),
+    Target("karpenter-nodepool.yaml", kubernetes.node_pool, "NodePool that starts such nodes"),
+    Target("Dockerfile", aws.dockerfile, "image for ECS and SageMaker: the script on a base image of yours"),
+    Target("ecs-task-definition.json", aws.task_definition, "task that takes one instance"),
+    Target("sagemaker-model.json", aws.model, "CreateModel"),
+    Target("sagemaker-endpoint-config.json", aws.endpoint_config, "CreateEndpointConfig"),
+    Target("sagemaker-inference-component.json", aws.inference_component, "CreateInferenceComponent: the copies"),
     Target(CHECK, scenario.scenario, "load test at the planned lengths and rate, with the limits"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Texts by path, and why there is none of the others; both in the table's order."""
+    """Texts of the files by path, and the reasons for files that are left out; both in the table's order."""
 
     texts: dict[str, str]
     left_out: dict[str, LeftOut]
 
 
 def rendered(d: Deployment) -> Rendered:
-    """All targets for the deployment."""
+    """Return all targets for the deployment."""
     contents = {target.path: target.content(d) for target in TARGETS}
     return Rendered(
         {path: _text(path, value) for path, value in contents.items() if not isinstance(value, LeftOut)},

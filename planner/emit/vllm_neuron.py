@@ -6,8 +6,7 @@ tutorial of Llama 3 (2026-08-17): the plugin's pages in the Neuron SDK documenta
 
 from __future__ import annotations
 
-from neuronserve.planner.emit.deployment import Deployment
-from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit.deployment import Deployment, LeftOut
 from neuronserve.planner.emit.vllm_script import Json, VllmServer, spanning, vllm_script
 
 CHIPS = ("Trainium2", "Trainium3")  # "This document is relevant for"

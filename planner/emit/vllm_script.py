@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from neuronserve.planner.emit.deployment import MODEL_NEEDED, Deployment
-from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit.deployment import MODEL_NEEDED, Deployment, LeftOut
 
 Json = dict[str, Any]
 

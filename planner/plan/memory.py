@@ -5,13 +5,19 @@ The formulas are there; here each degree, weight type and batch is computed once
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from neuronserve.planner.plan.options import Buckets, PlanOptions
+from neuronserve.planner.plan.report import Candidate
 from neuronserve.planner.plan.weight_types import QUANTIZATION, WeightDtype
 from neuronserve.server.cost.pipeline import stage_layers
+from neuronserve.server.cost.shape import WEIGHT_BYTES
+from neuronserve.server.device.instances import Instance
 from neuronserve.server.device.ledger import Use
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.core_share import lora_bytes
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 
@@ -75,3 +81,43 @@ class Memory:
 
 def _longest_stage(model: ModelSpec, stages: int) -> ModelSpec:
     return model.with_layers(model.layers[: max(stage_layers(model.num_layers, stages))])
+
+
+# Of the host, for each byte of a checkpoint: the only published figure is of a 12 GB model whose loading was killed at
+# 15.3 GB, so that it takes more. One copy is the least, and all that a part is refused for.
+KILLED_SHARE = 15.3 / 12
+
+
+def checkpoint_bytes(model: ModelSpec, dtype: WeightDtype) -> int:
+    """Bytes of one copy of the weights in the files of a checkpoint of this type."""
+    return int(num_params(model) * WEIGHT_BYTES[dtype])
+
+
+def why_not_loaded(model: ModelSpec, dtype: WeightDtype, part: Instance, count: int, options: PlanOptions) -> str:
+    """Why the hosts of `count` instances cannot load a model, each reading its own layers; empty when they can."""
+    needed = checkpoint_bytes(model, dtype) / count
+    if options.save_sharded_checkpoint or needed <= part.memory_per_host_bytes:
+        return ""
+    return (
+        f"loading reads {needed / GIB:.1f} GiB of weights into the {part.memory_per_host_bytes / GIB:.0f} GiB of the "
+        "host, unless they were sharded elsewhere (--save-sharded-checkpoint)"
+    )
+
+
+def loading_notes(
+    model: ModelSpec, options: PlanOptions, parts: Iterable[Instance], rows: Iterable[Candidate]
+) -> Iterator[str]:
+    """Warnings of hosts that hold a copy of the weights, but not as much more as was seen."""
+    if options.save_sharded_checkpoint:
+        return
+    host_bytes = {part.name: part.memory_per_host_bytes for part in parts}
+    tight: dict[str, set[str]] = {}
+    for row in rows:
+        needed = checkpoint_bytes(model, row.dtype) / row.instances_per_replica
+        if needed * KILLED_SHARE > host_bytes[row.device]:
+            tight.setdefault(row.device, set()).add(f"{row.dtype} ({needed / 1e9:.1f} GB)")
+    for device, types in tight.items():
+        yield (
+            f"{device}: its host may be too small to load weights in {' or '.join(sorted(types))}: loading 12 GB was "
+            "killed at 15.3 GB on a host of 16 GiB; sharded elsewhere (save_sharded_checkpoint), they loaded"
+        )

@@ -12,8 +12,7 @@ from math import ceil
 from neuronserve.planner.model_names import resolve_decoder
 from neuronserve.planner.plan.demand import Demand
 from neuronserve.planner.plan.known import Known, Load, fewest_places
-from neuronserve.planner.plan.loading import loading_notes, why_not_loaded
-from neuronserve.planner.plan.memory import Beside, Memory
+from neuronserve.planner.plan.memory import Beside, Memory, loading_notes, why_not_loaded
 from neuronserve.planner.plan.options import LIMITS, PlanOptions
 from neuronserve.planner.plan.parts import GROUP_SIZES, parts_in_question, place_of
 from neuronserve.planner.plan.queueing import MAX_LOAD, Replica

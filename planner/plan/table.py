@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronserve.planner.plan import runs
 from neuronserve.planner.plan.check import Agreement
 from neuronserve.planner.plan.columns import Column, band, dollars, figure, milliseconds, prose, table_of
 from neuronserve.planner.plan.recommendation import question, sentence, serve_command
 from neuronserve.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
 from neuronserve.server.device.prices import PriceBasis
+from neuronserve.server.device.support import Outcome, part_status
 
 NUM_ROWS = 20  # of each table
 WIDE = 240  # characters: room for all columns
@@ -25,6 +25,8 @@ CAPTION = (
     "by: what stands behind a time; P10-P90: where eight of ten measurements of such steps put it, 51+ without an "
     "upper bound; "
 )
+RUNS: dict[Outcome, str] = {"known to run": "yes", "known not to run": "no", "not known": "?"}
+RUNS_CAPTION = "runs: whether the model is known to run on this instance and TP, ? where no report was found"
 
 
 def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_rows: int = NUM_ROWS) -> Group:
@@ -39,7 +41,7 @@ def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_row
     if meeting:
         title = "Within the limits, in the order of what they cost nine times of ten"
         parts += [table_of(title, _columns(report, meeting), meeting[:num_rows], width), *_more(meeting, num_rows)]
-        parts += [Text(f"{CAPTION}{runs.CAPTION}; $ by the {report.options.price_basis} price\n")]
+        parts += [Text(f"{CAPTION}{RUNS_CAPTION}; $ by the {report.options.price_basis} price\n")]
     if missing:
         parts += [_misses(report, missing[:num_rows]), *_more(missing, num_rows), ""]
     if is_wide and report.excluded:
@@ -47,7 +49,7 @@ def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_row
     elif report.excluded:
         parts.append(Text(_summary(report.excluded)))
     shown = [*meeting[:num_rows], *missing[:num_rows]]
-    notes = chain(_reasons(shown), runs.notes(report, shown), report.notes)
+    notes = chain(_reasons(shown), run_notes(report, shown), report.notes)
     return Group(*parts, "", *(prose(f"- {note}", width) for note in notes))
 
 
@@ -72,7 +74,7 @@ def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candi
     other: PriceBasis = "reserved" if basis == "on_demand" else "on_demand"
     return [
         *_configuration(report, rows),
-        Column("runs", lambda row: runs.WORDS[verdicts[row.place].outcome], 1),
+        Column("runs", lambda row: RUNS[verdicts[row.place].outcome], 1),
         Column("GiB\n/core", lambda row: f"{row.memory_bytes / 2**30:.1f}", 4),
         Column("load", lambda row: f"{row.load:.0%}", 2),
         Column("count", lambda row: str(row.instances)),
@@ -116,7 +118,7 @@ def _misses(report: PlanReport, rows: Sequence[Candidate]) -> Table:
     table = Table("device", "TP", "PP", "DP", "type", "batch", "runs", "why not", title="Fits, but misses the limits")
     for row in rows:
         numbers = map(str, (row.tp, row.pp, row.dp, WEIGHTS.get(row.dtype, row.dtype), row.batch))
-        table.add_row(report.label(row), *numbers, runs.WORDS[verdicts[row.place].outcome], "; ".join(row.misses))
+        table.add_row(report.label(row), *numbers, RUNS[verdicts[row.place].outcome], "; ".join(row.misses))
     return _unbroken(table)
 
 
@@ -165,3 +167,22 @@ def render_check(check: Sequence[Agreement]) -> Table | str:
     for one in check:
         table.add_row(one.name, f"{one.planned:.4g}", f"{one.simulated:.4g}", f"{one.error:+.1%}")
     return table
+
+
+def run_notes(report: PlanReport, rows: Iterable[Candidate]) -> Iterator[str]:
+    """Sources of what is known of the rows, then the support of their parts: once, behind those that it is about."""
+    about: dict[str, list[str]] = {}
+    rows, verdicts = list(rows), report.verdicts
+    for device, tp, pp in dict.fromkeys(row.place for row in rows):
+        found = verdicts[device, tp, pp]
+        place = f"{device} TP {tp}{f' PP {pp}' * (pp > 1)}"
+        if found.outcome != "not known":
+            sources = "; ".join(fact.statement for fact in found.facts)
+            about.setdefault(f"{found.outcome} (SDK {found.release}): {sources}", []).append(place)
+        for fact in found.limits:
+            about.setdefault(fact.statement, []).append(place)
+    for chip in dict.fromkeys(report.part(row.device).chip.name for row in rows):
+        release, status = part_status(chip)
+        for fact in status:
+            about.setdefault(f"under SDK {release}: {fact.statement}", []).append(chip)
+    return (f"{', '.join(places)}: {what}" for what, places in about.items())

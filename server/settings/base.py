@@ -1,5 +1,6 @@
 """Base class of settings, types of lists with commas, and slices of settings as records."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from neuronserve.server.errors import SettingsError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -98,6 +101,16 @@ class ReportSettings(Settings):
     """Base of the settings of commands that write a report."""
 
     json_file: File = Field(None, description="write the report to this file")
+
+
+def write_report(path: Path | None, value: Any) -> None:
+    """Write the file that `--json` names, if it names one. Raises SettingsError when it cannot be written."""
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error
 
 
 def slice_of(kind: type[Slice], settings: BaseModel, **derived: Any) -> Slice:

@@ -9,7 +9,6 @@ from typing import Self, cast
 from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
-from neuronserve.server.api.addition import Addition
 from neuronserve.server.api.config import (
     ApiConfig,
     ContextOverflow,
@@ -272,11 +271,6 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
         is_wanted = "data_dir" not in self.model_fields_set and self.port
         return data_home() / "neuronserve" / str(self.port) if is_wanted else None
 
-    @property
-    def additions(self) -> tuple[Addition, ...]:
-        """Packages beside the server that the command adds to the API."""
-        return ()
-
     def api_config(self, model_path: Path) -> ApiConfig:
         """Return the API's configuration."""
         return slice_of(
@@ -292,7 +286,6 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
-            additions=self.additions,
             healing=self.healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neuronserve.server.api.errors import error_response
 from neuronserve.server.api.http.connection_end import end_connection, without_direct_writer
 from neuronserve.server.errors import QueueFull, RequestError
+from neuronserve.server.link.hub.remote import RemoteEngines
 from neuronserve.testkit.faults.disturbance import disturbed
 from neuronserve.testkit.faults.rule_file import FAULT_HEADER, header_rule
 from neuronserve.testkit.faults.rules import (
@@ -161,3 +164,42 @@ async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive
         return messages.pop(0) if messages else await receive()
 
     return again, body if isinstance(body, dict) else {}
+
+
+FAULTS = "faults"  # name of the question to the hub; its body is the places of rules
+_PLACES = msgspec.msgpack.Decoder(list[int])
+_DRAWN: msgspec.msgpack.Decoder[Drawn | None] = msgspec.msgpack.Decoder(Drawn | None)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultInjection:
+    """Implements neuronserve.server.api.addition.Addition.
+
+    With several API processes the one that has the engines counts the requests of all: a rule's third request is the
+    third of the server.
+    """
+
+    config: FaultConfig
+
+    def mount(self, app: Any, service: Any) -> None:
+        """Add the middleware."""
+        draw = remote_draw(service.engine) if isinstance(service.engine, RemoteEngines) else None
+        app.add_middleware(FaultInjector, config=self.config, count=service.telemetry.count_fault, draw=draw)
+
+    def describe(self) -> dict[str, object]:
+        """Return the rules in force."""
+        return {"faults": self.config.as_json()}
+
+    def offer(self, hub: Any) -> None:
+        """Count for the workers of a hub."""
+        injections = Injections(self.config.rules, self.config.seed)
+        hub.offer(FAULTS, lambda _, body: msgspec.msgpack.encode(injections.draw(_PLACES.decode(body))))
+
+
+def remote_draw(engines: RemoteEngines) -> Draw:
+    """Return `Injections.draw` of the process that has the engines."""
+
+    async def draw(places: Sequence[int]) -> Drawn | None:
+        return _DRAWN.decode(await engines.ask(FAULTS, msgspec.msgpack.encode(places)))
+
+    return draw

@@ -5,6 +5,7 @@ from pydantic import Field
 from pydantic_settings import CliToggleFlag
 
 from neuronserve.server.settings.base import File, Settings
+from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.testkit.faults.rule_file import FAULT_HEADER, read_rules
 from neuronserve.testkit.faults.rules import FaultConfig
 
@@ -24,3 +25,7 @@ class FaultSettings(Settings):
             return None
         found = FaultConfig() if self.inject_faults is None else read_rules(self.inject_faults)
         return msgspec.structs.replace(found, is_header_allowed=self.allow_fault_header)
+
+
+class FaultyServeSettings(ServeSettings, FaultSettings):
+    """Settings of `neuronserve serve` with fault injection."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from neuronserve.server.settings.base import write_report
 from neuronserve.testkit.survival.survive import GOOD, Outcome, Plan, survive
 
 STYLES = {"survived": "green", "not met": "dim"}
@@ -28,8 +28,7 @@ def run_survive(plan: Plan, json_file: Path | None) -> int:
     for outcome in outcomes:
         if outcome.verdict == "failed" and outcome.run.errors:
             print(f"\n{outcome.trial.name}: stderr ends with\n{outcome.run.errors.rstrip()}", file=sys.stderr)
-    if json_file is not None:
-        json_file.write_text(json.dumps([_as_json(outcome) for outcome in outcomes], indent=1) + "\n")
+    write_report(json_file, [_as_json(outcome) for outcome in outcomes])
     return int(any(outcome.verdict not in GOOD for outcome in outcomes))
 
 

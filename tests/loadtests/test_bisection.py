@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.loadtests.bisection import Bisection
 from neuronserve.loadtests.errors import SpecError
+from neuronserve.loadtests.sweep import Bisection
 
 
 def search(knee: float, start: float, tolerance: float, max_points: int = 60) -> Bisection:

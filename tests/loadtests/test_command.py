@@ -19,7 +19,7 @@ from neuronserve.loadtests import cli
 from neuronserve.loadtests.errors import StartError
 from neuronserve.loadtests.local_server import mock_command, running
 from neuronserve.loadtests.records import read_records
-from tests.api.serving import running_server, write_checkpoint
+from tests.api.serving import Server, running_server, write_checkpoint
 from tests.api.telemetry.scraping import scrape
 
 SHORT = "--random-input-len 8 --random-output-len 4 --num-warmups 1 --max-lag-ms 100000 --disable-progress"
@@ -30,6 +30,14 @@ SMALL = f"--num-prompts 12 {SHORT}"
 def mock_url() -> Iterator[str]:
     with running(mock_command(ttft_ms=10, itl_ms=2)) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """neuronserve with a fake model and two engines."""
+    flags = ("--price-basis", "reserved", "--data-parallel-size", "2")
+    with running_server(write_checkpoint(tmp_path_factory.mktemp("model")), *flags) as running:
+        yield running
 
 
 def run(words: str, *more: str) -> int:
@@ -181,7 +189,7 @@ def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_sigint_ends_a_run_with_its_results_saved(mock_url: str, tmp_path: Path) -> None:
     """A run of an hour, told to stop: code 1, and everything that was done is in the files."""
-    words = f"--base-url {mock_url} --max-concurrency 2 --num-prompts 200000 --random-input-len 2 --random-output-len 2"
+    words = f"--base-url {mock_url} --max-concurrency 2 --num-prompts 20000 --random-input-len 2 --random-output-len 2"
     more = f"--num-warmups 0 --max-lag-ms 1e9 --disable-progress --json {tmp_path}/r.json"
     process = subprocess.Popen([sys.executable, "-m", "neuronserve.loadtests", *words.split(), *more.split()])
     records = tmp_path / "r.requests.jsonl"
@@ -195,14 +203,13 @@ def test_sigint_ends_a_run_with_its_results_saved(mock_url: str, tmp_path: Path)
     assert result["completed"] == sum(record.is_ok for record in read_records(records)) > 5
 
 
-def test_a_real_server_gives_exact_counts_in_both_apis(tmp_path: Path) -> None:
-    """neuronserve with a fake model: prompts of exactly the length asked for, and answers too, ids checked."""
-    with running_server(write_checkpoint(tmp_path / "model")) as server:
-        words = f"--base-url {server.url} {SMALL} --max-concurrency 3 --return-token-ids"
-        assert run(f"{words} --json {tmp_path}/text.json") == 0
-        assert run(f"{words} --backend openai-chat --json {tmp_path}/chat.json") == 0
-        words = words.replace("--num-prompts 12", "--num-prompts 6 --dataset-name multi-turn --num-turns 3")
-        assert run(f"{words} --random-input-len 40 --json {tmp_path}/turns.json") == 0
+def test_a_real_server_gives_exact_counts_in_both_apis(server: Server, tmp_path: Path) -> None:
+    """Prompts and answers have exactly the length asked for, and their ids are checked."""
+    words = f"--base-url {server.url} {SMALL} --max-concurrency 3 --return-token-ids"
+    assert run(f"{words} --json {tmp_path}/text.json") == 0
+    assert run(f"{words} --backend openai-chat --json {tmp_path}/chat.json") == 0
+    words = words.replace("--num-prompts 12", "--num-prompts 6 --dataset-name multi-turn --num-turns 3")
+    assert run(f"{words} --random-input-len 40 --json {tmp_path}/turns.json") == 0
     text, chat, turns = (load(tmp_path / f"{name}.json") for name in ("text", "chat", "turns"))
     assert (text["completed"], text["total_input_tokens"], text["total_output_tokens"]) == (12, 96, 48)
     assert text["benchmark_record"]["token_counts_from"] == ["usage"]
@@ -216,26 +223,19 @@ NAMES = ("cost_per_million_output_tokens_usd", "cost_per_million_input_tokens_us
 
 
 def test_cost_per_token_comes_from_a_neuronserve_server_by_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No flag says an instance or a price; the dollars are those that the server charged."""
-    flags = ("--price-basis", "reserved", "--data-parallel-size", "2")
-    with running_server(write_checkpoint(tmp_path / "model"), *flags) as server:
-        words = f"--base-url {server.url} {SMALL}"
-        assert run(f"{words} --num-warmups 0 --json {tmp_path}/r.json") == 0
-        charged = scrape(server.url)
-        point = "--goodput ttft:60000 --start-rate 40 --max-points 1 --point-duration-s 0.2 --min-prompts 8"
-        assert run(f"sweep --base-url {server.url} {SHORT} {point} --json {tmp_path}/s.json") == 0
-        assert run(f"{words} --instance inf2.48xlarge --json {tmp_path}/other.json") == 0
+    words, before = f"--base-url {server.url} {SMALL}", charged_usd(server)
+    assert run(f"{words} --num-warmups 0 --json {tmp_path}/r.json") == 0
+    usd = charged_usd(server) - before
+    point = "--goodput ttft:60000 --start-rate 40 --max-points 1 --point-duration-s 0.2 --min-prompts 8"
+    assert run(f"sweep --base-url {server.url} {SHORT} {point} --json {tmp_path}/s.json") == 0
+    assert run(f"{words} --instance inf2.48xlarge --json {tmp_path}/other.json") == 0
     result = load(tmp_path / "r.json")
     account = result["cost"]["modelled"]
     assert [result[name] for name in NAMES] == [account[name] for name in NAMES]
     assert all(account[name] > 0 for name in NAMES)
-    usd = sum(
-        charged.value("neuronserve:cost_usd_total", kind=kind, engine=engine)
-        for kind in ("prefill", "decode")
-        for engine in ("0", "1")
-    )
     assert account["usd"] == pytest.approx(usd, rel=1e-6)
     record = result["benchmark_record"]
     assert (record["instance"], record["price_basis"]) == ("inf2.xlarge", "reserved")
@@ -245,7 +245,20 @@ def test_cost_per_token_comes_from_a_neuronserve_server_by_itself(
     assert "cost per 1M tokens, modelled: input $" in capsys.readouterr().out
 
 
-def test_the_default_model_is_priced_without_a_flag(tmp_path: Path) -> None:
+def charged_usd(server: Server) -> float:
+    """Dollars that the server has charged all requests so far."""
+    seen = scrape(server.url)
+    return sum(
+        seen.value("neuronserve:cost_usd_total", kind=kind, engine=engine)
+        for kind in ("prefill", "decode")
+        for engine in ("0", "1")
+    )
+
+
+def test_the_default_model_is_priced_without_a_flag(
+    tmp_path: Path, kernel_cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURONSERVE_KERNEL_CACHE_DIR", kernel_cache)
     assert run(f"--serve=--port=0 {SMALL} --json {tmp_path}/r.json") == 0
     result = load(tmp_path / "r.json")
     assert all(result[name] > 0 for name in NAMES)

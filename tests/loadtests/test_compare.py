@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from neuronserve.loadtests.compare import bootstrap_ratio, compare, ratio_of
-from neuronserve.loadtests.compare_page import verdict
 from neuronserve.loadtests.errors import EndpointError, SpecError
+from neuronserve.loadtests.pages import verdict
 from neuronserve.loadtests.scenario import load_scenario
 from neuronserve.loadtests.specs import Scenario
+from tests.depth import thorough
 
 A, B = (load_scenario(None, {"endpoint": {"base_url": f"http://{name}:1"}, "run": {"label": name}}) for name in "ab")
 
@@ -77,7 +78,7 @@ def test_lower_is_better_for_latency() -> None:
     assert verdict({"low": 0.9, "high": 1.1, "more_is_better": True}) == "no difference shown"
 
 
-@pytest.mark.parametrize("rounds", [4, 5, 10, 30])
+@pytest.mark.parametrize("rounds", [4, thorough(5), thorough(10), thorough(30)])
 def test_the_interval_covers_the_truth_about_as_often_as_it_says(rounds: int) -> None:
     """Of 300 made-up comparisons whose true ratio is 1.3; with few rounds a bootstrap stays a little too narrow."""
     generator = np.random.default_rng(rounds)

@@ -60,6 +60,7 @@ def small_model_url() -> Iterator[str]:
 def test_built_in_scenarios_fit_a_model_of_2048_tokens(small_model_url: str, name: str, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     flags = f"--base-url {small_model_url} --scenario {name} --num-prompts 12 --num-warmups 3 --max-lag-ms 1e5"
+    flags += " --think-time-s 0.01"
     assert cli.main([*flags.split(), "--request-rate", "200", "--disable-progress", "--json", str(out)]) == 0
     result = json.loads(out.read_text())
     left_out = result["benchmark_record"]["num_left_out_as_too_long"]

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from neuronserve.planner.calibrate import report as calibrating
 from neuronserve.planner.calibrate import serving_errors
+from neuronserve.planner.calibrate.command import render
 from neuronserve.planner.calibrate.report import CalibrationReport, run_calibrate, run_check
-from neuronserve.planner.calibrate.table import render
 from neuronserve.server.cost.calibration import Calibration, default_calibration
 from neuronserve.server.cost.terms import TERMS
 from neuronserve.server.errors import SettingsError

@@ -13,9 +13,8 @@ import pytest
 
 from neuronserve.loadtests.plan import make_plan
 from neuronserve.loadtests.scenario import load_scenario
-from neuronserve.planner.emit.deployment import deployment_of
+from neuronserve.planner.emit.deployment import LeftOut, deployment_of
 from neuronserve.planner.emit.folder import README
-from neuronserve.planner.emit.left_out import LeftOut
 from neuronserve.planner.emit.neuronserve import MOST_ENGINES, serve_arguments
 from neuronserve.planner.emit.targets import TARGETS, rendered
 from neuronserve.planner.plan.report import PlanReport

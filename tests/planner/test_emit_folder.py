@@ -119,15 +119,16 @@ def test_the_script_starts_a_server_for_each_group_of_cores_and_ends_them(
 
 
 def test_a_planned_default_model_is_served_and_checked_by_what_was_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kernel_cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way: `plan --emit`, the command of the folder, and the load test of the folder against it."""
+    monkeypatch.setenv("NEURONSERVE_KERNEL_CACHE_DIR", kernel_cache)
     out = tmp_path / "out"
     words = f"plan {DEFAULT_MODEL} --device inf2.xlarge --input-len 100 --output-len 20 --request-rate 4 --tpot-ms 100"
     assert cli.main([*words.split(), "--emit", str(out)]) == 0
     told = capsys.readouterr().out
     assert f"written: {out / README}" in told
-    executable(tmp_path / "bin" / "neuronserve", f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m server "$@"\n')
+    executable(tmp_path / "bin" / "neuronserve", f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m neuronserve "$@"\n')
     command = ["env", f"PATH={path_first(tmp_path / 'bin')['PATH']}", str(out / "neuronserve.sh"), "--port", "0"]
     with running(command) as url:
         check = f"--scenario {out}/check.toml --base-url {url} --num-prompts 12 --num-warmups 1 --max-lag-ms 1e9"

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from neuronserve.planner.emit import vllm_neuron, vllm_nxdi
-from neuronserve.planner.emit.deployment import Deployment
-from neuronserve.planner.emit.left_out import LeftOut
+from neuronserve.planner.emit.deployment import Deployment, LeftOut
 from neuronserve.server.config import NeuronConfig
 from neuronserve.server.device.neuron_config import read_additional_config, read_override_config
 from tests.planner.emit_cases import CASES

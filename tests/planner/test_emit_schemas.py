@@ -12,9 +12,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from neuronserve.planner.emit import helm, karpenter
-from neuronserve.planner.emit.left_out import LeftOut
-from neuronserve.planner.emit.sagemaker import INSTANCE_TYPES
+from neuronserve.planner.emit import kubernetes
+from neuronserve.planner.emit.aws import INSTANCE_TYPES
+from neuronserve.planner.emit.deployment import LeftOut
 from neuronserve.planner.emit.targets import rendered
 from tests.planner.emit_cases import rows
 
@@ -26,7 +26,7 @@ def test_values_are_those_of_the_chart() -> None:
     chart = Draft202012Validator(json.loads((CHART / "values.schema.json").read_text()))
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     for d in ROWS:
-        emulated, on_nodes = helm.emulated(d), helm.on_nodes(d)
+        emulated, on_nodes = kubernetes.emulated(d), kubernetes.on_nodes(d)
         for values in (emulated, on_nodes):
             if not isinstance(values, LeftOut):
                 chart.validate(merged(defaults, values))
@@ -95,7 +95,7 @@ NODE_POOL = closed(
 def test_the_node_pool_is_one_of_karpenter_and_holds_the_row() -> None:
     known = Draft202012Validator(NODE_POOL)
     for d in ROWS:
-        pool = karpenter.node_pool(d)
+        pool = kubernetes.node_pool(d)
         if isinstance(pool, LeftOut):
             assert d.part.num_hosts > 1, "an UltraServer is no instance type"
             continue

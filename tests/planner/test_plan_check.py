@@ -35,7 +35,10 @@ def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
     assert -0.4 <= found["ttft_s"] <= 0.4, found
 
 
-@pytest.mark.parametrize(("stack", "lengths"), list(product(STACK_NAMES, ((1000, 250), (100, 600)))))
+STACKED = list(product(STACK_NAMES, ((1000, 250), (100, 600))))
+
+
+@pytest.mark.parametrize(("stack", "lengths"), representative(STACKED, *STACKED[1::2]))
 def test_so_does_one_of_each_stack(stack: StackName, lengths: tuple[int, int]) -> None:
     report = plan(PlanOptions("llama-8b", *lengths, 1.0, ttft_s=3.0, tpot_s=0.1, stack=stack))
     assert report.best is not None
@@ -64,7 +67,7 @@ def test_every_stack_does_in_a_simulation_what_was_planned(stack: StackName) -> 
 @pytest.mark.parametrize("dtype", representative(["bfloat16", "int8"], "int8"))
 def test_so_do_others_than_the_chosen_one(dtype: str) -> None:
     report = plan(PlanOptions("llama-8b", 700, 200, 4.0, 2.0, 0.06, devices=("inf2.48xlarge", "trn1.32xlarge")))
-    for candidate in [c for c in report.candidates if c.meets_slo and c.dtype == dtype][:6]:
+    for candidate in [c for c in report.candidates if c.meets_slo and c.dtype == dtype][:3]:
         found = errors(agreement(report, candidate, simulate_candidate(report, candidate)))
         assert all(abs(error) <= LIMIT for name, error in found.items() if name != "ttft_s"), (candidate, found)
 

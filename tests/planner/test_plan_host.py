@@ -8,7 +8,7 @@ import pytest
 
 from neuronserve.planner.model_names import resolve_decoder
 from neuronserve.planner.plan.check import simulation_of
-from neuronserve.planner.plan.loading import checkpoint_bytes
+from neuronserve.planner.plan.memory import checkpoint_bytes
 from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.plan.search import plan
 from neuronserve.planner.settings.plan import PlanSettings

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from neuronserve.cli import main
-from neuronserve.planner.plan import runs
 from neuronserve.planner.plan.options import Buckets, PlanOptions
 from neuronserve.planner.plan.report import PlanReport
 from neuronserve.planner.plan.search import plan
+from neuronserve.planner.plan.table import run_notes
 
 DEVICES = ("inf2.48xlarge", "trn1.2xlarge", "trn1.32xlarge")
 
@@ -38,7 +38,7 @@ def test_pipeline_stages_were_not_measured() -> None:
     outcomes = {(tp, pp): found.outcome for (_, tp, pp), found in report.verdicts.items()}
     assert outcomes[8, 1] == "known to run"
     assert outcomes[8, 2] == "not known"
-    assert any("no pipeline stages" in note and "TP 8 PP 2" in note for note in runs.notes(report, report.candidates))
+    assert any("no pipeline stages" in note and "TP 8 PP 2" in note for note in run_notes(report, report.candidates))
 
 
 def test_the_compiled_length_counts(chat: PlanReport) -> None:
@@ -48,7 +48,7 @@ def test_the_compiled_length_counts(chat: PlanReport) -> None:
 
 
 def test_notes_come_once_and_name_all_that_they_are_about(chat: PlanReport) -> None:
-    notes = list(runs.notes(chat, chat.candidates))
+    notes = list(run_notes(chat, chat.candidates))
     assert len(set(notes)) == len(notes)
     (killed,) = [note for note in notes if "issues/1222" in note]
     assert killed.startswith("trn1.2xlarge TP 1: known not to run (SDK 2.28.1): ")

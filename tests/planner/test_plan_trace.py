@@ -18,6 +18,7 @@ from neuronserve.planner.plan.search import plan
 from neuronserve.server.clock import NS
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.workload.workload import Workload
+from tests.depth import thorough
 
 BASE = PlanOptions("llama-8b", devices=("inf2.xlarge", "inf2.48xlarge"), ttft_s=4.0, tpot_s=0.1)
 
@@ -60,8 +61,9 @@ def test_short_prompts_cost_their_own_bucket() -> None:
     assert report.candidates[0].prefill_s < 0.5 * longest.candidates[0].prefill_s
 
 
-@pytest.mark.parametrize("seed", [3, 4])
-@pytest.mark.parametrize("model", ["llama-8b", "qwen-7b"])
+@pytest.mark.parametrize(
+    ("model", "seed"), [("llama-8b", 3), thorough("llama-8b", 4), thorough("qwen-7b", 3), thorough("qwen-7b", 4)]
+)
 def test_the_plan_of_a_trace_does_in_a_simulation_what_was_planned(model: str, seed: int) -> None:
     load = trace(seed)
     found = {one.name: one.error for one in check_plan(plan(with_trace(replace(BASE, model=model), load), load))}

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neuronserve.planner.calibrate.baselines import SIX, roofline, six_coefficients
 from neuronserve.planner.calibrate.fit import FIXED, NAMES, Problem
 from neuronserve.planner.calibrate.observation import Observation
 from neuronserve.planner.calibrate.selection import Folds, choose_terms, left_out, nested_errors
+from neuronserve.planner.calibrate.step_errors import SIX_TERMS, roofline, six_coefficients
 from tests.planner.synthetic import SHAPES, SOURCES, TRUTH, bare, made_by, noisy, observations
 
 STEPS = noisy(observations(), 0.03)
@@ -108,4 +108,4 @@ def test_the_roofline_is_the_longer_of_bytes_and_operations_at_their_peaks() -> 
     step = replace(STEPS[0], work={"weights": 2e-3, "kv": 1e-3, "decode_matmul": 1e-3, "slot_layer": 9.0}, seconds=6e-3)
     prompt = replace(step, work={"weights": 1e-3, "prefill_matmul": 4e-3, "attention": 5e-3})
     assert roofline(Problem([step, prompt])) == pytest.approx([3e-3 / 6e-3 - 1, 9e-3 / 6e-3 - 1])
-    assert set(SIX) <= set(NAMES)
+    assert set(SIX_TERMS) <= set(NAMES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronserve.planner.settings.plan import SimulateSettings
+from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.sources import load_settings
 from neuronserve.server.workload.arrivals import Arrivals

@@ -13,12 +13,7 @@ import httpx
 import pytest
 
 from neuronserve.testing import ServerFailed, running, running_server
-from tests.api.serving import command, environment, is_running, run_command, until, write_checkpoint
-
-
-@pytest.fixture
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+from tests.api.serving import command, environment, is_running, run_command, until
 
 
 @pytest.fixture(autouse=True)

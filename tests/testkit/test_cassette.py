@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from neuronserve.testing import replaying, running
 from neuronserve.testkit.cassette.cassette import Cassette, CassetteError, asked, difference, masked, read, recording
 from tests.api.serving import Server as Upstream
-from tests.api.serving import environment, run_command, running_server, until, write_checkpoint
+from tests.api.serving import environment, run_command, running_server, until
 
 KEY = "sk-s3cret-of-a-person"
 JSON_VALUES = st.recursive(
@@ -29,8 +29,7 @@ JSON_VALUES = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
-    checkpoint = write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+def upstream(checkpoint: Path) -> Iterator[Upstream]:
     with running_server(checkpoint, "--api-key", KEY, "--device", "slow:0.002", "--allow-fault-header") as server:
         yield server
 

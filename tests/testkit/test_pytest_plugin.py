@@ -15,7 +15,7 @@ USES = """
 import os, sys, urllib.request
 from pathlib import Path
 
-import neuronserve.server  # the project's own
+import server  # the project's own
 
 def test_a_server_answers(neuronserve_server):
     assert server.OWN
@@ -33,7 +33,7 @@ NOT_USED = """
 import sys
 
 def test_nothing_is_imported():
-    names = {"server", "numba", "numpy", "fastapi", "neuronserve.testing", "subprocess.neuronserve"}
+    names = {"neuronserve.server", "numba", "numpy", "fastapi", "neuronserve.testing", "subprocess.neuronserve"}
     assert not names & set(sys.modules)
     assert "neuronserve.testkit.pytest_plugin" in sys.modules
 """
@@ -48,7 +48,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kernel_c
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: neuronserve\nVersion: 0\n")
     lines = "".join(f"{name} = {module}\n" for name, module in entries.items())
     (installed / "entry_points.txt").write_text(f"[pytest11]\n{lines}")
-    (installed / "RECORD").write_text("testkit/pytest_plugin.py,,\nserver/__init__.py,,\n")
+    (installed / "RECORD").write_text("neuronserve/testkit/pytest_plugin.py,,\nneuronserve/server/__init__.py,,\n")
     pytester.mkpydir("server").joinpath("__init__.py").write_text("OWN = True\n")
     monkeypatch.setenv("PYTHONPATH", f"{pytester.path}:{installed.parent}:{ROOT}")
     monkeypatch.setenv("NEURONSERVE_KERNEL_CACHE_DIR", kernel_cache)

@@ -35,11 +35,6 @@ CHAT = "/v1/chat/completions"
 TOKENS = 32
 
 
-@pytest.fixture
-def openai_schema() -> None:
-    """Answers here are wrong on purpose: nothing holds them to the schema."""
-
-
 @pytest.fixture(scope="module")
 def faulty(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with rules, that takes wishes too."""
@@ -224,10 +219,11 @@ def test_faults_are_counted_shown_and_kept_from_what_operators_ask(faulty: Serve
     assert httpx.get(faulty.url + "/health", headers={"X-Inject-Fault": "server_error"}).status_code == 200
 
 
-def test_without_the_flags_nothing_looks_at_the_header(server: Server) -> None:
-    assert post(server, "server_error").status_code == 200
-    assert httpx.get(server.url + "/inventory").json()["faults"] is None
-    assert not scrape(server.url).has("neuronserve:injected_faults_total")
+def test_without_the_flags_nothing_looks_at_the_header(checkpoint: Path) -> None:
+    with running_server(checkpoint) as server:
+        assert post(server, "server_error").status_code == 200
+        assert httpx.get(server.url + "/inventory").json()["faults"] is None
+        assert not scrape(server.url).has("neuronserve:injected_faults_total")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""Settings that `neuronserve plan` and `neuronserve simulate` share."""
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from neuronserve.server.config.formats import StackName
+from neuronserve.server.device.prices import PriceBasis
+from neuronserve.server.settings.base import File, ReportSettings
+from neuronserve.server.settings.calibration import TimeSettings
+from neuronserve.server.workload.traces import read_trace
+from neuronserve.server.workload.workload import Workload
+
+WHICH_MODEL = (
+    "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/models.md); llama-1b "
+    "and qwen-0.5b are shapes of random checkpoints"
+)
+
+
+class PlannerSettings(TimeSettings, ReportSettings):
+    model: CliPositionalArg[str] = Field("llama-8b", description=WHICH_MODEL)
+    price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
+    device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
+    stack: StackName | None = Field(
+        None, description="serving software on the part (default: what one would run on it today)"
+    )
+    trace: File = Field(None, description="trace file whose requests take the place of those described here")
+
+    @property
+    def recorded(self) -> Workload | None:
+        """The requests of the trace file. Raises SettingsError for one that is none."""
+        return read_trace(self.trace) if self.trace else None

@@ -1,0 +1,119 @@
+"""Settings of `neuronserve simulate`."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import CliPositionalArg
+
+from neuronserve.planner.model_names import resolve_decoder
+from neuronserve.planner.settings.base import WHICH_MODEL, PlannerSettings
+from neuronserve.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
+from neuronserve.planner.simulate.options import SimulationOptions
+from neuronserve.planner.simulate.routing import Routing
+from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
+from neuronserve.server.config.formats import Quantization
+from neuronserve.server.settings.base import File, slice_of
+from neuronserve.server.workload.arrivals import Arrivals
+from neuronserve.server.workload.context import TooLong, fit_context
+from neuronserve.server.workload.length_table import read_lengths
+from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.slo import Slo
+from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.server.workload.workload import Workload
+
+
+class SimulateSettings(PlannerSettings):
+    """Settings of `neuronserve simulate`. Lengths are a number, or a range such as 128:1024."""
+
+    model: CliPositionalArg[str] = Field("llama-3.2-1b", description=WHICH_MODEL)  # fits a core, as the degree has it
+    device: str = Field("inf2.xlarge", description="instance to simulate")
+    tensor_parallel_size: int = Field(TENSOR_PARALLEL_SIZE, ge=1, le=64, description="NeuronCores of one engine")
+    data_parallel_size: int = Field(1, ge=1, description="engines on each instance")
+    replicas: int = Field(
+        1, ge=1, le=MAX_REPLICAS, description=f"instances, at most {MAX_REPLICAS}; with --autoscale those at the start"
+    )
+    max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
+    max_num_seqs: int = Field(MAX_NUM_SEQS, ge=1, description="slots that decode is compiled for")
+    quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
+    routing: Routing = Field("least-loaded", description="which engine gets a request")
+    autoscale: AutoscalePolicy = Field(
+        "fixed", description="replicas follow the load as a HorizontalPodAutoscaler (reactive) or KEDA has them"
+    )
+    min_replicas: int = Field(1, ge=0, description="with --autoscale: fewest replicas; 0 for keda alone")
+    max_replicas: int = Field(100, ge=1, le=MAX_REPLICAS, description=f"most replicas, at most {MAX_REPLICAS}")
+    target_utilization: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="open requests for each slot (default of reactive: 0.8)"
+    )
+    target_waiting: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="waiting requests for each replica (default of keda: 4)"
+    )
+    startup_delay_s: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="from launch to ready (default: 75, and 1 for each 0.34 GB of weights)",
+    )
+    scale_down_stabilization_s: float = Field(
+        300.0, ge=0, allow_inf_nan=False, description="replicas go once fewer were enough for so long"
+    )
+    polling_interval_s: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="keda asks so often whether there is any activity"
+    )
+    cooldown_s: float = Field(
+        300.0, ge=0, allow_inf_nan=False, description="keda goes to 0 replicas after so long without activity"
+    )
+    num_prompts: int = Field(1000, ge=1, description="synthetic requests")
+    request_rate: float = Field(1.0, gt=0, description="synthetic requests a second; inf for all at once")
+    burstiness: float = Field(1.0, gt=0, description="shape of the gaps: 1 is Poisson, below 1 is burstier")
+    random_input_len: str = Field("1024", description="prompt tokens of a synthetic request")
+    random_output_len: str = Field("256", description="generated tokens of a synthetic request")
+    lengths: File = Field(
+        None, description="CSV of num_prefill_tokens and num_decode_tokens that lengths are drawn from instead"
+    )
+    too_long: TooLong = Field(
+        "cut", description="requests beyond --max-model-len: their prompts are cut, or they are dropped or refused"
+    )
+    max_concurrency: int | None = Field(None, ge=1, description="requests open at once (default: no limit)")
+    seed: int = Field(0, ge=0, description="of the synthetic requests")
+    ttft_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
+    tpot_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
+    e2el_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
+
+    @property
+    def synthetic(self) -> SyntheticWorkload:
+        """What the requests are drawn from when no trace is given."""
+        return slice_of(
+            SyntheticWorkload,
+            self,
+            num_requests=self.num_prompts,
+            arrivals=Arrivals(self.request_rate, self.burstiness),
+            input_len=LengthRange.parse(self.random_input_len, "random_input_len"),
+            output_len=LengthRange.parse(self.random_output_len, "random_output_len"),
+            lengths=None if self.lengths is None else read_lengths(self.lengths),
+        )
+
+    @model_validator(mode="after")
+    def _one_source_of_lengths(self) -> Self:
+        if self.trace is not None and self.lengths is not None:
+            raise ValueError("--trace has lengths of its own: it and --lengths cannot both be given")
+        return self
+
+    @property
+    def workload(self) -> Workload:
+        """The requests, as far as they fit. Raises SettingsError for what describes none."""
+        recorded = self.recorded
+        asked = self.synthetic.generate() if recorded is None else recorded
+        return fit_context(asked, self.max_model_len, self.too_long)
+
+    @property
+    def options(self) -> SimulationOptions:
+        """The simulator's slice, with the requests. Raises SettingsError for what describes none."""
+        return slice_of(
+            SimulationOptions,
+            self,
+            model=resolve_decoder(self.model),
+            instance=self.device,
+            workload=self.workload,
+            slo=slice_of(Slo, self),
+            autoscaling=slice_of(Autoscaling, self),
+        )
