@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# neuronserve: the server, the default model, and kernels compiled for each level of x86-64 (see docs/deploy.md).
+# neuronserve: the server, the default model, and kernels compiled for each level of x86-64 (see docs/guides/deploy.md).
 #
 # The base may be any Debian-like image with `python` 3.11 or newer on its PATH and glibc; both stages use it, because the
 # virtual environment is copied from one to the other. The digest is of the index of all platforms;

@@ -1,4 +1,4 @@
-"""The tables of docs/cost-model.md, from a calibration: nothing of the page outside of these changes with a new fit."""
+"""The tables of docs/internals/cost-model.md, from a calibration: a new fit changes nothing else of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/models.md that says what is tried of each family.
+"""The table of docs/reference/models.md that says what is tried of each family.
 
 Each cell is held by a test: float32 and cores by tests/golden and by test_engine_parity.py, test_experts.py and
 test_encoder_parity.py of tests/parity; formats by test_formats.py and test_encoder_parity.py there; parsers by

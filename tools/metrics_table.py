@@ -1,4 +1,4 @@
-"""The table of docs/metrics.md, from the server's own families."""
+"""The table of docs/reference/metrics.md, from the server's own families."""
 
 from __future__ import annotations
 

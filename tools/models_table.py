@@ -1,4 +1,4 @@
-"""The table of docs/models.md of public models."""
+"""The table of docs/reference/models.md of public models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of what a plan may deploy on, and of what runs beside the model: what else can be asked (docs/plan.md)."""
+"""Settings of what a plan may deploy on, and of what runs beside the model: what else can be asked (guides/plan.md)."""
 
 from dataclasses import replace
 

@@ -39,8 +39,8 @@ DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
 WHICH_MODEL = (
-    "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/models.md); llama-1b "
-    "and qwen-0.5b are shapes of random checkpoints"
+    "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/reference/models.md); "
+    "llama-1b and qwen-0.5b are shapes of random checkpoints"
 )
 Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 

@@ -1,6 +1,6 @@
 """How much work a step is, by the terms of terms.py: the formulas of the cost model. No seconds but data sheets'.
 
-Formulas with their reasons: docs/cost-model.md.
+Formulas with their reasons: docs/internals/cost-model.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ machine code of it and of two wrappers, and does so again for each function that
 nothing but its unoptimized form is ever used. So it is typed and lowered, and the rest is done once, in the kernel:
 that takes less than half of the time. What is left of it takes a quarter less without the passes that look for what no
 kernel has, and with each operator resolved once for the types that it is used with; and a seventh less again with the
-offsets of records as numbers, and without the counting of references, of which kernels have none (docs/deploy.md).
+offsets of records as numbers, and without the counting of references, of which kernels have none (kernels.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What Numba does again and again while it compiles, though kernels need it once or never.
 
-Each of these changes how long that takes, and nothing of what comes out of it (docs/deploy.md).
+Each of these changes how long that takes, and nothing of what comes out of it (docs/internals/kernels.md).
 """
 
 from __future__ import annotations
