@@ -18,7 +18,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv /opt/build \
     && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: -r requirements-build.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml PACKAGE.md LICENSE ./
 COPY neuronserve ./neuronserve
 COPY server ./server
 COPY planner ./planner

@@ -71,6 +71,14 @@ def test_pages_load_nothing_from_elsewhere() -> None:
         assert not re.search(r"!\[[^]]*\]\(https?:|<(script|iframe|img|link)\b", prose(page)), page
 
 
+def test_the_page_of_the_package_index_links_to_nothing_relative() -> None:
+    assert all(re.match("https?:", link) for link in LINK.findall(prose(ROOT / "PACKAGE.md")))
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+
+
 def test_every_picture_is_shown() -> None:
     shown = "".join(page.read_text() for page in (*PAGES, *OUTSIDE))
     assert not [picture.name for picture in (DOCS / "images").iterdir() if picture.name not in shown]
