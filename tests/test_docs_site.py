@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from tests.test_architecture import ROOT
+from tests.test_language import path_ends
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 OUTSIDE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "helm/README.md")]
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+FOREIGN = frozenset({"convert_hf_to_gguf.py", "modules/attention/gqa.py"})  # files of other projects
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -77,6 +79,12 @@ def test_the_page_of_the_package_index_links_to_nothing_relative() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "internals" in page.parts], ids=name_of)
+def test_files_that_internals_name_exist(page: Path) -> None:
+    named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|json|csv))`", page.read_text())
+    assert sorted({path for path in named if path not in path_ends() | FOREIGN}) == []
 
 
 def test_every_picture_is_shown() -> None:
