@@ -113,10 +113,10 @@ def _baselines(calibration: Calibration) -> str:
 
 
 def _stats(stats: ErrorStats | None) -> str:
-    """Mean, median and 90th percentile of sizes, and the bias."""
+    """Median and 90th percentile of sizes, and the bias."""
     if stats is None:
         return "-"
-    return f"{stats.mean:.1%} / {stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
+    return f"{stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
 
 
 def _evidence(calibration: Calibration) -> str:

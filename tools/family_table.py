@@ -1,6 +1,6 @@
 """The table of docs/reference/models.md that says what is tried of each family.
 
-Each cell is held by a test: float32 and cores by tests/golden and by test_engine_parity.py, test_experts.py and
+Each row is held by tests: float32 logits on 1, 2 and 4 cores by tests/golden and by test_engine_parity.py, test_experts.py and
 test_encoder_parity.py of tests/parity; formats by test_formats.py and test_encoder_parity.py there; parsers by
 tests/text/parsers; real checkpoints by those named test_real_... .
 """
@@ -13,10 +13,9 @@ from neuronserve.server.models.families import ENCODERS, GENERATORS
 from neuronserve.server.text.parsers.formats import ToolParserName
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
-FORMATS = ("int8", "fp8", "int4")
 # The first tiny shape of each architecture.
 SHAPE_OF = {SHAPES[shape].architecture: shape for shape in reversed(TINY)}
-# By whom calls are written so; a checkpoint's own template decides.
+# Forms in which a family writes tool calls; a checkpoint's own template decides.
 TOOLS: dict[str, tuple[ToolParserName, ...]] = {
     "LlamaForCausalLM": ("llama3_json", "hermes"),
     "Llama4ForCausalLM": ("llama4_pythonic",),
@@ -48,11 +47,11 @@ def table() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield "| architecture | float32 against transformers | cores | INT8, FP8, INT4 | tool calls | real checkpoint |"
-    yield "|---|---|---|---|---|---|"
+    yield "| architecture | tool calls | real checkpoint |"
+    yield "|---|---|---|"
     for name in GENERATORS:
         assert name in SHAPE_OF, f"{name} has no tiny shape, so nothing of it is tried"
         tools = ", ".join(f"`{parser}`" for parser in TOOLS.get(name, ()))
-        yield f"| `{name}` | 1e-5 | 1, 2, 4 | yes, yes, yes | {tools} | {REAL.get(name, '')} |"
+        yield f"| `{name}` | {tools} | {REAL.get(name, '')} |"
     for name in ENCODERS:
-        yield f"| `{name}Model`, and with heads | 1e-5 | 1, 2, 4 | yes, yes, yes | | {REAL.get(name, '')} |"
+        yield f"| `{name}Model`, and with heads | | {REAL.get(name, '')} |"
