@@ -86,7 +86,7 @@ def _serving(calibration: Calibration) -> str:
 
 
 def _apart(calibration: Calibration) -> str:
-    return _errors(calibration, lambda name: "contradicted" in name or "saturated" in name, SERVING_WAYS)
+    return _errors(calibration, lambda name: "contradicted" in name or "saturated" in name, ("source",))
 
 
 def _errors(calibration: Calibration, is_shown: Callable[[str], bool], ways: Sequence[str]) -> str:
@@ -103,13 +103,12 @@ def _baselines(calibration: Calibration) -> str:
     rows = [
         (
             f"`{name}`",
-            _stats(group.left_out.get("source")),
             *(_stats(groups.get(name)) for groups in plain.values()),
         )
-        for name, group in calibration.errors.items()
+        for name in calibration.errors
         if not name.startswith("serving") and "contradicted" not in name
     ]
-    return table(("group", "the cost model, source unseen", *plain), rows)
+    return table(("group", *plain), rows)
 
 
 def _stats(stats: ErrorStats | None) -> str:
