@@ -1,8 +1,8 @@
 """The table of docs/reference/models.md that says what is tried of each family.
 
-Each row is held by tests: float32 logits on 1, 2 and 4 cores by tests/golden and by test_engine_parity.py, test_experts.py and
-test_encoder_parity.py of tests/parity; formats by test_formats.py and test_encoder_parity.py there; parsers by
-tests/text/parsers; real checkpoints by those named test_real_... .
+Each row is held by tests: float32 logits on 1, 2 and 4 cores by tests/golden and by test_engine_parity.py,
+test_experts.py and test_encoder_parity.py of tests/parity; formats by test_formats.py and test_encoder_parity.py there;
+parsers by tests/text/parsers; real checkpoints by those named test_real_... .
 """
 
 from __future__ import annotations
