@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# neuronserve: the server, the default model, and kernels compiled for each level of x86-64 (see docs/deploy.md).
+# neuronserve: the server, the default model, and kernels compiled for each level of x86-64 (see docs/guides/deploy.md).
 #
 # The base may be any Debian-like image with `python` 3.11 or newer on its PATH and glibc; both stages use it, because the
 # virtual environment is copied from one to the other. The digest is of the index of all platforms;
@@ -18,7 +18,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv /opt/build \
     && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: -r requirements-build.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml PACKAGE.md LICENSE ./
 COPY neuronserve ./neuronserve
 COPY server ./server
 COPY planner ./planner

@@ -8,7 +8,7 @@ WORKERS ?= 2
 PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -61,6 +61,17 @@ audit: $(VENV)/.test $(VENV)/.audit
 $(VENV)/.audit: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@touch $@
+
+# The pages as a site in site/, with search; a broken link or anchor fails, and so does a script, style or image from elsewhere.
+# `.venv/docs/bin/mkdocs serve` shows it.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict
+	! grep -rnoE '<(script|link|img)[^>]+(src|href)="?https?:[^ >]+' --include='*.html' site
+
+$(VENV)/.docs: docs/requirements.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
 # The tables of docs/ against the code: also those that take minutes.

@@ -1,4 +1,4 @@
-"""The floors of docs/architecture.md: imports go down, no circles, pure rooms, and limits of size."""
+"""The floors of docs/internals/architecture.md: imports go down, no circles, pure rooms, and limits of size."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Room:
 
 
 def read_rooms() -> dict[str, Room]:
-    """The table of docs/architecture.md."""
+    """The table of docs/internals/architecture.md."""
     row = re.compile(r"^\| (\d+) \| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
     found = {}
-    for floor, name, packages in row.findall((ROOT / "docs" / "architecture.md").read_text()):
+    for floor, name, packages in row.findall((ROOT / "docs" / "internals" / "architecture.md").read_text()):
         named = frozenset() if packages == "none" else frozenset(packages.split(", "))
         found[name] = Room(int(floor), None if packages == "any" else named)
     return found

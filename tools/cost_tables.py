@@ -1,4 +1,4 @@
-"""Tables of docs/cost-model.md, made from a calibration: a new fit changes nothing else of the page."""
+"""Tables of docs/internals/cost-model.md, made from a calibration: a new fit changes nothing else of the page."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _serving(calibration: Calibration) -> str:
 
 
 def _apart(calibration: Calibration) -> str:
-    return _errors(calibration, lambda name: "contradicted" in name or "saturated" in name, SERVING_WAYS)
+    return _errors(calibration, lambda name: "contradicted" in name or "saturated" in name, ("source",))
 
 
 def _errors(calibration: Calibration, is_shown: Callable[[str], bool], ways: Sequence[str]) -> str:
@@ -103,20 +103,19 @@ def _baselines(calibration: Calibration) -> str:
     rows = [
         (
             f"`{name}`",
-            _stats(group.left_out.get("source")),
             *(_stats(groups.get(name)) for groups in plain.values()),
         )
-        for name, group in calibration.errors.items()
+        for name in calibration.errors
         if not name.startswith("serving") and "contradicted" not in name
     ]
-    return table(("group", "the cost model, source unseen", *plain), rows)
+    return table(("group", *plain), rows)
 
 
 def _stats(stats: ErrorStats | None) -> str:
-    """Return mean, median and 90th percentile of absolute errors, and the bias."""
+    """Median and 90th percentile of sizes, and the bias."""
     if stats is None:
         return "-"
-    return f"{stats.mean:.1%} / {stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
+    return f"{stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
 
 
 def _evidence(calibration: Calibration) -> str:

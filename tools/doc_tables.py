@@ -1,7 +1,8 @@
 """Write the tables of docs/ that follow from the code: `python -m tools.doc_tables [--check] [PAGE ...]`.
 
 A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. With --check nothing is written, and the exit
-code is 1 if a page differs. benchmarks.md takes a minute or two: its rows are plans and simulations.
+code is 1 when a page says something else. A PAGE is a path below docs/. guides/load-tests.md takes a minute or two: its
+rows are plans and simulations.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from neuronserve.server.cost.calibration import shipped_calibration
-from tools import cost_tables, family_table, metrics_table, models_table, plan_table
+from tools import cost_tables, errors_table, family_table, metrics_table, models_table, plan_table, settings_table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 Blocks = Mapping[str, Callable[[], str]]
 
 PAGES: dict[str, Blocks] = {
-    "benchmarks.md": {"plans": plan_table.table},
-    "cost-model.md": cost_tables.blocks(shipped_calibration()),
-    "metrics.md": {"families": metrics_table.table},
-    "models.md": {"families": family_table.table, "models": models_table.table},
+    "guides/load-tests.md": {"plans": plan_table.table},
+    "internals/cost-model.md": cost_tables.blocks(shipped_calibration()),
+    "reference/errors.md": {"errors": errors_table.table},
+    "reference/metrics.md": {"families": metrics_table.table},
+    "reference/models.md": {"families": family_table.table, "models": models_table.table},
+    "reference/settings.md": {"settings": settings_table.table},
 }
 
 _BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)

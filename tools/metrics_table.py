@@ -1,4 +1,4 @@
-"""The table of docs/metrics.md, made from the server's metric families."""
+"""The table of docs/reference/metrics.md, made from the server's metric families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of public models in docs/models.md."""
+"""The table of public models in docs/reference/models.md."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ from neuronserve.server.models.public import PublicModel, models
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 
-HEAD = (
-    "| model | same dimensions | parameters | layers | hidden | feed-forward | heads, KV | vocabulary | positions | |\n"
-)
+HEAD = "| model, and others of the same dimensions | parameters | layers | heads, KV | feed-forward | positions | |\n"
 
 
 def table() -> str:
-    """Return all rows, in the order of the table."""
-    return HEAD + "|---|---|---|---|---|---|---|---|---|---|\n" + "".join(_row(model) for model in models())
+    """All rows, in the order of the table."""
+    return HEAD + "|---|---|---|---|---|---|---|\n" + "".join(_row(model) for model in models())
 
 
 def _row(model: PublicModel) -> str:
     spec = model.spec
     cells = (
-        f"`{model.hub_id}`",
-        ", ".join(f"`{hub_id}`" for hub_id in model.also),
+        ", ".join(f"`{hub_id}`" for hub_id in (model.hub_id, *model.also)),
         _size(num_params(spec)),
         str(spec.num_layers),
-        str(spec.hidden_size),
-        _feed_forward(spec),
         f"{spec.num_heads}, {spec.num_kv_heads}",
-        f"{spec.vocab_size:,}",
+        _feed_forward(spec),
         f"{spec.max_position:,}",
         _use(spec),
     )

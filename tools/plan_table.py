@@ -1,4 +1,4 @@
-"""The table of docs/benchmarks.md: the cheapest plan of each model on each instance, with a simulation beside it."""
+"""The table of docs/guides/load-tests.md: the cheapest plan of each model on each instance, beside a simulation."""
 
 from __future__ import annotations
 

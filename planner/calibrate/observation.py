@@ -1,6 +1,6 @@
 """Published rows as work of the cost model: the definitions of TPOT and TTFT, in one place.
 
-The definitions (docs/cost-model.md): TPOT as a P50 is the step of the bucket that holds the median token; as a mean it
+The definitions (cost-model.md): TPOT as a P50 is the step of the bucket that holds the median token; as a mean it
 is the mean over buckets; "includes prefill" is (prefill + steps) / tokens. TTFT of a static batch is that of all its
 prompts; of anything else, that of one prompt.
 """

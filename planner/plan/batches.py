@@ -1,4 +1,4 @@
-"""Requests that are served in batches: static ones, and prompts that wait for company. Formulas: docs/plan.md."""
+"""Requests that are served in batches: static ones, and prompts that wait for company. Formulas: planner.md."""
 
 from __future__ import annotations
 

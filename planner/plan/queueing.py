@@ -2,7 +2,7 @@
 
 Neuron encodes prompts one at a time and never together with a decode step, so a replica is one server that alternates.
 A scheduler that mixes phases runs the prompts that wait, and one decode, before it gives out any of their tokens.
-Formulas with their reasons: docs/plan.md. Neither hardware nor prices.
+Formulas with their reasons: docs/internals/planner.md. Neither hardware nor prices.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from neuronserve.planner.plan.columns import Column, band, dollars, figure, mill
 from neuronserve.planner.plan.recommendation import question, sentence, serve_command
 from neuronserve.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
 from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.device.support import Outcome, part_status
+from neuronserve.server.device.support import Outcome, chip_status
 
 NUM_ROWS = 20  # of each table
 WIDE = 240  # characters: room for all columns
@@ -182,7 +182,7 @@ def run_notes(report: PlanReport, rows: Iterable[Candidate]) -> Iterator[str]:
         for fact in found.limits:
             about.setdefault(fact.statement, []).append(place)
     for chip in dict.fromkeys(report.part(row.device).chip.name for row in rows):
-        release, status = part_status(chip)
+        release, status = chip_status(chip)
         for fact in status:
             about.setdefault(f"under SDK {release}: {fact.statement}", []).append(chip)
     return (f"{', '.join(places)}: {what}" for what, places in about.items())

@@ -11,8 +11,8 @@ from neuronserve.server.workload.traces import read_trace
 from neuronserve.server.workload.workload import Workload
 
 WHICH_MODEL = (
-    "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/models.md); llama-1b "
-    "and qwen-0.5b are shapes of random checkpoints"
+    "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/reference/models.md); "
+    "llama-1b and qwen-0.5b are shapes of random checkpoints"
 )
 
 

@@ -1,6 +1,6 @@
 """Work of a step in the units of terms.py: the formulas of the cost model.
 
-docs/cost-model.md explains the formulas.
+Formulas with their reasons: docs/internals/cost-model.md.
 """
 
 from __future__ import annotations

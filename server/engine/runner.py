@@ -25,7 +25,7 @@ from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _FIT_RUNS = 15
-_LEAST_GAIN = 1.25  # what a second CPU must give before it is taken from the API process and others (docs/deploy.md)
+_LEAST_GAIN = 1.25  # what a second CPU must give before it is taken from the API process and others (kernels.md)
 _LONG_STEP_S = 0.005  # a step so long is memory-bound, or large enough to be divided
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 

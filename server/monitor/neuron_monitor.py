@@ -1,7 +1,7 @@
 """`neuronserve monitor`: one JSON line each period, in the schema of neuron-monitor, about a running server.
 
 Schema: SDK tools/neuron-sys-tools/neuron-monitor-user-guide.rst. Fields that an emulated device does not have are
-empty, zero or null (listed in docs/monitoring.md). Numbers are those of the period.
+empty, zero or null (listed in docs/guides/monitoring.md). Numbers are those of the period.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of docs/http-api.md that compares endpoints with OpenAI's and vLLM's names each that this server has."""
+"""The table of docs/reference/http-api.md that compares with OpenAI and vLLM names every endpoint of this server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = re.compile(r"\| (?P<endpoints>`[A-Z]+ /.*) \| [^|]+ \| [^|]+ \| (?P<here>[
 def rows() -> dict[tuple[str, str], str]:
     """(method, path) -> what the column of this server says."""
     found: dict[tuple[str, str], str] = {}
-    page = (ROOT / "docs" / "http-api.md").read_text()
+    page = (ROOT / "docs" / "reference" / "http-api.md").read_text()
     for line in page[page.index("| endpoint | OpenAI | vLLM | here |") :].splitlines()[2:]:
         row = ROW.fullmatch(line)
         if row is None:

@@ -53,7 +53,7 @@ def test_every_value_is_described_and_every_description_is_of_a_value() -> None:
 
 
 def test_values_that_the_guide_names_exist() -> None:
-    guide = (CHART.parent / "docs" / "deploy.md").read_text()
+    guide = (CHART.parent / "docs" / "guides" / "deploy.md").read_text()
     values = yaml.safe_load(VALUES)
     named = {key for key in re.findall(r"`([a-z][A-Za-z]*(?:\.[A-Za-z]+)+)(?:: [^`]+)?`", guide)}
     named = {key for key in named if key.split(".")[0] in values}

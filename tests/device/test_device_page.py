@@ -1,4 +1,4 @@
-"""docs/device.md says what the catalogue has."""
+"""docs/reference/hardware.md says what the catalogue has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neuronserve.server.device.groups import instance_group
 from neuronserve.server.device.prices import PRICE_BASES
 from neuronserve.server.host.memory import GIB
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "device.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "hardware.md").read_text()
 
 
 def table(*head: str) -> list[list[str]]:

@@ -175,7 +175,7 @@ def test_each_row_of_the_table_is_whole(dialect: Any) -> None:
 
 
 def test_the_page_names_every_key_that_changes_what_is_served() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "neuron-config.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "coming-from" / "nxd-inference.md").read_text()
     for dialect in DIALECTS:
         for key in dialect.keys.values():
             assert key.effect != "honoured" or f"`{key.name}`" in page, key.name

@@ -1,4 +1,4 @@
-"""docs/cost-model.md has a formula for each term."""
+"""docs/internals/cost-model.md has a formula for each term."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tools.doc_tables import DOCS
 
 
 def test_each_term_has_its_formula_and_its_coefficient() -> None:
-    section = (DOCS / "cost-model.md").read_text().partition("## Formulas")[2].partition("## Stacks")[0]
+    section = (DOCS / "internals" / "cost-model.md").read_text().partition("## Formulas")[2].partition("## Stacks")[0]
     formulas, _, coefficients = section.partition("### Coefficients")
     assert re.findall(r"^\| `(\w+)` \|", formulas, re.MULTILINE) == list(TERMS)
     assert re.findall(r"^\| `(\w+)` \|", coefficients, re.MULTILINE) == list(TERMS)

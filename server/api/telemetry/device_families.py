@@ -23,7 +23,7 @@ REQUEST_DEVICE_TIME = MetricFamily(
     "neuronserve:request_device_seconds",
     "counter",
     "seconds",
-    "Modelled time attributed to requests, by the name of their [API key](keys.md) (`none` without keys)",
+    "Modelled time attributed to requests, by the name of their API key (`none` without keys)",
     ("model_name", "api_key"),
 )
 REQUEST_COST = MetricFamily(

@@ -1,4 +1,4 @@
-"""Every metric of this server: the table from which both the registry and docs/metrics.md are made.
+"""Every metric of this server: the table from which both the registry and docs/reference/metrics.md are made.
 
 Names, labels and buckets of `vllm:` are those of vLLM 0.33, so that what reads its metrics reads these; a family of
 vLLM's that this server cannot measure is not here. `http_` is named as prometheus-fastapi-instrumentator does.

@@ -13,7 +13,7 @@ REQUESTS = MetricFamily(
     "neuronserve:api_key_requests",
     "counter",
     "requests",
-    "Requests that were generated or encoded, by the name of their [API key](keys.md); each line of a batch is one",
+    "Requests that were generated or encoded, by the name of their API key; each line of a batch is one",
     LABELS,
 )
 PROMPT_TOKENS = MetricFamily(

@@ -1,6 +1,6 @@
 """Shortcuts for work that Numba repeats while it compiles, though kernels need it once or never.
 
-Each changes the time that compilation takes, and nothing of its result (docs/deploy.md).
+Each changes the time that compilation takes, and nothing of its result (docs/internals/kernels.md).
 """
 
 from __future__ import annotations

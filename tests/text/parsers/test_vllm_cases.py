@@ -69,7 +69,7 @@ def test_a_stream_adds_up_to_the_whole(case: Case) -> None:
 
 
 def test_the_table_of_the_docs_counts_the_cases(pytestconfig: pytest.Config) -> None:
-    docs = (pytestconfig.rootpath / "docs" / "http-api.md").read_text()
+    docs = (pytestconfig.rootpath / "docs" / "reference" / "http-api.md").read_text()
     total, same = Counter(case.parser for case in CASES), Counter(case.parser for case in CASES if not case.why)
     for parser, count in total.items():
         assert f"| `{parser}` | {same[parser]} of {count} |" in docs, (parser, same[parser], count)
