@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pydantic.fields import FieldInfo
 
-from neuronserve.cli.serve import ServeCommandSettings
+from neuronserve.testkit.settings.faults import FaultyServeSettings
 
 # Headings in the order of the page; a class that is not here comes last, under its own name.
 _HEADINGS = {
@@ -28,7 +28,7 @@ _HEADINGS = {
 def table() -> str:
     """One table for each class of settings."""
     groups: dict[str, list[str]] = {heading: [] for heading in _HEADINGS.values()}
-    for name, field in ServeCommandSettings.model_fields.items():
+    for name, field in FaultyServeSettings.model_fields.items():
         groups.setdefault(_group(name), []).append(_row(name, field))
     return "\n".join(line for group, rows in groups.items() if rows for line in _section(group, rows))
 
@@ -41,7 +41,7 @@ def _section(group: str, rows: list[str]) -> Iterator[str]:
 
 def _group(name: str) -> str:
     """Heading of the class that defines the setting."""
-    owner = next(kind.__name__ for kind in ServeCommandSettings.__mro__[::-1] if name in inspect.get_annotations(kind))
+    owner = next(kind.__name__ for kind in FaultyServeSettings.__mro__[::-1] if name in inspect.get_annotations(kind))
     return _HEADINGS.get(owner, owner.removesuffix("Settings"))
 
 

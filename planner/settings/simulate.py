@@ -14,12 +14,10 @@ from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from neuronserve.server.config.formats import Quantization
 from neuronserve.server.settings.base import File, slice_of
 from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.context import TooLong, fit_context
-from neuronserve.server.workload.length_table import read_lengths
-from neuronserve.server.workload.lengths import LengthRange
+from neuronserve.server.workload.lengths import LengthRange, read_lengths
 from neuronserve.server.workload.slo import Slo
 from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.workload import Workload
+from neuronserve.server.workload.workload import TooLong, Workload, fit_context
 
 
 class SimulateSettings(PlannerSettings):

@@ -3,8 +3,8 @@
 Two programs read them. NxD Inference reads `override_neuron_config`: names and defaults are from models/config.py of
 github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54, effects from the SDK's feature-guide.rst and
 vllm-user-guide-v1.rst. The vLLM-Neuron plugin of SDK 2.31 and later reads `neuron_config`: reference-configuration
-and the design pages under vllm-neuron/ in github.com/aws-neuron/aws-neuron-sdk at 81ce03ae. docs/coming-from/nxd-inference.md says
-which times or memory a key changes on the accelerator.
+and the design pages under vllm-neuron/ in github.com/aws-neuron/aws-neuron-sdk at 81ce03ae.
+docs/coming-from/nxd-inference.md lists the times and the memory that a key changes on the accelerator.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class Generation:
         charge = Charge(device_ns, any(choice.charge.is_extrapolated for choice in choices))
         return device_usage(self._service, charge, sum(choice.prefill_ns for choice in choices))
 
-    async def _next(self, stream: Stream, timeout_s: float) -> list[tuple[TokenEvent, Charge]]:
+    async def _next(self, stream: TokenStream, timeout_s: float) -> list[tuple[TokenEvent, Charge]]:
         """Wait for events until the request's own timeout. Raises RequestTimeout."""
         try:
             async with asyncio.timeout(self.request.origin.arrival_time + timeout_s - self._service.clock.now()):

@@ -4,7 +4,8 @@ Numba assumes that each function is called from Python: it optimizes it with all
 code of it and of two wrappers, and repeats that for each function that calls it. Only the unoptimized form of an
 inlined function is ever used. So here it is typed and lowered, and the rest is done once, in the kernel: less than half
 of the time. Dropping the passes that look for features no kernel uses, and resolving each operator once for its types,
-save a quarter of the rest; record offsets as numbers, and no reference counting, a seventh more (docs/internals/kernels.md).
+save a quarter of the rest; record offsets as numbers, and no reference counting, a seventh more
+(docs/internals/kernels.md).
 """
 
 from __future__ import annotations
