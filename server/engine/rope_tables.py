@@ -21,7 +21,7 @@ BLOCK = 1024  # positions computed at once
 
 
 def inverse_frequencies(rope: RopeSpec | None, rotary_dim: int, num_positions: int = 0) -> Float64:
-    """Return the radians per position of each pair of dimensions, [rotary_dim / 2]; zeros, which turn nothing, for None.
+    """Return the radians per position of each pair of dimensions, [rotary_dim / 2]; zeros for None.
 
     Only longrope depends on the number of positions served: keys in a shared cache are rotated before the length of a
     text is known, so all texts have the same factors.

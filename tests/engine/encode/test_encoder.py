@@ -126,7 +126,7 @@ def test_settings_choose_how_to_pool(checkpoint_of: Any, kernel_cache: str) -> N
     assert np.array_equal(got, np.stack([each[-1] for each in states]))
     with loaded(checkpoint_of("qwen3"), kernel_cache) as found:
         assert [note.partition(":")[0] for note in found.notes] == [
-            "no modules.json says how states become a vector",
+            "no modules.json describes the pooling",
             "Qwen3Model was trained to continue texts",
         ]
 
