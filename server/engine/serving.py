@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from neuronserve.server.checkpoint.manifest import is_artifact
 from neuronserve.server.checkpoint.model_config import read_model_spec
 from neuronserve.server.checkpoint.sentence import MODULES
-from neuronserve.server.config import CacheConfig, EncodeConfig, EngineConfig, PoolingLimits, SchedulerConfig
+from neuronserve.server.config import CacheConfig, EncodeConfig, EngineConfig, SchedulerConfig
 from neuronserve.server.cost.calibration import use_calibration
 from neuronserve.server.cost.encode_pricer import EncodePricer
 from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.pricer import Pricer
 from neuronserve.server.cost.shape import stored_dtype
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
 from neuronserve.server.device.catalog import instance, use_catalog
 from neuronserve.server.device.ledger import MemoryLedger
-from neuronserve.server.engine.adapters import Adapters
 from neuronserve.server.engine.buffers import PoolBlocks
 from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
 from neuronserve.server.engine.encode.runner import PoolingRunner, SharedRunner
-from neuronserve.server.engine.inbox import Grammars
 from neuronserve.server.engine.load.cores import group_cores
 from neuronserve.server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.engine.load.weights import OnProgress
-from neuronserve.server.engine.loop import Runner
+from neuronserve.server.engine.process import ServedEngine
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.link.messages import EngineInfo, PoolingFacts
 from neuronserve.server.models.decoder import decoder_graph
@@ -37,22 +32,6 @@ from neuronserve.server.models.heads import CLASSIFIES
 from neuronserve.server.models.tensors import num_params
 from neuronserve.server.placement.fit import require_type
 from neuronserve.server.placement.matrices import main_format
-
-
-@dataclass(frozen=True, slots=True)
-class ServedEngine:
-    """Implements neuronserve.server.engine.process.LoadedEngine."""
-
-    runner: Runner
-    scheduler: SchedulerConfig
-    info: EngineInfo
-    pricer: Pricer
-    pooling: PoolingLimits
-    cache: CacheConfig | None = None
-    grammars: Grammars | None = None
-    adapters: Adapters | None = None
-    give_back: Callable[[Sequence[int]], int] | None = None
-    blocks: PoolBlocks | None = None
 
 
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
