@@ -65,7 +65,7 @@ def test_batching_chunking_and_preemption_change_no_token(engine: LoadedEngine) 
     assert generate(engine, MIXED).tokens == expected
     assert generate(engine, MIXED, budget=11).tokens == expected
     squeezed = generate(engine, MIXED, tokens=224)
-    assert squeezed.preempted > 0
+    assert squeezed.num_preempted > 0
     assert squeezed.tokens == expected
 
 
