@@ -12,7 +12,8 @@ embed, a projection of it, rows of positions and token types added to it, then f
   Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
   Experts         expert_lowering.py: one partial sum on every core
 then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
-A model without an output layer ends with the norm of every row, in the stream.
+A model without an output layer ends with the norm of every row, in the stream; a pipeline stage that is not the last
+(graph_slice.py) with the stream itself.
 """
 
 from __future__ import annotations
@@ -266,21 +267,17 @@ class _Lowering:
         self._stream.leave_partials()
 
     def _tail(self, ops: Sequence[Op]) -> None:
-        """Add the ops after the layers, for the sampled rows, or for all rows without an output layer."""
+        """Add the ops after the layers: logits of the sampled rows, or the normed stream of all rows."""
         head = self._graph.head if self._graph.has_head else None
         self._ops("states", 0, [op for op in ops if op is not head and not isinstance(op, FinishLogits)])
         if head is None or self._slice.end == "states":
-            self._states()
+            if self._stream.norm is not None:
+                self._stream.stay(self._stream.norm.name, self._stream.norm)
+            self._stream.settle(self._plain_norm)
             return
         self._logits(head)
         for op in (op for op in ops if isinstance(op, FinishLogits)):
             self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
-
-    def _states(self) -> None:
-        """Leave the normed stream of every row in its place."""
-        if self._stream.norm is not None:
-            self._stream.stay(self._stream.norm.name, self._stream.norm)
-        self._stream.settle(self._plain_norm)
 
     @property
     def _plain_norm(self) -> Kernel:
