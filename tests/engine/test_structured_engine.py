@@ -1,4 +1,4 @@
-"""Grammars in the real engine: what is drawn follows them whatever happens to the sequence; no other row notices."""
+"""Grammars in the real engine: outputs follow them in any batch and after preemption; other rows do not change."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def requests() -> list[Request]:
 
 
 def tokens_with(kernel_cache: str, cpu_threads: int | str, alone: int | None = None) -> dict[str, list[int]]:
-    """What an engine of the default model generates; `alone` threads run its steps of one token."""
+    """Tokens of an engine of the default model; `alone` threads run its steps of one token."""
     settings = EngineSettings(
         cpu_threads=cpu_threads,  # type: ignore[arg-type]
         max_model_len=256,

@@ -96,7 +96,7 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: any(seq.num_computed < len(seq.tokens) for seq in self.open))
     @rule(data=st.data())
     def compute(self, data: st.DataObject) -> None:
-        """A chunk: what it looks at is all there, and it gets its blocks whatever others hold."""
+        """Compute a chunk: all blocks that it looks at are there, and it gets its own whatever other sequences hold."""
         seq = data.draw(st.sampled_from([seq for seq in self.open if seq.num_computed < len(seq.tokens)]))
         most = min(self.cache.config.max_chunk, len(seq.tokens) - seq.num_computed)
         start = seq.num_computed
@@ -159,7 +159,7 @@ TestBooks = Books.TestCase
 
 
 class SlidingBooks(Books):
-    """Where every layer has a window of a block and a half."""
+    """Check prefixes when every layer has a window of a block and a half."""
 
     groups = (SLIDING,)
 
