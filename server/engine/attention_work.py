@@ -1,6 +1,6 @@
 """Division of a step's attention into entries that workers take: by query tokens, and long contexts by keys too.
 
-What is divided changes no result: every context is summed by partitions in one order, whoever does them (see
+The division changes no result: every context is summed by partitions in one order, whichever worker computes them (see
 server/device/attention_layout.py).
 """
 
@@ -12,21 +12,21 @@ from typing import NamedTuple
 from neuronserve.server.device.attention_layout import PARTITION
 from neuronserve.server.types import ScheduledSeq
 
-_SHARES = 4  # of each worker: one piece of work is at most such a part of what it has to do
+_SHARES = 4  # pieces of each worker's work at least
 
 
 class AttentionEntry(NamedTuple):
     """Work of up to `tile_tokens` query tokens of one sequence."""
 
     seq: int  # index in the step
-    row: int  # of its first token
+    row: int  # of its first query token
     partition: int = -1  # of the keys; -1 is all
-    slot: int = 0  # of the context's first partition
+    slot: int = 0  # memory for the state of the context's first partition
     num_partitions: int = 0
 
 
 class AttentionWork:
-    """Divides the sequences of a step; `num_slots` partitions of divided contexts have a place for their states."""
+    """Divides the sequences of a step; there is memory for the states of `num_slots` partitions."""
 
     def __init__(self, tile_tokens: int, num_slots: int, num_workers: int) -> None:
         self._tile_tokens, self._num_slots, self.num_workers = tile_tokens, num_slots, num_workers
@@ -39,7 +39,7 @@ class AttentionWork:
     def divide(self, seqs: Sequence[ScheduledSeq]) -> list[AttentionEntry]:
         """Entries in the order of the sequences. Only a sequence with one query token has its context divided.
 
-        As many single tokens of short contexts, of which most steps are, have the same list each time.
+        Steps of single tokens with short contexts, which are most steps, get the same list each time.
         """
         if all(seq.start < PARTITION and len(seq.token_ids) == 1 for seq in seqs):
             if len(seqs) not in self._of_single_tokens:
@@ -59,6 +59,6 @@ class AttentionWork:
         return entries
 
     def _largest_piece(self, seqs: Sequence[ScheduledSeq]) -> float:
-        """Partitions of keys, for one tile of queries, above which a worker would have too much in one piece."""
+        """Partitions of keys, for one tile of queries, above which a piece is too large for one worker."""
         total = sum(-(-len(seq.token_ids) // self._tile_tokens) * (seq.start // PARTITION + 1) for seq in seqs)
         return max(1.0, total / (_SHARES * self.num_workers))

@@ -1,6 +1,6 @@
-"""The memory a program works in: activations, the all-reduce buffer, logits and the paged KV pool.
+"""The memory that a program works in: activations, the all-reduce buffer, logits, constant tables and the KV pool.
 
-Sizes come from server/placement/host_footprint.py, the same that decided whether the host can hold them.
+Sizes come from server/placement, which has also checked that the host can hold them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from neuronserve.server.config import EngineConfig
 from neuronserve.server.device.core import HostUse, NeuronCore
 from neuronserve.server.device.hbm import Buffer, give_back
 from neuronserve.server.device.layout import FLOAT32_BYTES
-from neuronserve.server.engine.expert_buffers import ExpertBuffers
 from neuronserve.server.engine.rope_tables import fill_rope_tables
 from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.models.layer import RopeSpec, TemperatureSpec
 from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.expert_sizes import INDEX_BYTES, ExpertSizes
 from neuronserve.server.placement.footprint import ServingShape
 from neuronserve.server.placement.host_footprint import ActivationSizes
 from neuronserve.server.placement.kv_groups import KVPlace
 from neuronserve.server.placement.matrices import Widths
 from neuronserve.server.placement.shard import ShardSpec
 
-# A byte is copied in half a nanosecond. Where a token is computed by fewer operations for each byte that it leaves in
-# the cache, copies would cost a percent of what they may save.
+# Operations of a token for each byte that it leaves in the cache, below which copies for a successor cost more than a
+# percent of the time that they may save: a byte is copied in half a nanosecond.
 LEAST_OPERATIONS = 10_000
 KEPT_BYTES = 256 << 20
 
@@ -37,7 +37,7 @@ KEPT_BYTES = 256 << 20
 class KVPool:
     """KV cache on every core: each slot's K [blocks, kv_heads] of [head_pad, block] and V of [block, head_pad].
 
-    Layers with one slot have different groups, whose tables name different blocks, or leave nothing to each other.
+    Layers that share a slot are in different groups, whose tables name different blocks, or keep nothing between steps.
     """
 
     shards: tuple[Buffer, ...]
@@ -53,11 +53,11 @@ class KVPool:
         return self.k(core, layer) + self.tensor_bytes
 
     def group(self, layer: int) -> int:
-        """Whose block tables say where layer `layer` has its keys and values."""
+        """Group of layer `layer`, whose block tables locate its keys and values."""
         return self.places[layer].group
 
     def give_back(self, blocks: Sequence[int], num_blocks: int) -> int:
-        """Return the pages of blocks that nobody holds to the host; `num_blocks` are all. Returns the bytes."""
+        """Return the pages of the free `blocks` to the host, and their bytes; the pool has `num_blocks`."""
         ordered = np.sort(np.asarray(blocks, np.int64))
         ends = np.flatnonzero(np.diff(ordered, append=num_blocks + 1) != 1)
         begins = np.concatenate(([0], ends[:-1] + 1))
@@ -66,7 +66,7 @@ class KVPool:
         return sum(give_back(tensor[first:end].ravel()) for each in tensors for tensor in each for first, end in runs)
 
     def copy(self, source: int, target: int, count: int, num_blocks: int) -> None:
-        """Copy `count` blocks, from `source` on to `target` and those after it; `num_blocks` are all."""
+        """Copy `count` blocks from `source` on to `target` on; the pool has `num_blocks`."""
         for shard in self.shards:
             for tensor in shard.bytes.reshape(-1, num_blocks, self.tensor_bytes // num_blocks):
                 tensor[target : target + count] = tensor[source : source + count]
@@ -75,13 +75,10 @@ class KVPool:
     def allocate(
         cls, cores: Sequence[NeuronCore], places: tuple[KVPlace, ...], slot_bytes: int, use: HostUse = "kv"
     ) -> KVPool:
-        """`slot_bytes`: K and V of one slot in all blocks of a core.
-
-        Raises HostMemoryError when the host cannot map them.
-        """
+        """Allocate a pool; `slot_bytes` are K and V of one slot in all blocks of a core. Raises HostMemoryError."""
         num_slots, tensor_bytes = max(place.slot for place in places) + 1, slot_bytes // 2
         shards = tuple(core.allocate(use, "blocks", num_slots * slot_bytes) for core in cores)
-        for shard_bytes in (each.bytes for each in shards):  # beyond one slot's blocks are the next one's
+        for shard_bytes in (each.bytes for each in shards):
             for i in range(2 * num_slots):
                 layers = ", ".join(str(layer) for layer, place in enumerate(places) if place.slot == i // 2)
                 tensor = shard_bytes[i * tensor_bytes : (i + 1) * tensor_bytes]
@@ -90,14 +87,14 @@ class KVPool:
 
 
 def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
-    """Bytes of copies of KV blocks that an engine keeps for its successor: what was asked for, or what is worth it."""
+    """Return the bytes of KV block copies that an engine keeps for its successor: configured, or by their worth."""
     if config.most_kept_bytes is not None:
         return config.most_kept_bytes
     return KEPT_BYTES if 2 * num_params * config.block_size >= LEAST_OPERATIONS * block_bytes else 0
 
 
 class PoolBlocks:
-    """The contents of a pool's blocks. Implements neuronserve.server.engine.kept_blocks.BlockBytes."""
+    """Contents of a pool's blocks. Implements neuronserve.server.engine.kept_blocks.BlockBytes."""
 
     def __init__(self, pool: KVPool, num_blocks: int) -> None:
         size = pool.tensor_bytes // num_blocks
@@ -126,12 +123,12 @@ class RopeTable:
 
 
 class ConstantTables:
-    """Tables that kernels read: rotary angles, temperatures of queries, weights of norms that have none, and which
-    local query heads each KV head serves.
+    """Tables that kernels read: rotary angles, temperatures of queries, unit weights of norms without weights, and the
+    local query heads that each KV head serves.
     """
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
-        """Raises HostMemoryError when the host cannot map the tables."""
+        """Allocate and fill the tables. Raises HostMemoryError."""
         self.ropes = {rope: _rope_table(cores[0], rope, spec.head_dim, num_positions) for rope in spec.distinct_ropes}
         self.temperatures = {t: _temperatures(cores[0], t, num_positions) for t in spec.temperatures}
         self.ones = _ones(cores[0], spec.head_dim) if "unweighted" in spec.qk_norms else None
@@ -168,11 +165,40 @@ def _head_groups(core: NeuronCore, ranges: Sequence[tuple[int, int]]) -> Buffer:
     return buffer
 
 
+class ExpertBuffers:
+    """Memory of layers with experts. Inputs are on core 0, results on each core that has a part of all experts."""
+
+    def __init__(self, cores: Sequence[NeuronCore], sizes: ExpertSizes, per_token: int) -> None:
+        """Allocate the buffers. Raises HostMemoryError."""
+        self.sizes = sizes
+
+        def once(name: str, num_bytes: int) -> Buffer:
+            return cores[0].allocate("activations", f"experts' {name}", num_bytes)
+
+        def on_each(name: str, num_bytes: int) -> tuple[Buffer, ...]:
+            return tuple(core.allocate("activations", f"experts' {name}", num_bytes) for core in cores[: sizes.copies])
+
+        self.read, self.weighed = once("input", sizes.read), once("weighted inputs", sizes.weighed)
+        self.logits = once("logits", sizes.logits)
+        self.chosen, self.slots, self.tokens = (
+            once(name, sizes.choices) for name in ("choices", "rows of choices", "tokens of choices")
+        )
+        self.weights, self.gates = once("weights", sizes.weights), once("gates", sizes.gates)
+        self.counts, self.groups = once("counts", sizes.counts), once("groups", sizes.groups)
+        self.routed, self.routed_scales = once("panels", sizes.routed), once("row scales", sizes.row_scales)
+        self.activated = on_each("activated", sizes.activated)
+        self.activated_panels = on_each("activated panels", sizes.activated_panels)
+        self.activated_scales = on_each("activated row scales", sizes.row_scales)
+        self.outputs = on_each("outputs", sizes.outputs)
+        choices = np.arange(sizes.choices // INDEX_BYTES)
+        self.tokens.array(np.int64, choices.size)[:] = choices // per_token
+
+
 class ActivationBuffers:
-    """Scratch of the program. Values that every core would have a copy of are there once, on core 0."""
+    """Scratch memory of the program. Values that all cores share are stored once, on core 0."""
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, shape: ServingShape) -> None:
-        """Raises HostMemoryError when the host cannot map the buffers."""
+        """Allocate the buffers. Raises HostMemoryError."""
         sizes = ActivationSizes.of(spec, shard, shape)
         self.widths, self.sizes = Widths.of(spec, shard), sizes
         first = cores[0]
@@ -199,7 +225,7 @@ class ActivationBuffers:
         self.experts = ExpertBuffers(cores, sizes.experts, experts.per_token) if sizes.experts and experts else None
 
     def logits_array(self) -> npt.NDArray[np.float32]:
-        """The logits of the last step, [samples, padded vocabulary]; overwritten by the next."""
+        """View of the logits of the last step, [samples, padded vocabulary]; the next step overwrites them."""
         whole: npt.NDArray[np.float32] = self.logits.array(np.float32, -1, self.logits_width)
         return whole
 

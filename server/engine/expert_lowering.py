@@ -2,11 +2,11 @@
 
 router       matmul in float32: a logit for each expert
 route        each token's experts and their weights; then the same choices as rows sorted by expert
-shared       where all tokens take a network, as any feed-forward network, into the partial sums (lowering.py)
+shared       a network that all tokens take, if there is one, into the partial sums (lowering.py)
 gather       each token's row to panels, once for each of its experts
-gate_up      one instruction for all experts: each matrix meets its rows, those without rows are not read
+gate_up      one instruction for all experts: each matrix multiplies its rows; matrices without rows are not read
 down         the same, after pack
-combine      a token's rows added up, in the order of its choices, to the partial sums of each core
+combine      adds up a token's rows, in the order of its choices, into the partial sums of each core
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ KERNELS = ExpertKernels()
 
 
 class ExpertLowering:
-    """The instructions of one layer's experts, which read what the norm before has left."""
+    """Adds the instructions of one layer's experts, which read the panels of the norm before."""
 
     def __init__(self, placement: Placement, program: Program, label: str, op: Experts) -> None:
-        """Raises DeviceError for experts that no kernel computes."""
+        """Raise DeviceError for experts that no kernel computes."""
         assert placement.buffers.experts is not None
         self._at, self._program, self._label, self._op = placement, program, label, op
         self._buffers, self._operands = placement.buffers.experts, Operands(placement)
@@ -45,14 +45,14 @@ class ExpertLowering:
         self._gate_up, self._down = ([placement.weights.matrix(each[at]) for each in networks] for at in (0, 1))
 
     def _kernels(self, matrices: Sequence[PackedMatrix]) -> LinearKernels:
-        """Raises DeviceError where the matrices have several formats."""
+        """Return the kernels of the matrices. Raises DeviceError when they have several formats."""
         formats = list(dict.fromkeys(matrix.weights for matrix in matrices))
         if len(formats) > 1:
             raise DeviceError(f"{self._label} are in {' and '.join(formats)}: all of a layer must be in one format")
         return linear_kernels(formats[0], self._at.isa)
 
     def route(self, inputs: PanelAddresses) -> None:
-        """Router, which reads `inputs`, choices, and their order."""
+        """Add the router, which reads `inputs`, the choices, and their order."""
         op, buffers = self._op, self._buffers
         matrix, outputs = self._at.weights.matrix(op.router), [buffers.logits.address] * self._num_cores
         [router, *_] = self._operands.matmul(matrix, inputs, outputs, matrix.n)
@@ -79,14 +79,14 @@ class ExpertLowering:
         self._program.add(f"{self._label} group", KERNELS.group, [group])
 
     def compute(self, partials: Sequence[int]) -> None:
-        """The experts, from the tokens' rows to the partial sums of each core."""
+        """Add the experts, from the tokens' rows to the partial sums of each core."""
         op, buffers = self._op, self._buffers
         rows, tokens = buffers.read.address, buffers.tokens.address
         if op.weighs_inputs:
             weighed = buffers.weighed.address
             weigh = WeighOperands(rows, buffers.weights.address, weighed, self._hidden, op.per_token)
             self._program.add(f"{self._label} weigh", KERNELS.weigh, [weigh])
-            rows, tokens = weighed, 0  # a row of each choice, in order
+            rows, tokens = weighed, 0  # one row for each choice, in order
         kernels = self._kernels(self._gate_up)
         routed = buffers.routed.address, buffers.routed_scales.address
         gather = self._operands.pack(rows, routed, self._hidden)
@@ -102,7 +102,7 @@ class ExpertLowering:
         )
 
     def _down_products(self, is_packed: bool) -> None:
-        """`is_packed`: what they read is bfloat16 panels already."""
+        """Add the down products; `is_packed`: their inputs are bfloat16 panels already."""
         buffers, kernels = self._buffers, self._kernels(self._down)
         pack = kernels.repack if is_packed else kernels.pack_rows
         source = addresses_of(buffers.activated)
@@ -128,7 +128,7 @@ class ExpertLowering:
     def _grouped(
         self, matrices: Sequence[PackedMatrix], inputs: PanelAddresses, outputs: Sequence[int], ldc: int
     ) -> list[MatmulOperands]:
-        """One record for each expert, for each core that has a part of all; each expert's on its own core otherwise."""
+        """Records of each expert on each core that has a part of all experts, or on the expert's own core."""
         records = [self._operands.matmul(matrix, inputs, outputs, ldc) for matrix in matrices]
         groups = self._buffers.groups.address
         return [

@@ -1,8 +1,8 @@
-"""A runner without a model, whose tokens depend on every KV slot, so that no mistake goes unseen. For tests.
+"""A runner without a model, whose tokens depend on every KV slot, so that no mistake stays hidden. For tests.
 
-Each slot of its KV stores a value that depends on the whole prefix, and each sampled token depends on every slot the
-block tables name, in each group as far as it looks back. A wrong block, a stale cache hit, a lost recompute or a write
-to a shared block changes what comes out, and `expected_tokens` computes what should have, with no cache at all.
+Each slot of its KV stores a value that depends on the whole prefix, and each sampled token depends on every slot that
+the block tables name, in each group as far as it looks back. A wrong block, a stale cache hit, a lost recompute or a
+write to a shared block changes the tokens; `expected_tokens` computes the right ones without a cache.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LOG_HALF = -0.6931471805599453
 
 
 def _mix(x: int) -> int:
-    """A bijection of 64-bit integers in which each bit depends on all (the finalizer of SplitMix64)."""
+    """Map 64-bit integers one to one so that each bit depends on all bits (the finalizer of SplitMix64)."""
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
 
 
 def _key(previous: int, token_id: int) -> int:
-    """Key stored at a position: a chain over the tokens up to and with this one."""
+    """Key stored at a position: a chain over the tokens up to this one."""
     return _mix((previous * 31 + token_id + 1) & _MASK)
 
 
@@ -41,7 +41,7 @@ def _value(key: int, position: int, group: int) -> int:
 def expected_tokens(
     prompt: Sequence[int], n: int, vocab_size: int, groups: Sequence[AttentionSpan] = (AttentionSpan(),)
 ) -> list[int]:
-    """The first `n` tokens generated after `prompt` when nothing ends the sequence."""
+    """Return the first `n` tokens generated after `prompt` when nothing ends the sequence."""
     known, keys = list(prompt), [0]
     sums: list[list[int]] = [[0] for _ in groups]  # over the first positions
     for position in range(len(prompt) + n - 1):
@@ -55,21 +55,21 @@ def expected_tokens(
 
 
 def prompt_logprob(key: int) -> TokenLogprobs:
-    """Of a prompt's token that follows a position with this key."""
+    """Log-probabilities of the prompt token that follows a position with this key."""
     return TokenLogprobs(-(key % 4096) / 1024, rank=1 + key % 7)
 
 
 def expected_prompt_logprobs(prompt: Sequence[int]) -> tuple[TokenLogprobs, ...]:
-    """Of all tokens of a prompt but the first."""
+    """Log-probabilities of all tokens of a prompt but the first."""
     return tuple(prompt_logprob(key) for key in itertools.accumulate(prompt[:-1], _key, initial=0))[1:]
 
 
 class FakeRunner:
-    """Executes plans over a KV of one integer a slot. Of sampling parameters it heeds those about logprobs.
+    """Executes plans over a KV of one integer a slot. Ignores sampling parameters but those about logprobs.
 
-    Each key follows from the one before, which one group must still have: one that looks back two tokens at least, or
-    past its chunk. Raises LookupError when a plan reads a slot that nobody wrote, and AssertionError when it reads or
-    writes the null block.
+    Each key follows from the one before, which a group must still hold: a group that looks back two tokens at least, or
+    past its chunk. Raises LookupError when a plan reads a slot that was never written, and AssertionError when it reads
+    or writes the null block.
     """
 
     def __init__(self, cache: CacheConfig, vocab_size: int) -> None:
@@ -90,7 +90,7 @@ class FakeRunner:
 
     @property
     def num_bytes(self) -> int:
-        """Of a block; with `read` and `write`, neuronserve.server.engine.kept_blocks.BlockBytes."""
+        """Bytes of a block; with `read` and `write` this implements kept_blocks.BlockBytes."""
         return 8 * self._block_size
 
     def read(self, block: int) -> npt.NDArray[np.uint8]:
@@ -120,7 +120,7 @@ class FakeRunner:
                 self._slots[self._slot(seq, group, position)] = key
 
     def _looks_back(self, position: int) -> int:
-        """A group whose token at `position` looks at the one before."""
+        """Return a group whose token at `position` looks at the token before."""
         return next(group for group, span in enumerate(self._groups) if span.num_behind(position) < position)
 
     def _sample(self, seq: ScheduledSeq) -> SampledToken:
@@ -138,7 +138,7 @@ class FakeRunner:
         return tuple(prompt_logprob(key) for key in keys)
 
     def _logprobs(self, token_id: int, count: int | None) -> TokenLogprobs | None:
-        """The sampled token has probability 1/2, the next id 1/4, and so on around the vocabulary."""
+        """Give the sampled token probability 1/2, the next id 1/4, and so on around the vocabulary."""
         if count is None:
             return None
         top = range(min(count, self._vocab_size))

@@ -1,7 +1,7 @@
 """Masks of the tokens that a grammar allows next: a matcher for each sequence, a row of bits for each sample.
 
 A matcher's state follows from the sequence's tokens alone. It is kept from one sample to the next only to save time,
-so preemption, recomputation and a matcher that was dropped change nothing.
+so preemption, recomputation and a dropped matcher change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Words = npt.NDArray[np.uint32]
 @dataclass(slots=True)
 class _MatcherState:
     matcher: LLMatcher
-    history: Sequence[int]  # the very list of the sequence it belongs to
+    history: Sequence[int]  # the list object of its sequence
     num_consumed: int = 0
 
 
@@ -44,7 +44,7 @@ class GrammarMasks:
         self._states: dict[str, _MatcherState] = {}
 
     def fill(self, seqs: Sequence[ScheduledSeq]) -> dict[int, str]:
-        """Set the mask of each of `seqs`. Returns the rows that cannot go on, each with the reason."""
+        """Set the mask of each of `seqs`. Returns the rows whose sequences must end, each with the reason."""
         states: dict[str, _MatcherState] = {}
         faults: dict[int, str] = {}
         self.addresses[: len(seqs)] = 0
@@ -61,34 +61,34 @@ class GrammarMasks:
         return faults
 
     def forbid(self, row: int, logits: npt.NDArray[np.float32]) -> None:
-        """Set the logits [vocab] that `row`'s mask does not allow to -infinity, if it has one."""
+        """Set the logits [vocab] that `row`'s mask forbids to -infinity, if it has one."""
         if self.addresses[row]:
             bits = np.unpackbits(self._masks[row].view(np.uint8), count=self._vocab_size, bitorder="little")
             logits[bits == 0] = -np.inf
 
     def _state(self, seq: ScheduledSeq) -> _MatcherState:
-        """The sequence's matcher, in its state after all tokens."""
+        """Return the sequence's matcher, in its state after all tokens."""
         state = self._states.get(seq.request_id)
         if state is None or state.history is not seq.history:
             if self._grammars is None:
-                raise GrammarError("this engine has no tokenizer to follow one with")
+                raise GrammarError("this engine has no tokenizer for grammars")
             state = _MatcherState(self._grammars.matcher(seq.sampling.grammar), seq.history)
         new = list(seq.history[seq.num_prompt_tokens + state.num_consumed :])
         matcher = state.matcher
-        # Past its end a matcher takes nothing; what comes then are end tokens that ignore_eos or min_tokens go beyond.
+        # Past its end a matcher accepts nothing; only end tokens come then, with ignore_eos or min_tokens.
         if new and matcher.try_consume_tokens(new) < len(new) and (matcher.is_error() or not matcher.is_stopped()):
             raise GrammarError(reason(matcher))
         state.num_consumed += len(new)
         return state
 
     def _fill_row(self, row: int, matcher: LLMatcher, seq: ScheduledSeq) -> None:
-        """Set the bits of the tokens that the matcher allows, without ids of the padded vocabulary alone.
+        """Set the bits of the tokens that the matcher allows, except ids that only pad the vocabulary.
 
-        Raises GrammarError when there is none, or finding them would take more than the limits allow.
+        Raises GrammarError when none is left, or when finding them exceeds the limits.
         """
         words, num_known = self._masks[row], self._grammars.vocab_size if self._grammars else 0
         size = _num_words(num_known)
-        if size <= len(words):  # in place, which takes half the time; the words behind are 0 from the beginning
+        if size <= len(words):  # in place, which takes half the time; the words after `size` are always 0
             matcher.unsafe_compute_mask_ptr(self._of_rows[row], size * words.itemsize)
         else:
             words[:] = np.frombuffer(matcher.compute_bitmask(), np.uint32)[: len(words)]
@@ -103,12 +103,12 @@ class GrammarMasks:
 
 
 def _num_words(num_tokens: int) -> int:
-    """Words of a mask of so many tokens."""
+    """Words of a mask of `num_tokens` tokens."""
     return -(-num_tokens // 32)
 
 
 def _clear_from(words: Words, token: int) -> None:
-    """Forbid `token` and all after it."""
+    """Forbid `token` and all tokens after it."""
     word, bit = divmod(token, 32)
     if word < len(words):
         words[word] &= np.uint32((1 << bit) - 1)

@@ -1,4 +1,4 @@
-"""The compiled grammars of one engine. Compiles in a thread, so that no step of others waits for a large one."""
+"""The compiled grammars of one engine. A thread compiles them, so that no step waits for a large grammar."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from llguidance import LLMatcher, LLTokenizer
 from neuronserve.server.text.grammar import MAX_GRAMMAR_CHARS, GrammarError, compile_grammar, load_grammar_tokenizer
 from neuronserve.server.text.tokenizer import num_token_ids
 
-MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts together; a compiled one takes about 200 bytes a character
+MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts; a compiled grammar takes about 200 bytes a character
 
 
 class GrammarStore:
-    """Compiled grammars by their text, least recently used ones dropped. One engine loop owns it."""
+    """Compiled grammars by their text; the least recently used are dropped. One engine loop owns it."""
 
     def __init__(self, tokenizer_path: Path, model_path: Path, max_kept_chars: int = MAX_KEPT_CHARS) -> None:
         self._max_kept_chars = max_kept_chars
@@ -27,7 +27,7 @@ class GrammarStore:
 
     @cached_property
     def num_ids(self) -> int | None:
-        """Number of ids of the tokenizer, known without any grammar; None where no tokenizer can be read."""
+        """Number of ids of the tokenizer, known before any grammar; None when no tokenizer can be read."""
         return num_token_ids(self._paths[0])
 
     @property
@@ -40,11 +40,11 @@ class GrammarStore:
         return self._future(text).done()
 
     def matcher(self, text: str) -> LLMatcher:
-        """A matcher at the beginning of an output, the caller's own. Raises GrammarError."""
+        """Return a new matcher at the beginning of an output. Raises GrammarError."""
         return self._future(text).result().deep_copy()
 
     def forget(self) -> None:
-        """Drop what has been compiled; whoever follows a grammar has a copy, and may have it compiled again."""
+        """Drop all compiled grammars; running sequences keep their matchers."""
         self._forget(self._max_kept_chars + 1)
 
     def _future(self, text: str) -> Future[LLMatcher]:
@@ -56,7 +56,7 @@ class GrammarStore:
         return future
 
     def _forget(self, num_chars: int) -> None:
-        """Make room for a text of that length. Grammars that are still being compiled stay: requests wait for them."""
+        """Make room for `num_chars`. Grammars that are still being compiled stay: requests wait for them."""
         total = sum(map(len, self._compiled)) + num_chars
         for text, future in list(self._compiled.items()):
             if total > self._max_kept_chars and future.done():

@@ -41,7 +41,7 @@ class Inbox:
         observers: Sequence[Observer] = (),
         polls: Sequence[Poll] = (),
     ) -> None:
-        """Hold a request while one of `holds` asks for it; the later ones are asked when the earlier let it go on."""
+        """Hold a request while one of `holds` returns a delay; a hold is called when all earlier ones return 0."""
         self._source, self._handlers = source, handlers
         self._holds, self._observers, self._polls = holds, observers, polls
         self._held: dict[str, Add] = {}  # by request id, oldest first

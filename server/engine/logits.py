@@ -1,4 +1,4 @@
-"""Changes of a request to its logits before sampling, and its log-probabilities: rare, so one row at a time."""
+"""Changes that a request makes to its logits before sampling, and log-probabilities. Rare, so one row at a time."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _bans_ends(seq: ScheduledSeq) -> bool:
 
 
 class RawLogprobs:
-    """Log-probabilities of one row before any change but its grammar's; made before the token is sampled."""
+    """Log-probabilities of one row, changed by its grammar alone; made before the token is sampled."""
 
     def __init__(self, row: Row, num_top: int, token_ids: Sequence[int] = ()) -> None:
-        """Prepare those of the `num_top` best tokens, best first, or of `token_ids` in their order."""
+        """Prepare for the `num_top` best tokens, best first, or for `token_ids` in their order."""
         self._is_named = bool(token_ids)
         self._raw = row.astype(np.float64)
         peak = self._raw.max()
@@ -61,7 +61,7 @@ class RawLogprobs:
         self._shown = np.array(token_ids, np.int64) if token_ids else best_of(self._raw, min(num_top, len(row)))
 
     def of(self, token: int) -> TokenLogprobs:
-        """Return the log-probabilities of `token` and of those to be shown beside it; it is among named ones too."""
+        """Return the log-probabilities of `token` and of the prepared tokens; `token_ids` always include it."""
         shown = [int(t) for t in self._shown]
         if self._is_named and token not in shown:
             shown.insert(0, token)
@@ -74,15 +74,15 @@ class RawLogprobs:
 
 
 def best_of(row: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
-    """The `count` tokens of the largest values, best first and the lower token before its equals."""
+    """Return the `count` tokens with the largest values, best first; among equals the lower token first."""
     if count == 1:
-        return np.array([row.argmax()])  # what scorers ask for, at a tenth of the time
+        return np.array([row.argmax()])  # the usual count of scoring clients, at a tenth of the time
     best = np.argpartition(row, -count)[-count:] if count else np.empty(0, np.int64)
     return best[np.lexsort((best, -row[best]))]
 
 
 class PromptRow(NamedTuple):
-    """A row of a step whose logits are about a token of the prompt: the one after it."""
+    """A row of a step whose logits predict a token of the prompt."""
 
     row: int
     request_id: str
@@ -91,7 +91,7 @@ class PromptRow(NamedTuple):
 
 
 def prompt_rows(seqs: Sequence[ScheduledSeq]) -> list[PromptRow]:
-    """The rows that log-probabilities of prompts are wanted of, in the order of the step."""
+    """Return the rows that give log-probabilities of prompts, in the order of the step."""
     rows: list[PromptRow] = []
     first = 0  # row of the sequence's first token
     for seq in seqs:
@@ -105,9 +105,10 @@ def prompt_rows(seqs: Sequence[ScheduledSeq]) -> list[PromptRow]:
 
 
 def prompt_logprobs(rows: Row, targets: Sequence[PromptRow]) -> list[TokenLogprobs]:
-    """Log-probabilities of each target by its row of `rows` [len(targets), vocab]; minus infinity by one not finite.
+    """Return the log-probabilities of each target from `rows` [len(targets), vocab]; -infinity if a row is not finite.
 
-    Exponentials are float32, their sums float64: a prompt has many rows, and 1e-7 is less than float32 logits tell.
+    Exponentials are float32, their sums float64: a prompt has many rows, and an error of 1e-7 is below that of the
+    float32 logits.
     """
     with np.errstate(invalid="ignore"):
         peaks = rows.max(axis=1)

@@ -2,17 +2,18 @@
 
 embed, a projection of it, rows of positions and token types added to it, then for each layer
   Norm            reduce_norm: all-reduce of the branches before, residual, norm; panels for the layer that reads them.
-                  Where no norm stands before a layer it packs the stream itself; a StreamNorm stays in the stream
+                  Without a norm before a layer it packs the stream itself; a StreamNorm replaces the stream
   Linear qkv      matmul, each core its heads, with their bias
   HeadNorm, Rope  rope_kv, with Attention: q/k norm, rotation, K and V to their slots; before it head_squares, a
-                  collective, where norms are over the heads of all cores
+                  collective, if norms are over the heads of all cores
   Attention       attention, each core its heads
   Linear o        pack, matmul: row-parallel, a partial sum on every core, which Add leaves for the next reduce_norm;
                   branches of a Parallel one after the other, each with partial sums of its own
   Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
-  Experts         what expert_lowering.py makes of it: one partial sum on every core
+  Experts         expert_lowering.py: one partial sum on every core
 then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
-A model without an output layer ends with the norm of every row, which stays in the stream.
+A model without an output layer ends with the norm of every row, in the stream; a pipeline stage that is not the last
+(graph_slice.py) with the stream itself.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class _Leaves:
     """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
 
     values: Sequence[Buffer] = ()
-    panels: Sequence[Buffer] = ()  # where the reader has them packed
+    panels: Sequence[Buffer] = ()  # memory for their packed form
     is_packed: bool = False  # the values are bfloat16 panels already
 
 
@@ -123,7 +124,7 @@ class _Lowering:
         return self._program
 
     def _ops(self, label: str, i: int, ops: Sequence[Op]) -> None:
-        """The ops of layer `i`. Those that become one instruction with another wait for that one."""
+        """Add the ops of layer `i`. An op that shares an instruction with a later op waits for it."""
         waiting: list[Op] = []
         for op in ops:
             match op:
@@ -143,7 +144,7 @@ class _Lowering:
                     waiting.append(op)
 
     def _on_stream(self, label: str, i: int, op: AddRows | Norm | LayerNorm | StreamNorm | Parallel | Add) -> None:
-        """What changes the stream, or how it is read next."""
+        """Add an op that changes the stream, or how it is read next."""
         match op:
             case AddRows():
                 self._program.add(f"{label} {op.by}", self._shared.add_rows, [self._operands.add_rows(op)])
@@ -163,7 +164,7 @@ class _Lowering:
         return linear_kernels(matrix.weights, self._at.isa)
 
     def _embed(self, op: Embed) -> None:
-        """The scale is rounded as the activations are, which is what it is multiplied with when a model is trained."""
+        """Add the embedding. Its scale is rounded as the activations are, as in training."""
         weights, hidden, per_core = self._at.weights, self._buffers.hidden.address, self._at.shard.vocab_per_core
         scale = float_bits(op.scale if self._at.dtype == "float32" else float(ml_dtypes.bfloat16(op.scale)))
         if weights.embedding is not None:
@@ -180,7 +181,7 @@ class _Lowering:
         self._program.add("embed", kernel, operands)
 
     def _read(self, label: str, reader: Linear) -> PanelAddresses:
-        """The stream as `reader` takes it, on every core."""
+        """Return the panels of the stream that `reader` takes, on every core."""
         kernel, changes = self._kernels(self._at.weights.matrix(reader)).reduce_norm, dict[str, int]()
         if reader.is_router and self._buffers.experts is not None:
             changes["rows"] = self._buffers.experts.read.address
@@ -200,7 +201,7 @@ class _Lowering:
         self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
-        """The layer before in one matmul, whose epilogue activates, and multiplies gate and up."""
+        """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
         buffers = self._buffers
         kernels = self._product(label, waiting, buffers.activated, op)
         is_packed = isinstance(op, Gated) and kernels.gated_leaves_panels
@@ -209,14 +210,14 @@ class _Lowering:
     def _product(
         self, label: str, waiting: Sequence[Op], into: Sequence[Buffer], op: Gated | Activate | None = None
     ) -> LinearKernels:
-        """Add the product of what the linear layer that waits reads, each core its outputs."""
+        """Add the product of the linear layer that waits, each core its outputs."""
         linear = last_op(waiting, Linear)
         assert linear is not None
         matrix, inputs = self._at.weights.matrix(linear), self._read(label, linear)
         place: FloatRows = addresses_of(into), matrix.n // 2 if isinstance(op, Gated) else matrix.n
         kernels, index = self._kernels(matrix), 0 if op is None else ACTIVATIONS.index(op.activation)
         kernel, product = kernels.gated if isinstance(op, Gated) else kernels.matmul, place
-        if self._lora is not None:  # adds something before it is activated
+        if self._lora is not None:  # adapters add to the product before it is activated
             kernel, product, index = kernels.matmul, self._lora.product_of(op, place), 0
         operands = self._operands.matmul(matrix, inputs, *product)
         self._program.add(f"{label} {linear.name}", kernel, [each._replace(activation=index) for each in operands])
@@ -226,7 +227,7 @@ class _Lowering:
         return kernels
 
     def _experts(self, label: str, i: int, op: Experts) -> None:
-        """Routing, the network that all tokens take, and the experts, whose sums are added to what that leaves."""
+        """Add routing, the network that all tokens take, and the experts, which add to that network's sums."""
         experts = ExpertLowering(self._at, self._program, f"{label} experts", op)
         experts.route(self._read(label, op.router))
         partials = self._stream.partials
@@ -236,7 +237,7 @@ class _Lowering:
             self._stream.leave_partials()
 
     def _replace(self, label: str, waiting: Sequence[Op]) -> None:
-        """The product of the linear layer that waits, which one core computes for all, in the stream's place."""
+        """Replace the stream by the product of the linear layer that waits, computed by one core for all."""
         linear = last_op(waiting, Linear)
         assert linear is not None
         matrix, hidden = self._at.weights.matrix(linear), [self._buffers.hidden.address] * self._num_cores
@@ -246,7 +247,7 @@ class _Lowering:
         self._stream.replaced()
 
     def _row_parallel(self, label: str, linear: Linear) -> None:
-        """Add a product of the values on each core, which leaves each core's partial sum for the all-reduce."""
+        """Add a product of the values on each core, whose partial sums the next all-reduce adds up."""
         matrix, leaves = self._at.weights.matrix(linear), self._leaves
         kernels = self._kernels(matrix)
         pack = kernels.repack if leaves.is_packed else kernels.pack_rows
@@ -266,21 +267,17 @@ class _Lowering:
         self._stream.leave_partials()
 
     def _tail(self, ops: Sequence[Op]) -> None:
-        """Add the ops after the layers, for the sampled rows, or for all rows without an output layer."""
+        """Add the ops after the layers: logits of the sampled rows, or the normed stream of all rows."""
         head = self._graph.head if self._graph.has_head else None
         self._ops("states", 0, [op for op in ops if op is not head and not isinstance(op, FinishLogits)])
         if head is None or self._slice.end == "states":
-            self._states()
+            if self._stream.norm is not None:
+                self._stream.stay(self._stream.norm.name, self._stream.norm)
+            self._stream.settle(self._plain_norm)
             return
         self._logits(head)
         for op in (op for op in ops if isinstance(op, FinishLogits)):
             self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
-
-    def _states(self) -> None:
-        """Leave the normed stream of every row in its place."""
-        if self._stream.norm is not None:
-            self._stream.stay(self._stream.norm.name, self._stream.norm)
-        self._stream.settle(self._plain_norm)
 
     @property
     def _plain_norm(self) -> Kernel:

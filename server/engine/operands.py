@@ -1,4 +1,4 @@
-"""A placed model's addresses as the operands of kernels: one record a core, of one instruction."""
+"""Operands of kernels, made from the addresses of a placed model: one record for each core of an instruction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PanelAddresses = Sequence[tuple[int, int]]  # of panels (or rows) and of row sca
 
 @dataclass(frozen=True, slots=True)
 class DistanceBias:
-    """What the distance of two tokens adds to their score: float32 [heads, stride] of each core's heads."""
+    """Terms that the distance of two tokens adds to their score: float32 [heads, stride] of each core's heads."""
 
     shards: tuple[Buffer, ...]
     stride: int
@@ -54,7 +54,7 @@ class DistanceBias:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A model on its cores: everything that a program's operands point to."""
+    """A model on its cores: all memory that a program's operands point to."""
 
     spec: ModelSpec
     shard: ShardSpec
@@ -67,21 +67,21 @@ class Placement:
     dtype: Dtype  # of activations
     kv_dtype: KVCacheDtype
     isa: Isa | None = None  # None = the host's best
-    distances: DistanceBias | None = None  # where scores have a bias by distance
+    distances: DistanceBias | None = None  # None: scores have no bias by distance
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Partial sums that the next norm puts on the residual stream; none after the embedding."""
+    """Partial sums that the next norm adds to the residual stream; none after the embedding."""
 
     num_partials: int = 0
-    norm: int = 0  # address of the weights of the norm of it, 0 = none
+    norm: int = 0  # address of the weights of the sum's own norm, 0 = none
     scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class HeadOps:
-    """The ops around attention, which are one with it."""
+    """The ops before attention that its kernels include."""
 
     norm: HeadNorm | PlainHeadNorm | None
     rope: Rope | None
@@ -89,7 +89,7 @@ class HeadOps:
 
 
 def float_bits(value: float) -> int:
-    """The bits of a float32: how operands, which are int64 words, hold real numbers."""
+    """Return the bits of a float32: operands are int64 words and hold real numbers this way."""
     return int(np.float32(value).view(np.uint32))
 
 
@@ -102,7 +102,7 @@ def addresses_of(shards: Sequence[Buffer]) -> list[int]:
 
 
 class Operands:
-    """The records of the ops of one model."""
+    """Maker of the records of one model's ops."""
 
     def __init__(self, placement: Placement) -> None:
         self._at = placement
@@ -111,12 +111,12 @@ class Operands:
         self._num_cores = len(placement.cores)
 
     def pack(self, source: int, into: tuple[int, int], width: int) -> PackOperands:
-        """Rows or panels at `source` on their way into the panels and row scales at `into`."""
+        """Operands that pack rows or panels at `source` into the panels and row scales at `into`."""
         scratch, stride = self._buffers.worker_scratch.address, self._buffers.sizes.worker_scratch
         return PackOperands(source, *into, width, scratch=scratch, scratch_stride=stride)
 
     def norm(self, op: Norm | LayerNorm | None, branch: Branch) -> NormOperands:
-        """The norm of the residual stream after `branch` is on it, or that stream itself."""
+        """Operands that add `branch` to the residual stream and norm the result, or pack it as it is."""
         buffers = self._buffers
         return NormOperands(
             hidden=buffers.hidden.address,
@@ -141,7 +141,7 @@ class Operands:
         )
 
     def add_rows(self, op: AddRows) -> AddRowsOperands:
-        """The rows of a table that positions or token types choose."""
+        """Operands that add the rows of a table, chosen by positions or token types."""
         return AddRowsOperands(
             table=self._at.weights.tables[op.part.weight].address,
             hidden=self._buffers.hidden.address,
@@ -151,13 +151,13 @@ class Operands:
         )
 
     def vector(self, vector: Vector, core: int = 0) -> int:
-        """Address of a norm's weights, or of `core`'s part of them."""
+        """Return the address of a norm's weights, or of `core`'s part of them."""
         return self._at.weights.vector(vector, core).address
 
     def matmul(
         self, matrix: PackedMatrix, inputs: PanelAddresses, outputs: Sequence[int], ldc: int
     ) -> list[MatmulOperands]:
-        """Operands of a product with one shard on each core; a bias that all share is added on the first."""
+        """Operands of a product with one shard on each core; a bias that all cores share is added on the first."""
         buffers = self._buffers
         return [
             MatmulOperands(
@@ -183,11 +183,11 @@ class Operands:
         ]
 
     def normed(self) -> PanelAddresses:
-        """The normed panels, which every core reads."""
+        """Addresses of the normed panels, which every core reads."""
         return [(self._buffers.normed.address, self._buffers.normed_scales.address)] * self._num_cores
 
     def packed(self, panels: Sequence[Buffer]) -> PanelAddresses:
-        """Panels of each core's own."""
+        """Addresses of panels that each core has for itself."""
         return [(p.address, scales.address) for p, scales in zip(panels, self._buffers.row_scales, strict=True)]
 
     def rope(self, core: int, i: int, heads: HeadOps) -> RopeOperands:
@@ -222,7 +222,7 @@ class Operands:
         )
 
     def _head_norm(self, norm: HeadNorm | PlainHeadNorm | None, core: int) -> dict[str, int]:
-        """The operands that say how heads are normed."""
+        """Fields that describe the norm of heads."""
         fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "squares"), 0)
         if isinstance(norm, PlainHeadNorm):
             fields["q_norm"] = fields["k_norm"] = address_of(self._at.tables.ones)
@@ -234,7 +234,7 @@ class Operands:
         return fields
 
     def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
-        """The heads of `core` in layer `i`, over whole texts. A window is half on either side."""
+        """Operands of attention over whole texts, for the heads of `core` in layer `i`."""
         sizes, buffers, distances = self._buffers.sizes, self._buffers, self._at.distances
         return BothSidesOperands(
             qkv=buffers.qkv[core].address,
@@ -248,7 +248,7 @@ class Operands:
             head_pad=buffers.widths.head,
             block_size=self._at.cache.block_size,
             block_bytes=self._kv_head_bytes,
-            reach=op.window // 2,
+            reach=op.window // 2,  # on either side
             groups=self._at.tables.groups[core].address,
             scratch=buffers.worker_scratch.address,
             scratch_stride=sizes.worker_scratch,
@@ -260,7 +260,7 @@ class Operands:
         )
 
     def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:
-        """The heads of `core` in layer `i`."""
+        """Operands of attention for the heads of `core` in layer `i`."""
         sizes = self._buffers.sizes.attention
         return AttentionOperands(
             qkv=self._buffers.qkv[core].address,
@@ -291,6 +291,6 @@ class Operands:
         )
 
     def finish_logits(self, op: FinishLogits) -> LogitsOperands:
-        """The logits of all cores, side by side."""
+        """Operands over the logits of all cores, side by side."""
         logits, width = self._buffers.logits.address, self._buffers.logits_width
         return LogitsOperands(logits, width, float_bits(op.scale), float_bits(op.cap))

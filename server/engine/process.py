@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import msgspec
 
@@ -49,33 +49,24 @@ log = logging.getLogger("neuronserve.engine")
 LINGER_S = 2.0  # for outputs that the parent has not read at the end
 
 
-class LoadedEngine(Protocol):
+@dataclass(frozen=True, slots=True)
+class ServedEngine:
     """Result of a loader: the model on its device, and the limits that follow from it."""
 
-    @property
-    def runner(self) -> Runner: ...
-    @property
-    def cache(self) -> CacheConfig | None: ...  # None: it generates nothing
-    @property
-    def scheduler(self) -> SchedulerConfig: ...
-    @property
-    def pooling(self) -> PoolingLimits | None: ...  # None: it encodes nothing
-    @property
-    def info(self) -> EngineInfo: ...
-    @property
-    def grammars(self) -> Grammars | None: ...
-    @property
-    def pricer(self) -> Pricer: ...
-    @property
-    def adapters(self) -> Adapters | None: ...
-    @property
-    def give_back(self) -> Callable[[Sequence[int]], int] | None: ...  # returns the pages of free blocks to the host
-    @property
-    def blocks(self) -> BlockBytes | None: ...  # None: no block is to outlive the engine
+    runner: Runner
+    scheduler: SchedulerConfig
+    info: EngineInfo
+    pricer: Pricer
+    cache: CacheConfig | None = None  # None: it generates nothing
+    pooling: PoolingLimits | None = None  # None: it encodes nothing
+    grammars: Grammars | None = None
+    adapters: Adapters | None = None
+    give_back: Callable[[Sequence[int]], int] | None = None  # returns the pages of free blocks to the host
+    blocks: BlockBytes | None = None  # None: no block is to outlive the engine
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
-Loader = Callable[[EngineConfig, Callable[[str], None]], LoadedEngine]
+Loader = Callable[[EngineConfig, Callable[[str], None]], ServedEngine]
 
 
 class _Link:
@@ -114,7 +105,7 @@ class _Link:
 class _Engine:
     """A loaded engine and the parts of its loop."""
 
-    def __init__(self, loaded: LoadedEngine, kept: KeptBlocks | None) -> None:
+    def __init__(self, loaded: ServedEngine, kept: KeptBlocks | None) -> None:
         """Make the scheduler of sequences, of texts, or of both, and the cache of sequences."""
         self.loaded, self._kept = loaded, kept
         self._cache: KVCacheManager | None = None

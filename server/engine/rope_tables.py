@@ -21,10 +21,10 @@ BLOCK = 1024  # positions computed at once
 
 
 def inverse_frequencies(rope: RopeSpec | None, rotary_dim: int, num_positions: int = 0) -> Float64:
-    """Radians per position of each pair of dimensions, [rotary_dim / 2]; zero, which turns nothing, for no rope.
+    """Return the radians per position of each pair of dimensions, [rotary_dim / 2]; zeros for None.
 
-    Only longrope looks at how many positions are served: keys in a cache, which requests share, have been rotated
-    before it is known how long a text will be, so that one choice has to do for all.
+    Only longrope depends on the number of positions served: keys in a shared cache are rotated before the length of a
+    text is known, so all texts have the same factors.
     """
     if rope is None:
         return np.zeros(rotary_dim // 2)
@@ -43,7 +43,7 @@ def inverse_frequencies(rope: RopeSpec | None, rotary_dim: int, num_positions: i
 
 
 def _llama3(rope: RopeSpec, plain: Float64) -> Float64:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between, where there are any, blended."""
+    """Stretch long wavelengths by `factor`, keep short ones and blend the rest."""
     turns = rope.original_max_position * plain / (2 * math.pi)  # over the original context
     low, high = rope.low_freq_factor, rope.high_freq_factor
     keep = np.clip((turns - low) / (high - low), 0.0, 1.0) if high > low else np.where(turns > low, 1.0, 0.0)
@@ -51,7 +51,7 @@ def _llama3(rope: RopeSpec, plain: Float64) -> Float64:
 
 
 def _yarn(rope: RopeSpec, plain: Float64, rotary_dim: int) -> Float64:
-    """Dimensions that turn often are kept, those that turn rarely are interpolated, with a ramp between."""
+    """Keep dimensions that turn often, interpolate dimensions that turn rarely, with a ramp between."""
 
     def dimension(turns: float) -> float:
         span = rope.original_max_position / (turns * 2 * math.pi)
@@ -69,7 +69,7 @@ def _yarn(rope: RopeSpec, plain: Float64, rotary_dim: int) -> Float64:
 def fill_rope_tables(rope: RopeSpec | None, cos: Float32, sin: Float32) -> None:
     """Write cos and sin, each [positions, rotary_dim / 2], the attention factor included.
 
-    By blocks: computed in float64 at once, the tables of a long context would need several times their own memory.
+    Works by blocks: in float64, the tables of a long context would need several times their own memory.
     """
     frequencies = inverse_frequencies(rope, 2 * cos.shape[1], len(cos))
     scale = 1.0 if rope is None else rope.attention_factor

@@ -1,4 +1,4 @@
-"""The model runner: executes step plans on the emulated cores, a plan in and tokens out."""
+"""The model runner: executes step plans on the emulated cores."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _FIT_RUNS = 15
-_LEAST_GAIN = 1.25  # what a second CPU must give before it is taken from the API process and others (kernels.md)
-_LONG_STEP_S = 0.005  # a step so long is memory-bound, or large enough to be divided
+_LEAST_GAIN = 1.25  # speedup that makes a second CPU worth taking from the API process and others (kernels.md)
+_LONG_STEP_S = 0.005  # a longer step is memory-bound, or large enough to divide
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """A step without adapters runs a program that knows nothing of them; rows without one are the same in both."""
+    """A program for steps without adapters and one for steps with them; rows without an adapter are equal in both."""
 
     plain: Program
-    adapted: Program | None = None  # where adapters can be loaded
+    adapted: Program | None = None  # None when no adapter can be loaded
 
     @property
     def kernels(self) -> Sequence[Kernel]:
-        """Of both."""
+        """Kernels of both programs."""
         return [kernel for each in (self.plain, self.adapted) if each is not None for kernel in each.kernels]
 
     def of(self, num_groups: int) -> Program:
-        """The program of a step in which so many adapters are used."""
+        """Return the program of a step with `num_groups` adapters."""
         return self.plain if self.adapted is None or not num_groups else self.adapted
 
 
@@ -58,11 +58,11 @@ class ModelRunner:
         self._is_timed = False
         self.num_threads_alone = pool.num_threads  # host threads that run a step of one token
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
-        self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # the program that ran last, and when
+        self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # the program that ran last, and its times
 
     @property
     def pool(self) -> WorkerPool:
-        """The host threads that carry the cores."""
+        """The host threads that compute for the cores."""
         return self._pool
 
     def submit(self, plan: StepPlan) -> Pending:
@@ -97,10 +97,10 @@ class ModelRunner:
         return row_shares(self._inputs.alone, self._pool.num_threads)
 
     def _prompt_logprobs(self, program: Program, seqs: Sequence[ScheduledSeq]) -> dict[str, tuple[TokenLogprobs, ...]]:
-        """Log-probabilities of the prompts' tokens that `program` has just computed, for which it goes on from there.
+        """Return the log-probabilities of the prompts' tokens in the step that `program` has just computed.
 
-        Its head runs once more for as many rows as there is room for, and never twice for one: it adds a row's partial
-        sums to the stream. No row of these is a sampled one.
+        The program's head runs again for as many rows as there is room for, and never twice for a row, because it adds
+        the row's partial sums to the stream. None of these rows was sampled.
         """
         targets = prompt_rows(seqs)
         found: dict[str, list[TokenLogprobs]] = {}
@@ -114,12 +114,10 @@ class ModelRunner:
         return {request_id: tuple(logprobs) for request_id, logprobs in found.items()}
 
     def logits(self, token_ids: Sequence[int], lora: str = "") -> npt.NDArray[np.float32]:
-        """Logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
+        """Return the logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
 
-        `lora` is the digest of a loaded adapter, "" for none.
-
-        Writes blocks of the cache: only for an engine that serves nothing. Raises StepTooLarge where it does not hold
-        the sequence.
+        `lora` is the digest of a loaded adapter, "" for none. Overwrites blocks of the cache, so the engine must not
+        serve. Raises StepTooLarge when the cache cannot hold the sequence.
         """
         cache = KVCacheManager(replace(self._cache, enable_prefix_caching=False))
         blocks = cache.open("")
@@ -128,7 +126,7 @@ class ModelRunner:
         for start in range(0, len(token_ids), rows):
             chunk = tuple(token_ids[start : start + rows])
             cache.drop(blocks, start)
-            cache.allocate(blocks, start + len(chunk))  # the inputs refuse a chunk without blocks
+            cache.allocate(blocks, start + len(chunk))  # without blocks the inputs refuse the chunk
             seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, token_ids, len(token_ids), lora)
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample(range(len(chunk)))
@@ -137,14 +135,14 @@ class ModelRunner:
         return out
 
     def time_instructions(self, is_on: bool) -> None:
-        """Time every instruction in `timed` from the next step on, as WorkerPool.trace does, or stop it."""
+        """Time every instruction into `timed` from the next step on, as WorkerPool.trace does, or stop it."""
         self._is_timed, self.timed = is_on, None
 
     def warm_up(self, fit_threads: bool = False, threads_alone: int | None = None) -> None:
         """Run every kernel once, on the null block, so that the first request is not slower.
 
-        With `fit_threads` it is found out too whether a step of one token is worth more than one host thread, unless
-        that is known: `threads_alone`.
+        With `fit_threads`, also measure how many host threads a step of one token is worth, unless `threads_alone` is
+        given.
         """
         tables = [[NULL_BLOCK] for _ in self._cache.groups]
         seq = ScheduledSeq("warm-up", (0,), 0, tables, True, _GREEDY, (0,), 1)
@@ -167,10 +165,10 @@ class ModelRunner:
 
 
 def fitting_threads(most: int, seconds_on: Callable[[int], float]) -> int:
-    """One thread or `most`, for a step that takes `seconds_on` so many: one unless all are `_LEAST_GAIN` times as fast.
+    """Return 1 or `most` threads for a step that takes `seconds_on(threads)`: 1 unless `most` is `_LEAST_GAIN` faster.
 
-    They take turns, and the median of what a turn gains counts: where other processes take the CPUs, threads that wait
-    for each other gain nothing. A step that is long even at its fastest is divided.
+    Both are measured in turns and the median gain counts: when other processes take the CPUs, threads that wait for
+    each other gain nothing. A step that is long even at its fastest is divided.
     """
     fastest, gains = math.inf, []
     for _ in range(_FIT_RUNS):

@@ -26,9 +26,9 @@ class Sampler:
     def __init__(
         self, pool: WorkerPool, logits: npt.NDArray[np.float32], vocab_size: int, grammars: GrammarStore | None = None
     ) -> None:
-        """`grammars` None: no request may have one, and every id of the model is a token.
+        """Prepare rows for `logits`. Without `grammars` no request may have one, and every id of the model is a token.
 
-        Otherwise ids beyond the tokenizer's, with which models pad their embeddings, are in no output.
+        Otherwise ids beyond the tokenizer's, which pad the model's embeddings, are never sampled.
         """
         self._pool, self.logits, self.vocab_size = pool, logits, vocab_size
         known = None if grammars is None else grammars.num_ids
@@ -38,7 +38,7 @@ class Sampler:
         self._scratch = np.zeros((pool.num_threads, scratch_floats(width)), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
         self._top_k, self._seed, self._drawn, self._chosen = (np.zeros(rows, np.int64) for _ in range(4))
-        self._of_rows: list[SamplingParams | None] = [None] * rows  # whose parameters each row has
+        self._of_rows: list[SamplingParams | None] = [None] * rows  # parameters that each row holds
         self._looks_at_logits = [False] * rows
         ADDRESSES.register_attributes("sampler", self)
         self.program = Program("sampler", self)
@@ -89,7 +89,7 @@ class Sampler:
         return sampled
 
     def _set_row(self, i: int, sampling: SamplingParams) -> None:
-        """What stays the same from step to step; a row has mostly the sequence that it had in the step before."""
+        """Set the parameters of a row. A row mostly keeps its sequence from step to step, so this is rare."""
         self._of_rows[i] = sampling
         self._looks_at_logits[i] = sampling.logprobs is not None or changes_logits(sampling)
         self._temperature[i] = sampling.temperature
@@ -99,7 +99,7 @@ class Sampler:
         self._seed[i] = sampling.seed
 
     def _prepare(self, i: int, seq: ScheduledSeq, raw: dict[int, RawLogprobs]) -> None:
-        """Change the logits of row `i` as its request wants, having noted in `raw` what they were, if it wants that."""
+        """Note the log-probabilities of row `i` in `raw` if its request wants them, then adjust its logits."""
         row = self.logits[i, : self.num_ids]
         if seq.sampling.logprobs is not None and np.isfinite(row).all():
             self._masks.forbid(i, row)

@@ -1,35 +1,30 @@
-"""What an engine's process serves: a model that generates, and encodes beside it, or one that only encodes."""
+"""Loader of an engine's process: a model that generates and also encodes, or one that only encodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from neuronserve.server.checkpoint.manifest import is_artifact
 from neuronserve.server.checkpoint.model_config import read_model_spec
 from neuronserve.server.checkpoint.sentence import MODULES
-from neuronserve.server.config import CacheConfig, EncodeConfig, EngineConfig, PoolingLimits, SchedulerConfig
+from neuronserve.server.config import CacheConfig, EncodeConfig, EngineConfig, SchedulerConfig
 from neuronserve.server.cost.calibration import use_calibration
 from neuronserve.server.cost.encode_pricer import EncodePricer
 from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.pricer import Pricer
 from neuronserve.server.cost.shape import stored_dtype
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
 from neuronserve.server.device.catalog import instance, use_catalog
 from neuronserve.server.device.ledger import MemoryLedger
-from neuronserve.server.engine.adapters import Adapters
 from neuronserve.server.engine.buffers import PoolBlocks
 from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
 from neuronserve.server.engine.encode.runner import PoolingRunner, SharedRunner
-from neuronserve.server.engine.inbox import Grammars
 from neuronserve.server.engine.load.cores import group_cores
 from neuronserve.server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.engine.load.weights import OnProgress
-from neuronserve.server.engine.loop import Runner
+from neuronserve.server.engine.process import ServedEngine
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.link.messages import EngineInfo, PoolingFacts
 from neuronserve.server.models.decoder import decoder_graph
@@ -39,24 +34,8 @@ from neuronserve.server.placement.fit import require_type
 from neuronserve.server.placement.matrices import main_format
 
 
-@dataclass(frozen=True, slots=True)
-class ServedEngine:
-    """Implements neuronserve.server.engine.process.LoadedEngine."""
-
-    runner: Runner
-    scheduler: SchedulerConfig
-    info: EngineInfo
-    pricer: Pricer
-    pooling: PoolingLimits
-    cache: CacheConfig | None = None
-    grammars: Grammars | None = None
-    adapters: Adapters | None = None
-    give_back: Callable[[Sequence[int]], int] | None = None
-    blocks: PoolBlocks | None = None
-
-
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
-    """Load what `config` names as what its files say that it is. Raises StartError."""
+    """Load the model of `config` to generate or to encode, as its files say. Raises StartError."""
     if is_pooling(config):
         return _Encoder(config, on_progress).run()
     loaded = load_engine(config, on_progress)
@@ -76,7 +55,7 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
 
 
 def is_pooling(config: EngineConfig) -> bool:
-    """Whether the model only encodes: it is asked to, or it has no output layer, classifies, or has a modules.json."""
+    """Return whether the model only encodes: configured so, no output layer, a classifier, or a modules.json."""
     directory = Path(config.model_path)
     if config.runner != "auto" or is_artifact(directory):
         return config.runner == "pooling"
@@ -90,18 +69,18 @@ class _Encoder:
 
     def __init__(self, config: EngineConfig, on_progress: OnProgress) -> None:
         if config.lora is not None or config.enable_expert_parallel:
-            what = "enable_expert_parallel" if config.lora is None else "enable_lora"
-            raise SettingsError(f"{what} is for models that generate: {config.model_path} only encodes")
+            setting = "enable_expert_parallel" if config.lora is None else "enable_lora"
+            raise SettingsError(f"{setting} is for models that generate: {config.model_path} only encodes")
         self._config, self._on_progress = config, on_progress
         use_catalog(config.catalog)
         use_calibration(config.calibration)
-        self._part = instance(config.device)
-        self._core_ids = group_cores(config, self._part)
+        self._instance = instance(config.device)
+        self._core_ids = group_cores(config, self._instance)
 
     def run(self) -> ServedEngine:
         config = self._config
         loaded = load_encoder(_encode_config(config), self._on_progress)
-        require_type(loaded.formats.quantization, self._part, config.allow_unsupported_types)
+        require_type(loaded.formats.quantization, self._instance, config.allow_unsupported_types)
         limits, encoder = loaded.limits, loaded.encoder
         compiled = CompiledShapes(config.batching, limits.max_num_texts, self._buckets(limits.max_length), ())
         pricer = self._pricer(loaded, compiled)
@@ -114,22 +93,27 @@ class _Encoder:
         )
 
     def _buckets(self, longest: int) -> tuple[int, ...]:
-        """Compiled lengths. Raises SettingsError for one that no text can have."""
-        asked = tuple(sorted(set(self._config.context_encoding_buckets)))
-        if any(length > longest for length in asked):
-            raise SettingsError(f"context_encoding_buckets has {asked[-1]}: 1 to max_model_len {longest} can be")
-        return tuple(sorted({*asked, longest})) if asked else powers_of_two(longest)
+        """Return the compiled lengths. Raises SettingsError for a length beyond the longest text."""
+        wanted = tuple(sorted(set(self._config.context_encoding_buckets)))
+        if any(length > longest for length in wanted):
+            raise SettingsError(f"context_encoding_buckets has {wanted[-1]}: 1 to max_model_len {longest} can be")
+        return tuple(sorted({*wanted, longest})) if wanted else powers_of_two(longest)
 
     def _pricer(self, loaded: LoadedEncoder, compiled: CompiledShapes) -> EncodePricer:
         formats, tp = loaded.formats, self._config.tensor_parallel_size
         runtime = Runtime(stored_dtype(formats.quantization, formats.dtype))
-        model = CostModel.of(loaded.placement.spec, self._part, tp, runtime)
+        model = CostModel.of(loaded.placement.spec, self._instance, tp, runtime)
         return EncodePricer(model, compiled.slots, compiled.context_encoding)
 
     def _ledger(self, loaded: LoadedEncoder) -> MemoryLedger:
-        """The account of what the part would hold on each core of the group."""
-        part, tp, utilization = self._part, self._config.tensor_parallel_size, self._config.device_memory_utilization
-        ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, self._core_ids)
+        """Return the account of the accelerator's memory on each core of the group."""
+        device, tp, utilization = (
+            self._instance,
+            self._config.tensor_parallel_size,
+            self._config.device_memory_utilization,
+        )
+        memory, per_chip = device.core_memory_bytes, device.chip.cores_per_chip
+        ledger = MemoryLedger(memory, tp, per_chip, utilization, self._core_ids)
         for core in range(tp):
             for line in loaded.core_lines:
                 ledger.reserve(core, *line)
@@ -173,7 +157,7 @@ class _Encoder:
 
 
 def _encode_config(config: EngineConfig) -> EncodeConfig:
-    """The slice of an engine's configuration that an encoder has."""
+    """Return the part of an engine's configuration that an encoder uses."""
     return EncodeConfig(
         model_path=config.model_path,
         device=config.device,

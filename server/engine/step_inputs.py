@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from neuronserve.server.config import AttentionSpan, CacheConfig
 from neuronserve.server.device.attention_layout import PARTITION
-from neuronserve.server.engine.adapter_rows import AdapterRows
 from neuronserve.server.engine.attention_work import AttentionEntry, AttentionWork
 from neuronserve.server.errors import StepTooLarge
 from neuronserve.server.host.address_map import ADDRESSES
@@ -34,9 +33,9 @@ class StepInputs:
         work: AttentionWork,
         slots: Mapping[str, int] | None = None,
     ) -> None:
-        """Room for the largest step: `num_tokens` of `num_seqs` sequences, none beyond `max_model_len` tokens.
+        """Allocate for the largest step: `num_tokens` of `num_seqs` sequences, none beyond `max_model_len` tokens.
 
-        `slots` are those of the loaded adapters, by digest.
+        `slots` are the slots of the loaded adapters, by digest.
         """
         self._adapters = AdapterRows(num_tokens, num_seqs, {} if slots is None else slots)
         self.lora_rows, self.lora_groups = self._adapters.rows, self._adapters.groups
@@ -55,9 +54,9 @@ class StepInputs:
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
-        self._entries: list[AttentionEntry] = []  # that stand in these three
+        self._entries: list[AttentionEntry] = []  # that the three arrays above hold
         self._counters: npt.NDArray[np.int64] = np.zeros(counters * COUNTER_BYTES // WORD, np.int64)
-        self.alone = self.positions[:0]  # positions of a step in which each row is a sequence's one token, sampled
+        self.alone = self.positions[:0]  # positions, if each row is the one token of a sequence and sampled; else empty
         self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
         self.address = int(self._record.ctypes.data)  # of the step record
         ADDRESSES.register_attributes("step", self)
@@ -91,10 +90,10 @@ class StepInputs:
         self._record[offset // WORD] = value
 
     def fill(self, seqs: Sequence[ScheduledSeq], token_types: Sequence[Sequence[int]] = ()) -> int:
-        """Lay out `seqs` one after the other, each one's last token sampled where it needs a sample.
+        """Lay out `seqs` one after the other; sample the last token of each sequence that needs a sample.
 
-        `token_types` are those of each sequence, () where all are 0. Returns the number of adapters that they have.
-        Raises StepTooLarge, having changed nothing, when there is no room for them.
+        `token_types` are given for each sequence, () when all are 0. Returns the number of adapters in the step.
+        Raises StepTooLarge, having changed nothing, when the step does not fit.
         """
         self._require_room(seqs)
         ends = list(accumulate(len(seq.token_ids) for seq in seqs))
@@ -128,7 +127,7 @@ class StepInputs:
         self._entries = entries
 
     def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
-        """Raise past limits beyond which a kernel would read or write memory that is not the step's."""
+        """Raise StepTooLarge for a step with which a kernel would read or write memory outside of these arrays."""
         num_seqs, num_tokens = self.block_tables.shape[1], 0
         for b, seq in enumerate(seqs):
             end = seq.start + len(seq.token_ids)
@@ -144,7 +143,7 @@ class StepInputs:
                 raise StepTooLarge(seq.request_id, f"sequence {b + 1} of the step", f"{num_seqs}")
 
     def _place_tables(self, group: int, span: AttentionSpan, seqs: Sequence[ScheduledSeq]) -> None:
-        """Block tables and slots of one group of layers."""
+        """Fill in the block tables and slots of one group of layers."""
         size, slots, row = self._block_size, self.slots[group], 0
         for b, seq in enumerate(seqs):
             table, start, count = seq.block_tables[group], seq.start, len(seq.token_ids)
@@ -157,19 +156,48 @@ class StepInputs:
             row += count
 
     def _place_table(self, group: int, b: int, table: Sequence[int], num_behind: int | None) -> None:
-        """The table of sequence `b`, of which the first `num_behind` positions are not seen; None: without a window.
+        """Fill in the table of sequence `b`; its first `num_behind` positions are not seen. None: there is no window.
 
-        Without one a table only grows, so that one which stands there as long as it is need not be written again.
+        Without a window a table only grows, so the same table with the same length need not be written again.
         """
         placed, length = self._placed[group][b]
         if num_behind is None and placed is table and length == len(table):
             return
-        # Kernels go through a context by partitions, from the one with the first key that is seen.
+        # Kernels read a context by partitions, beginning with the one that has the first visible key.
         seen = (num_behind or 0) // PARTITION * PARTITION // self._block_size
         self.block_tables[group, b, seen : len(table)] = table[seen:]
         self._placed[group][b] = table, len(table)
 
     def sample(self, rows: Sequence[int]) -> None:
-        """Sample these rows of the step just filled, and no others."""
+        """Sample only these rows of the step that was filled."""
         self.sample_rows[: len(rows)] = rows
         self._set(STEP.num_samples, len(rows))
+
+
+class AdapterRows:
+    """Arrays of the step record that name the rows of each adapter; `slots` are the adapters' slots, by digest."""
+
+    def __init__(self, num_tokens: int, num_seqs: int, slots: Mapping[str, int]) -> None:
+        self.rows: Int32 = np.zeros(num_tokens, np.int32)
+        self.groups: Int32 = np.zeros((num_seqs, 3), np.int32)
+        self._slots = slots
+
+    def fill(self, seqs: Sequence[ScheduledSeq]) -> int:
+        """Group the rows of `seqs`, which lie one after the other; return the number of groups."""
+        if not any(seq.lora for seq in seqs):
+            return 0
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        row = 0
+        for seq in seqs:
+            end = row + len(seq.token_ids)
+            if seq.lora:
+                ranges.setdefault(self._slots[seq.lora], []).append((row, end))
+            row = end
+        at = 0
+        for group, (slot, pieces) in enumerate(sorted(ranges.items())):
+            begin = at
+            for first, last in pieces:
+                self.rows[at : at + last - first] = np.arange(first, last)
+                at += last - first
+            self.groups[group] = slot, begin, at
+        return len(ranges)

@@ -1,4 +1,4 @@
-"""The conservation law of the KV cache as a function, which changes nothing and costs O(blocks)."""
+"""The conservation laws of the KV cache as a function, which changes nothing and costs O(blocks)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from neuronserve.server.kv_cache.manager import KVCacheManager, SequenceBlocks
 
 
 def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[str]:
-    """Violations, one line each; empty when there are none. `sequences` are all that are open.
+    """Return the violations, one line each. `sequences` are the blocks of all open sequences.
 
     1. free + held = all, and no block is both or neither.
     2. a block's reference count is the number of tables that hold it, each once.
-    3. no table holds the null block, but in the place of leading blocks that it has given back.
-    4. a table covers what was allocated for, as far as its group's width goes.
-    5. for each holder of a group's block that is not the only one, and will give it back, a free block is kept.
-    6. digests and the map from digest to block are each other's inverse.
+    3. a table holds the null block only in place of leading blocks that it has given back.
+    4. a table covers the allocated blocks, as far as its group's width allows.
+    5. a free block is reserved for each holder but the first of a block that its holders will give back.
+    6. digests and the map from digest to block are inverse to each other.
     7. free blocks without a digest come before those with one.
     """
     pool = cache.pool
@@ -26,7 +26,7 @@ def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[st
     each = [_held(blocks) for blocks in sequences]
     held = Counter(block for tables in each for table in tables for block in table)
     shared = Counter(block for tables in each for group in cache.windowed for block in tables[group])
-    num_kept = sum(count - 1 for count in shared.values())
+    num_reserved = sum(count - 1 for count in shared.values())
     checks = {
         "a block is twice in the free list": len(free) == len(set(free)),
         f"num_free is {pool.num_free}, the free list has {len(free)}": pool.num_free == len(free),
@@ -37,7 +37,8 @@ def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[st
         "a sequence holds a block twice": all(map(_is_held_once, each)),
         "a table does not cover what it should": all(_is_covered(cache, blocks) for blocks in sequences),
         "more blocks are named than held": all(blocks.num_named <= _num_covered(blocks) for blocks in sequences),
-        f"{cache.num_kept_blocks} blocks are kept, not {num_kept}": cache.num_kept_blocks == num_kept <= pool.num_free,
+        f"{cache.num_reserved} blocks are reserved, not {num_reserved}": cache.num_reserved == num_reserved,
+        "more blocks are reserved than free": num_reserved <= pool.num_free,
         "digests and their map disagree": _digests(pool) == {b: d for d, b in pool.cached.items()},
         "a named block is reused before an unnamed one": _unnamed_first([pool.digests[b] for b in free]),
     }
@@ -49,7 +50,7 @@ def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[st
 
 
 def _held(blocks: SequenceBlocks) -> list[list[int]]:
-    """The blocks of each group without those given back."""
+    """Blocks of each group without the ones given back."""
     return [table[dropped:] for table, dropped in zip(blocks.tables, blocks.num_dropped, strict=True)]
 
 

@@ -1,7 +1,7 @@
-"""The pool of KV blocks: which are free, how many tables hold each, and which has which prefix.
+"""The pool of KV blocks: the free list, how many tables hold each block, and the prefix cached in it.
 
-Every block is made once. Block 0 is the null block that padding points at: it is never handed out, and its place in
-the free list serves as the list's end on both sides. There are no tokens, sequences or times here.
+Block 0 is the null block that padding points at: it is never handed out, and its entry in the free list is the list's
+end on both sides. There are no tokens, sequences or times here.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, on_shared: OnShared | None = None) -> None:
-        """`on_shared` is told of each block that is held and cached from now on."""
+        """Make a pool; `on_shared` is called for each block when it becomes both held and cached."""
         if num_blocks < 2:
             raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
         self.num_blocks, self._on_shared = num_blocks, on_shared
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
-        self.cached: dict[bytes, int] = {}  # digest -> the one block that has it
-        self.num_gains = 0  # releases and namings; while it stands still, an allocation refused once is refused again
+        self.cached: dict[bytes, int] = {}  # by digest: its block
+        self.num_gains = 0  # releases and namings; while it does not change, a refused allocation stays refused
         self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
         self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
 
     def free_blocks(self) -> Iterator[int]:
-        """The free blocks, next to be handed out first."""
+        """Yield the free blocks in the order in which they are handed out."""
         block = self._next[NULL_BLOCK]
         while block != NULL_BLOCK:
             yield block
             block = self._next[block]
 
     def take(self) -> int:
-        """Allocate the first free block, held once; a prefix cached in it is evicted."""
+        """Allocate the first free block with one holder; evict the prefix cached in it."""
         after = self._next
         block = after[NULL_BLOCK]
         assert block != NULL_BLOCK, "no free block: the caller must look at num_free first"
@@ -53,7 +53,7 @@ class BlockPool:
         return block
 
     def hold(self, block: int) -> None:
-        """Add one holder to `block`, which may be free until now."""
+        """Add one holder to `block`, which may be free."""
         assert block != NULL_BLOCK
         self.ref_counts[block] += 1
         if self.ref_counts[block] == 1:
@@ -63,7 +63,7 @@ class BlockPool:
                 self._on_shared(digest, block, self)
 
     def release(self, block: int) -> None:
-        """Remove one holder of `block`; without any it is free."""
+        """Remove one holder of `block`; without a holder it is free."""
         count = self.ref_counts[block] - 1
         assert count >= 0, f"block {block} is not held"
         self.ref_counts[block] = count
@@ -75,7 +75,7 @@ class BlockPool:
                 self._link_after(self._prev[NULL_BLOCK], block)
 
     def name(self, block: int, digest: bytes) -> None:
-        """Cache `block` under `digest`, unless another block is (the first one stays)."""
+        """Cache `block` under `digest`, unless another block is cached under it already."""
         assert self.ref_counts[block] > 0, f"block {block} is not held"
         if self.digests[block] is None and digest not in self.cached:
             self.digests[block] = digest
@@ -85,7 +85,7 @@ class BlockPool:
                 self._on_shared(digest, block, self)
 
     def is_held(self, digest: bytes) -> bool:
-        """Whether a table holds the block that is cached under `digest`."""
+        """Return whether a table holds the block that is cached under `digest`."""
         block = self.cached.get(digest)
         return block is not None and self.ref_counts[block] > 0
 

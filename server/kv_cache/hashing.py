@@ -1,5 +1,4 @@
-"""Block hashes: a chain of sha256 in which each block's digest covers every token before it, the cache salt, and the
-adapter that keys and values were computed with.
+"""Block hashes: a chain of sha256 in which a block's digest covers all tokens up to it, the cache salt and the adapter.
 
 Equal digests mean equal prefixes, so a hit never needs its tokens compared.
 """
@@ -13,9 +12,9 @@ from hashlib import sha256
 
 
 def root_digest(cache_salt: str, lora: str = "") -> bytes:
-    """Parent digest of a sequence's first block: requests share blocks only under the same salt and adapter.
+    """Return the parent digest of a first block: requests share blocks only under the same salt and adapter.
 
-    `lora` is an adapter's digest, "" for none; what precedes a salt makes it another's whatever the salt is.
+    `lora` is an adapter's digest, "" for none. The words before the salt keep adapters apart for any salt.
     """
     # A JSON string may hold lone surrogates; they are part of the salt like any other character.
     scope = f"lora {lora}:" if lora else "neuronserve:"
@@ -24,7 +23,7 @@ def root_digest(cache_salt: str, lora: str = "") -> bytes:
 
 @cache
 def _block_layout(block_size: int) -> struct.Struct:
-    """Token ids of one block as little-endian int32."""
+    """Layout of the token ids of one block: little-endian int32."""
     return struct.Struct(f"<{block_size}i")
 
 
@@ -43,7 +42,7 @@ class HashChain:
         self.digests: list[bytes] = []
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
-        """Name the first `num_blocks` blocks of `token_ids`; those already named keep their digests."""
+        """Compute the digests of the first `num_blocks` blocks of `token_ids` that have none yet."""
         digests, size, pack = self.digests, self._block_size, self._pack
         parent = digests[-1] if digests else self._root
         for begin in range(len(digests) * size, num_blocks * size, size):

@@ -1,16 +1,15 @@
-"""The KV cache of one engine: which blocks a sequence holds, and which prefixes can be shared.
+"""The KV cache of one engine: the blocks of each sequence, and the prefixes that sequences share.
 
 Owns the pool and the counters of prefix hits. The scheduler decides which sequence gets blocks.
 
 Layers that look back equally far are a group (config.CacheConfig), and a sequence has a table for each group. All
-tables take their blocks from one pool, since a block has as many bytes whatever group it is used for; what is cached in
-it is found under its group alone. In a group with a window, blocks that no token will look at again are given back: the
-null block stands in their place, at the beginning of the table, and a prefix is found by the blocks that its next token
-sees.
+tables take their blocks from one pool, since blocks of all groups have the same size; a cached block is found only
+under its group. In a group with a window, a table gives back the blocks that no later token looks at. The null block
+takes their place at the beginning of the table, and a prefix is found by the blocks that its next token sees.
 
 While a prompt is computed, such a table covers the window and one chunk, and takes a block for each that it gives back.
-It must always get one: where the block that it gives back stays with another sequence, a free one has been kept for it
-since the two began to share.
+It must always get one. If it gives back a block that another sequence still holds, the pool does not grow: so a free
+block is reserved when a sequence begins to share such a block.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from neuronserve.server.kv_cache.hashing import HashChain
 class SequenceBlocks:
     """The blocks of one sequence: `tables[g][i]` holds positions `i * block_size` and up for the layers of group `g`.
 
-    Changed by the manager alone. A table never gets shorter while the sequence runs, and all are replaced, never
-    emptied, when their blocks are freed: a plan may still refer to them.
+    Only the manager changes them. A table never gets shorter while the sequence runs. Freed tables are replaced, never
+    emptied, because a plan may still refer to them.
     """
 
     __slots__ = ("chain", "num_blocks", "num_dropped", "num_named", "tables")
@@ -37,15 +36,15 @@ class SequenceBlocks:
         self.clear(num_groups)
 
     def clear(self, num_groups: int) -> None:
-        """New tables without a block."""
+        """Begin new tables without a block."""
         self.tables: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
-        self.num_blocks = 0  # that were allocated for; a table with a window covers them when it gets there
-        self.num_named = 0  # leading blocks offered to the prefix cache already
-        self.num_dropped = [0] * num_groups  # leading blocks given back, in whose place the null block is
+        self.num_blocks = 0  # allocated; a table with a window covers the later ones when it gets there
+        self.num_named = 0  # leading blocks that were offered to the prefix cache
+        self.num_dropped = [0] * num_groups  # leading blocks given back, replaced by the null block
 
 
 class Prefix(NamedTuple):
-    """Cached blocks of a prefix of so many blocks, for each group; the null block where nothing looks at it again."""
+    """Cached blocks of a prefix, for each group; the null block replaces blocks that no later token looks at."""
 
     num_blocks: int
     tables: tuple[Sequence[int], ...]
@@ -55,7 +54,7 @@ NO_PREFIX = Prefix(0, ())
 
 
 class Copies(Protocol):
-    """Copies of cached blocks by digest, which an engine leaves to the next."""
+    """Copies of cached blocks by digest, which an engine leaves to its successor."""
 
     def keep(self, digest: bytes, block: int, pool: BlockPool) -> None:
         """Copy a block that is cached and held."""
@@ -64,15 +63,15 @@ class Copies(Protocol):
     def __contains__(self, digest: bytes) -> bool: ...
 
     def restore(self, digest: bytes, block: int) -> bool:
-        """Let a block have the content of its copy; False where that is not whole."""
+        """Copy the content back into a block; return False when the copy is not whole."""
         ...
 
     def forget(self, digest: bytes) -> None:
-        """Give a copy up."""
+        """Drop a copy."""
         ...
 
     def clear(self) -> None:
-        """Give all up."""
+        """Drop all copies."""
         ...
 
 
@@ -88,9 +87,9 @@ class KVCacheManager:
         self.windowed = tuple(g for g, span in enumerate(config.groups) if span.window)
         most = config.num_blocks * size  # tokens: no table is longer
         self.widths = tuple(span.most_blocks(most, size, config.max_chunk) for span in config.groups)  # in blocks
-        # Follows a digest, so that a block is found in its own group only.
+        # Appended to a digest, so that a block is found only in its own group.
         self._tags = tuple(bytes([g]) if g else b"" for g in range(len(config.groups)))
-        self._num_kept = 0
+        self.num_reserved = 0  # free blocks, for tables that share a block which they will give back
 
     @property
     def num_groups(self) -> int:
@@ -98,13 +97,8 @@ class KVCacheManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Free blocks that are not kept for somebody."""
-        return self.pool.num_free - self._num_kept
-
-    @property
-    def num_kept_blocks(self) -> int:
-        """Free blocks kept for tables that share a block which they will give back."""
-        return self._num_kept
+        """Free blocks that are not reserved."""
+        return self.pool.num_free - self.num_reserved
 
     @property
     def usage(self) -> float:
@@ -112,13 +106,13 @@ class KVCacheManager:
         return 1 - self.pool.num_free / (self.pool.num_blocks - 1)
 
     def open(self, cache_salt: str, lora: str = "") -> SequenceBlocks:
-        """Empty tables for a new sequence; they cost nothing until something is allocated."""
+        """Return empty tables for a new sequence; they cost nothing until blocks are allocated."""
         return SequenceBlocks(HashChain(self._block_size, cache_salt, lora), self.num_groups)
 
     def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> Prefix:
-        """The cached blocks of the longest known prefix of `token_ids`; changes nothing.
+        """Return the cached blocks of the longest known prefix of `token_ids`; changes nothing.
 
-        Whole blocks only, and never all of the tokens: the last one must be computed to give logits.
+        A prefix is whole blocks and never all tokens: the last token must be computed to give logits.
         """
         if not self.config.enable_prefix_caching:
             return NO_PREFIX
@@ -139,14 +133,14 @@ class KVCacheManager:
         return Prefix(num_blocks, tuple(self._cached(group, digests, num_blocks) for group in range(self.num_groups)))
 
     def _count_cached(self, group: int, digests: Sequence[bytes], most: int) -> int:
-        """Leading blocks that are cached, up to `most`."""
+        """Count the leading blocks that are cached, up to `most`."""
         cached, tag = self.pool.cached, self._tags[group]
         return next((i for i in range(most) if digests[i] + tag not in cached), most)
 
     def _last_missing(self, group: int, digests: Sequence[bytes], num_blocks: int) -> int:
-        """The last block that the token behind `num_blocks` blocks sees and that is not cached; -1 if there is none.
+        """Return the last uncached block that the token after `num_blocks` blocks sees; -1 if all are cached.
 
-        No prefix that is shorter and ends behind that block is cached either.
+        No shorter prefix that ends behind that block is cached either.
         """
         cached, tag = self.pool.cached, self._tags[group]
         seen = range(num_blocks - 1, self._num_behind(group, num_blocks * self._block_size) - 1, -1)
@@ -158,11 +152,11 @@ class KVCacheManager:
         return [NULL_BLOCK] * behind + [cached[digest + tag] for digest in digests[behind:num_blocks]]
 
     def _num_behind(self, group: int, position: int) -> int:
-        """Leading blocks of a group that neither a token at `position` nor any after it looks at."""
+        """Count the leading blocks of a group that no token from `position` on looks at."""
         return self.config.groups[group].num_behind(position) // self._block_size
 
     def restore(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> int:
-        """Have copies of blocks of a prefix of `token_ids` among the cached blocks; returns how many came."""
+        """Restore copies of the blocks of a prefix of `token_ids` to the cache; return their number."""
         if self._copies is None or not self.config.enable_prefix_caching:
             return 0
         blocks.chain.extend(token_ids, (len(token_ids) - 1) // self._block_size)
@@ -181,11 +175,11 @@ class KVCacheManager:
     def allocate(
         self, blocks: SequenceBlocks, num_tokens: int, prefix: Prefix = NO_PREFIX, num_growing: int = 0
     ) -> bool:
-        """Make `blocks` cover `num_tokens` positions; False when it cannot, and then nothing has changed.
+        """Make `blocks` cover `num_tokens` positions; return False, having changed nothing, when blocks are missing.
 
-        Tables with a window cover as many as fit in a window and a chunk, and `drop` moves them on. `prefix` is what
-        `lookup` found for a sequence that holds nothing yet; its blocks are shared. A block of each group must stay
-        free for each of `num_growing` sequences that run.
+        Tables with a window cover as many as fit in a window and a chunk, and `drop` moves them on. `prefix` is the
+        result of `lookup` for a sequence that holds nothing yet; its blocks are shared. A block of each group must stay
+        free for each of `num_growing` running sequences.
         """
         num_blocks = -(-num_tokens // self._block_size)
         if num_blocks <= blocks.num_blocks:
@@ -206,7 +200,7 @@ class KVCacheManager:
         return True
 
     def _num_taken_by(self, prefix: Prefix) -> int:
-        """Free blocks fewer where `prefix` is shared: those that nobody holds, and one for each that is to be kept."""
+        """Count the free blocks that sharing `prefix` takes: its blocks without a holder, and the reserved ones."""
         counts = self.pool.ref_counts
         return sum(
             block != NULL_BLOCK and (group in self.windowed or counts[block] == 0)
@@ -219,7 +213,7 @@ class KVCacheManager:
         for group, (table, ids) in enumerate(zip(blocks.tables, prefix.tables, strict=True)):
             for block in ids:
                 if block != NULL_BLOCK:
-                    self._num_kept += group in self.windowed and self.pool.ref_counts[block] > 0
+                    self.num_reserved += group in self.windowed and self.pool.ref_counts[block] > 0
                     self.pool.hold(block)
             table.extend(ids)
 
@@ -235,9 +229,9 @@ class KVCacheManager:
         blocks.num_named = num_full
 
     def drop(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """Give back the blocks that no token after `num_computed_tokens` looks at, the first one first.
+        """Give back the blocks that no token after `num_computed_tokens` looks at, first block first.
 
-        A table that does not cover all that was allocated for takes as many.
+        A table that does not cover all allocated blocks yet takes as many.
         """
         for group in self.windowed:
             behind = self._num_behind(group, num_computed_tokens)
@@ -261,7 +255,7 @@ class KVCacheManager:
 
     def _release(self, group: int, block: int) -> None:
         self.pool.release(block)
-        self._num_kept -= group in self.windowed and self.pool.ref_counts[block] > 0
+        self.num_reserved -= group in self.windowed and self.pool.ref_counts[block] > 0
 
     def discard(self, blocks: SequenceBlocks) -> None:
         """Free the blocks of a failed sequence, and drop them from the prefix cache."""
@@ -279,7 +273,7 @@ class KVCacheManager:
         self.prefix_hits += num_hits
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix. Sequences keep the blocks they hold; those they fill later may be found."""
+        """Forget every cached prefix. Sequences keep their blocks; blocks that they fill later may be found."""
         self.pool.forget_all()
         if self._copies is not None:
             self._copies.clear()

@@ -1,6 +1,6 @@
-"""What can never be served, or not now. Pure functions that the API asks before it answers 200.
+"""Refusal of requests that can never be served, or not now. Pure functions that the API calls before it answers 200.
 
-A request that passes can be computed alone in an empty cache, so preemption always leaves somebody who advances.
+A request that passes can be computed alone in an empty cache, so preemption always leaves a sequence that advances.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CODE = "context_length_exceeded"
 
 
 def cache_tokens(cache: CacheConfig, most: int) -> int:
-    """Tokens of the longest sequence, up to `most`, that the KV cache holds alone; block 0 is padding."""
+    """Return the tokens of the longest sequence, up to `most`, that the KV cache can hold; block 0 is padding."""
     usable, size = cache.num_blocks - 1, cache.block_size
     lengths = range(0, most + size, size)
     return min(most, lengths[bisect_right(lengths, usable, key=cache.blocks_of) - 1])
@@ -23,15 +23,15 @@ def cache_tokens(cache: CacheConfig, most: int) -> int:
 def resolve_max_tokens(
     num_prompt_tokens: int, max_tokens: int | None, *, max_model_len: int, cache: CacheConfig, param: str
 ) -> int:
-    """Tokens the request may generate, at least 1; `max_tokens` None asks for all the context that is left.
+    """Return the tokens that the request may generate, at least 1; None asks for the rest of the context.
 
-    A `max_tokens` beyond the context is cut to it. One that the cache cannot hold is refused, because the client would
-    otherwise get less than both it and the model allow. `param` names the prompt's field.
+    A `max_tokens` beyond the context is cut to it. A `max_tokens` that the cache cannot hold is refused, because the
+    client would get fewer tokens than both it and the model allow. `param` names the prompt's field.
     Raises InvalidRequest with code "context_length_exceeded".
     """
     if num_prompt_tokens >= max_model_len:
         raise InvalidRequest(
-            # OpenAI's first words, by which clients tell this refusal from others.
+            # Clients recognize this refusal by OpenAI's first words.
             f"This model's maximum context length is {max_model_len} tokens; with at least 1 token to generate, "
             f"a prompt may have {max_model_len - 1}, and this one has {num_prompt_tokens}.",
             param,

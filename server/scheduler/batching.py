@@ -1,6 +1,6 @@
-"""What a step may hold together: policies as data, read by scheduler and planner. Decides nothing of sequences.
+"""Batching policies as data, read by scheduler and planner: which sequences may share a step.
 
-Tokens are the same under each of them, because a sequence's tokens do not depend on what it shares a step with.
+Tokens are the same under each policy, because a sequence's tokens do not depend on the rest of its step.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from math import inf
 
 from neuronserve.server.config.formats import Batching
 
-# While sequences of an engine that has died are computed again, so many steps hold no decodes, and then one does: their
-# clients have waited since, and a decode that shares each of those steps would make the last wait half as long again.
+# While sequences of an engine that has died are computed again, one step in CATCH_UP_STEPS + 1 has decodes: the clients
+# of those sequences have waited longest, and decodes in each step would make the last of them wait half as long again.
 CATCH_UP_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingPolicy:
-    """Prompts are those that begin, go on after a chunk, or are computed again."""
+    """Rules of one policy. Prompts are new, continued after a chunk, or computed again after a preemption."""
 
     mixes_phases: bool  # prompts and decodes share a step; otherwise prompts go first, in steps of their own
-    max_prompts: int | None  # of one step; None = as many as the token budget takes
-    # While sequences decode, prompts wait until they are so many times as many, or so many steps have passed since the
-    # last prompt.
+    max_prompts: int | None  # in one step; None = as many as the token budget takes
+    # While sequences decode, prompts wait until there are `waiting_ratio` times as many of them, or until
+    # `max_waiting_steps` have passed since the last prompt.
     waiting_ratio: float = 0.0
     max_waiting_steps: float = 0
 
@@ -35,13 +35,13 @@ POLICIES: dict[Batching, BatchingPolicy] = {
     "neuron": BatchingPolicy(mixes_phases=False, max_prompts=1),
     # text-generation-inference since 2.0.1: --waiting-served-ratio 0.3, --max-waiting-tokens 20.
     "tgi": BatchingPolicy(mixes_phases=False, max_prompts=None, waiting_ratio=0.3, max_waiting_steps=20),
-    # A batch that is given out before the next begins.
+    # A batch ends before the next begins.
     "static": BatchingPolicy(mixes_phases=False, max_prompts=None, waiting_ratio=inf, max_waiting_steps=inf),
 }
 
 
 class PromptGate:
-    """When prompts and decodes share a step, and when a policy that keeps them apart lets prompts in before decodes."""
+    """Decides when prompts and decodes share a step, and when a policy that separates them lets prompts in."""
 
     def __init__(self, policy: BatchingPolicy) -> None:
         self._policy = policy
@@ -49,29 +49,30 @@ class PromptGate:
         self._steps_without = 0  # steps since the last one with decodes
 
     def mixes_phases(self, is_catching_up: bool) -> bool:
-        """Whether prompts and decodes share the next step; of an engine that catches up on one before it, few do."""
+        """Return whether prompts and decodes share the next step; rarely while the engine catches up."""
         return self._policy.mixes_phases and (not is_catching_up or self._steps_without >= CATCH_UP_STEPS)
 
     def is_open(self, num_busy: int, num_waiting: int) -> bool:
-        """Whether those that wait are enough for so many busy sequences, or have waited long enough."""
+        """Return whether enough prompts wait for `num_busy` sequences, or have waited long enough."""
         policy = self._policy
         has_waited = self._steps_waited >= policy.max_waiting_steps
         return has_waited or num_busy == 0 or num_waiting + 1 > num_busy * policy.waiting_ratio
 
     def heeds_arrivals(self, num_waiting: int) -> bool:
-        """Whether one more may be let in before the sequences that decode have ended; so many wait already.
+        """Return whether one more arrival may be let in before the decoding sequences end; `num_waiting` wait already.
 
-        They do for blocks where only those can hold them, and nobody overtakes them; else one more may open the gate.
+        Without a ratio, the waiting ones wait for blocks, and none overtakes them; with one, an arrival may open the
+        gate.
         """
         policy = self._policy
         return policy.max_waiting_steps < inf and (num_waiting == 0 or policy.waiting_ratio > 0)
 
     @property
     def steps_left(self) -> float:
-        """Decode steps until it opens by itself."""
+        """Decode steps until the gate opens by itself."""
         return self._policy.max_waiting_steps - self._steps_waited
 
     def passed(self, has_prompts: bool, has_decodes: bool, num_steps: int = 1) -> None:
-        """Note what the last steps were."""
+        """Count the last steps."""
         self._steps_waited = 0 if has_prompts else self._steps_waited + num_steps
         self._steps_without = 0 if has_decodes else self._steps_without + num_steps

@@ -1,14 +1,14 @@
-"""The sequences that wait, in an order that is fair to those who send them. Owns no sequence; pure.
+"""The waiting sequences, in an order that is fair to their tenants. Pure.
 
-Within a priority the tenant comes next who was served least, and of a tenant's sequences the first in order of service.
-That is the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024): a tenant's
-counter grows by the tokens that are computed for it, prompts' when they are admitted and generated ones as they come,
-and whoever begins to wait is lifted to the least of those that wait, or to who waited last, so that nobody saves up
-turns while away. Between two tenants that always wait, counters differ by no more than what is running and one prompt.
-Sequences without a tenant are one tenant; alone it waits in order of service, whatever is counted.
+Within a priority the tenant that was served least comes next, with its first sequence in order of service. This is the
+virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024). A tenant's counter grows
+by the tokens computed for it: prompt tokens at admission, generated tokens as they come. A tenant that begins to wait
+is lifted to the least counter of the waiting tenants, or of the tenant that waited last, so that none saves up turns
+while away. Counters of two tenants that always wait differ at most by the running sequences and one prompt. Sequences
+without a tenant count as one tenant, which alone waits in order of service.
 
-Whoever was promised a limit (`Request.due_time`) and has waited for most of it comes before all others, whatever their
-priorities: so a flood of more urgent requests passes it for a while and not for as long as it lasts.
+A request with a promised limit (`Request.due_time`) comes before all others, of any priority, once most of its limit
+has passed: a flood of more urgent requests delays it for a while, not for as long as the flood lasts.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from neuronserve.server.scheduler.queue import OrderedQueue
 from neuronserve.server.scheduler.sequence import Sequence
 from neuronserve.server.types import ServedTokens
 
-MAX_REMEMBERED = 4096  # counters, of those that do not wait too
+MAX_REMEMBERED = 4096  # counters of tenants, waiting or not
 
 
 class FairQueue:
     """Waiting sequences by tenant."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, OrderedQueue] = {}  # of tenants that wait
+        self._queues: dict[str, OrderedQueue] = {}  # by waiting tenant
         self._served: dict[str, int] = {}  # tokens, by tenant
-        self._last = ""  # tenant that ceased to wait last
-        self._changed: set[str] = set()  # whose counters have not been reported
-        self._promised = OrderedQueue(key=_due)  # of those that wait, who has no token and is due at some time
+        self._last = ""  # the last tenant that stopped waiting
+        self._changed: set[str] = set()  # tenants with counters that are not reported yet
+        self._promised = OrderedQueue(key=_due)  # waiting sequences with a due time and no token
         self._now = -inf
 
     def __len__(self) -> int:
@@ -46,11 +46,11 @@ class FairQueue:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether what is computed, or the time, may change who is first."""
+        """True when computed tokens, or the time, may change which sequence is first."""
         return len(self._queues) > 1 or len(self._promised) > 0
 
     def at(self, now: float) -> None:
-        """Tell it the time, by which some are due."""
+        """Set the time, by which promised sequences become due."""
         self._now = now
 
     @property
@@ -61,7 +61,7 @@ class FairQueue:
         return firsts[0] if len(firsts) == 1 else min(firsts, key=self._order)
 
     def add(self, seq: Sequence) -> None:
-        """Let a sequence wait: one that is new, or has lost its place."""
+        """Add a new or preempted sequence."""
         tenant = seq.request.tenant
         if tenant not in self._queues:
             self._served[tenant] = max(self._served.pop(tenant, 0), self._least)
@@ -81,14 +81,14 @@ class FairQueue:
             self._last = tenant
 
     def serve(self, seq: Sequence, num_tokens: int) -> None:
-        """Count tokens that are computed for a sequence."""
+        """Count tokens computed for a sequence."""
         tenant = seq.request.tenant
-        if tenant in self._served:  # else it was forgotten while it ran
+        if tenant in self._served:  # otherwise it was forgotten while its sequence ran
             self._served[tenant] += num_tokens
             self._changed.add(tenant)
 
     def take_served(self) -> ServedTokens | None:
-        """Counters that have grown since this was asked last; None as long as there has been one tenant."""
+        """Return the counters that have grown since the last call; None while there has been one tenant."""
         if len(self._served) <= 1:
             return None
         counts = {tenant: self._served[tenant] for tenant in self._changed if tenant in self._served}
@@ -97,7 +97,7 @@ class FairQueue:
 
     @property
     def _least(self) -> int:
-        """What a tenant who begins to wait is lifted to."""
+        """The counter that a tenant gets at least when it begins to wait."""
         level = self._served.get(self._last, 0)
         return min((self._served[tenant] for tenant in self._queues), default=level)
 
@@ -105,7 +105,7 @@ class FairQueue:
         return seq.request.priority, self._served[seq.request.tenant], seq.order
 
     def _forget(self) -> None:
-        """Keep so many counters; those that began to wait longest ago go first."""
+        """Drop an idle counter above MAX_REMEMBERED, the one whose tenant began to wait longest ago."""
         if len(self._served) > MAX_REMEMBERED:
             idle = next((tenant for tenant in self._served if tenant not in self._queues), None)
             if idle is not None:
@@ -117,5 +117,5 @@ def _due(seq: Sequence) -> tuple[float, tuple[int, float, str]]:
 
 
 def _is_promised(seq: Sequence) -> bool:
-    """While it waits this does not change."""
+    """Return whether a sequence has a due time and no token; constant while it waits."""
     return seq.request.due_time < inf and not seq.num_generated

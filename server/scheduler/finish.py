@@ -1,4 +1,4 @@
-"""When a sequence is over: the one rule, asked after each token."""
+"""The rule that ends a sequence, checked after each token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from neuronserve.server.types import FinishReason, SamplingParams
 
 
 class Finish(NamedTuple):
-    """Why a sequence ended; `stop_reason` is the client's own stop token where it was one."""
+    """Reason of an end; `stop_reason` is the stop token if it is one of the request's own."""
 
     reason: FinishReason
     stop_reason: int | None = None
@@ -21,7 +21,7 @@ LENGTH = Finish("length")
 def check_finish(
     sampling: SamplingParams, token_id: int, num_generated: int, *, is_context_full: bool
 ) -> Finish | None:
-    """Whether `token_id`, counted in `num_generated`, ends the sequence.
+    """Return the finish if `token_id`, counted in `num_generated`, ends the sequence, else None.
 
     Stop tokens count from the `min_tokens`-th token on; the model's own come before the request's; a token that
     both stops and fills the length has stopped.

@@ -1,7 +1,7 @@
-"""Which prompt blocks an engine is believed to have in its prefix cache, by what it was sent. Pure bookkeeping.
+"""Estimate of the prompt blocks in an engine's prefix cache, from the prompts that it was sent. Pure bookkeeping.
 
-A belief, not the engine's own account: as large as its cache and forgotten in the same order, but it knows nothing of
-generated tokens. What is believed wrongly costs a prefill, never a wrong token.
+The index is as large as the cache and forgets in the same order, but ignores generated tokens. A wrong estimate costs a
+prefill, never a wrong token.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class PrefixIndex:
-    """At most `capacity` block digests, least recently sent forgotten first, a chain from its tail."""
+    """Index of at most `capacity` block digests; the least recently sent are forgotten first, a chain from its tail."""
 
     __slots__ = ("_capacity", "_digests")
 
@@ -23,7 +23,7 @@ class PrefixIndex:
         return len(self._digests)
 
     def match(self, digests: Sequence[bytes]) -> int:
-        """How many of the leading `digests` are known."""
+        """Count the leading `digests` that are known."""
         known = self._digests
         for count, digest in enumerate(digests):
             if digest not in known:
@@ -31,10 +31,7 @@ class PrefixIndex:
         return len(digests)
 
     def add(self, digests: Sequence[bytes]) -> list[bytes]:
-        """Know these blocks, a chain in order, from now on; of a chain beyond the capacity only its beginning.
-
-        Returns what is forgotten for it.
-        """
+        """Add a chain of blocks in order, cut to the capacity. Returns the digests that are forgotten for it."""
         known = self._digests
         for digest in reversed(digests[: self._capacity]):
             known[digest] = None
@@ -42,5 +39,5 @@ class PrefixIndex:
         return [known.popitem(last=False)[0] for _ in range(len(known) - self._capacity)]
 
     def clear(self) -> None:
-        """Know nothing."""
+        """Forget all digests."""
         self._digests.clear()

@@ -1,4 +1,4 @@
-"""A list that is always in order. Owns no sequence; the running and the waiting are two of these."""
+"""A sorted list of sequences, used for the running and the waiting ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _order = attrgetter("order")
 
 
 class OrderedQueue:
-    """Sequences in order of service, or of another key, which is total and never changes.
+    """Sequences in order of service or of another key, which must be total and never change.
 
-    Adding and removing are a binary search and a memory move, which for the few thousand entries a bounded queue
-    holds is cheaper than a heap, and leaves nothing behind when a request is aborted.
+    Adding and removing are a binary search and a memory move. For the few thousand entries of a bounded queue that is
+    cheaper than a heap, and an aborted request leaves nothing behind.
     """
 
     def __init__(self, key: Callable[[Sequence], Any] = _order) -> None:

@@ -1,8 +1,8 @@
-"""Which of several engines takes a request: the one that has most of its prompt cached, unless it is overloaded.
+"""Choice of an engine for a request: the one that has most of its prompt cached, unless it is overloaded.
 
-The server's data-parallel engines and those of a simulation are chosen by it. Pure: its caller reports what is sent,
-generated and ended, and it asks no clock and no engine. Only the router places requests, so its account of open tokens
-is exact; what an engine has cached is a belief (prefix_index.py).
+Used by the server for data-parallel engines, and by the simulator. Pure: the caller reports what is sent, generated and
+ended. Only the router assigns requests, so its count of open tokens is exact; cached prefixes are an estimate
+(prefix_index.py).
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from neuronserve.server.types import Request, TokenEvent
 
 # An engine is overloaded for a request when its open tokens exceed
 #     LOAD_MARGIN x those of the least loaded + TOKENS_PER_HIT x the tokens of the prompt it has cached.
-# The first term lets conversations stay where they are under even load. The second weighs what a hit saves, a prefill
-# of that many tokens, against waiting behind others: open tokens are mostly computed already, so a hit counts double.
+# The first term keeps conversations on their engine under even load. The second weighs the prefill that a hit saves
+# against waiting behind other requests: open tokens are mostly computed already, so a hit counts double.
 LOAD_MARGIN = 1.25
 TOKENS_PER_HIT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What the choice for one request depends on."""
+    """State of one engine for the choice of one request."""
 
     is_alive: bool
     num_open_tokens: int  # prompt and generated, of its waiting and running sequences
-    num_cached_tokens: int  # leading tokens of this request's prompt that it is believed to have
-    num_placed: int  # requests it was ever given: among equals the idle ones take turns
+    num_cached_tokens: int  # leading tokens of this request's prompt, estimated
+    num_placed: int  # requests assigned since the start: equal engines take turns
 
 
 def limit_tokens(least: int, num_cached_tokens: int) -> float:
-    """Open tokens beyond which an engine with such a hit is overloaded, when the least loaded has `least`."""
+    """Return the open tokens above which an engine with such a hit is overloaded; the least loaded has `least`."""
     return LOAD_MARGIN * least + TOKENS_PER_HIT * num_cached_tokens
 
 
 def choose(engines: Sequence[EngineView]) -> int:
-    """Index of the engine for a request: of those alive and not overloaded, longest hit, then least load, then turns.
+    """Return the index of the engine: alive and not overloaded, with the longest hit, then least load, then in turns.
 
     Raises EngineDead when none is alive.
     """
@@ -64,40 +64,40 @@ class _Engine:
     is_alive: bool = True
     num_open_tokens: int = 0
     num_placed: int = 0
-    key: tuple[int, int] = (0, 0)  # open tokens and placed when it was last put in order: neither is less since
+    key: tuple[int, int] = (0, 0)  # open tokens and requests when it was last sorted: a lower bound
 
 
 class Router:
-    """The open requests of each engine, and the prompts it was sent. Conservation: its load is that of its requests.
+    """Open requests of each engine, and the prompts it was sent. Conservation: its load is the sum of its requests.
 
-    Looks at those engines alone that can win, so that thousands cost little more than a few: the least loaded one, and
-    those that have the prompt's first block.
+    Looks only at engines that can win, the least loaded one and those with the prompt's first block, so that thousands
+    of engines cost little more than a few.
     """
 
     def __init__(self, num_engines: int, cache: CacheConfig) -> None:
-        """`cache` is that of one engine."""
+        """Begin with `num_engines` alive; `cache` is the configuration of one engine's cache."""
         self._cache = cache
         self._engines: list[_Engine] = []
         self._open: dict[str, tuple[int, int]] = {}  # engine and tokens of each open request
         self._order: list[tuple[int, int, int]] = []  # heap of (*key, engine); stale once the engine's own key differs
-        self._holders: dict[bytes, set[int]] = {}  # engines that are believed to have a block that begins a prompt
+        self._holders: dict[bytes, set[int]] = {}  # engines with a block that begins a prompt, estimated
         for index in range(num_engines):
             self.join(index)
 
     @property
     def loads(self) -> list[int]:
-        """Open tokens of each engine; 0 of a dead one."""
+        """Open tokens of each engine; 0 for a dead one."""
         return [self.num_open_tokens(index) for index in range(len(self._engines))]
 
     @property
     def num_open(self) -> int:
-        """Requests placed and not ended."""
+        """Number of requests that were placed and have not ended."""
         return len(self._open)
 
     def place(self, request: Request, wanted: int | None = None) -> int:
-        """Choose an engine for `request`, whose id must not be open, and count it there; `wanted` leaves no choice.
+        """Choose an engine for `request`, whose id must not be open, and count it there; `wanted` fixes the engine.
 
-        Raises EngineDead when it, or every engine, is dead.
+        Raises EngineDead when that engine, or every engine, is dead.
         """
         assert request.request_id not in self._open
         digests = self._digests(request)
@@ -114,38 +114,38 @@ class Router:
         return index
 
     def notify(self, event: TokenEvent) -> None:
-        """Count what an engine reports of a request: a token more, or its end."""
+        """Count an engine's event: one more token, or the end of a request."""
         if event.finish_reason is not None:
             self.end(event.request_id)
         else:
             self.generated(event.request_id)
 
     def generated(self, request_id: str, count: int = 1) -> None:
-        """So many more tokens of an open request; unknown ids are ignored."""
+        """Count `count` more tokens of an open request; unknown ids are ignored."""
         if (entry := self._open.get(request_id)) is not None:
             index, num_tokens = entry
             self._open[request_id] = (index, num_tokens + count)
             self._engines[index].num_open_tokens += count
 
     def end(self, request_id: str) -> None:
-        """A request has left its engine; unknown ids are ignored."""
+        """Remove a request from its engine; unknown ids are ignored."""
         if (entry := self._open.pop(request_id, None)) is not None:
             index, num_tokens = entry
             self._engines[index].num_open_tokens -= num_tokens
-            self._put_in_order(index)
+            self._sort(index)
 
     def is_alive(self, index: int) -> bool:
-        """Whether an engine takes requests."""
+        """Return whether an engine takes requests."""
         return self._engines[index].is_alive
 
     def join(self, index: int) -> None:
-        """Engine `index`, a lost one or the next number, takes requests, with nothing in its cache."""
+        """Add engine `index`, with an empty cache: a lost engine again, or the next number."""
         engine = _Engine(PrefixIndex((self._cache.num_blocks - 1) // len(self._cache.groups)))
         self._engines[index : index + 1] = [engine]
-        self._put_in_order(index)
+        self._sort(index)
 
     def lose(self, index: int) -> None:
-        """An engine has died, and its requests with it. May be reported twice."""
+        """Remove a dead engine and its requests. May be called twice."""
         engine = self._engines[index]
         if engine.is_alive:
             engine.is_alive, engine.num_open_tokens = False, 0
@@ -153,24 +153,24 @@ class Router:
             self._open = {name: entry for name, entry in self._open.items() if entry[0] != index}
 
     def forget_prefixes(self) -> None:
-        """The engines' prefix caches are empty from now on."""
+        """Note that the engines' prefix caches are empty."""
         for index in range(len(self._engines)):
             self._forget(index)
 
     def num_open_tokens(self, index: int) -> int:
-        """Of an engine, now; 0 of a dead one. Falls only when a request ends."""
+        """Open tokens of an engine; 0 for a dead one. They fall only when a request ends."""
         return self._engines[index].num_open_tokens
 
     def _choose(self, findable: Sequence[bytes]) -> int:
-        """As `choose` among all engines: one without a hit can only win as the least loaded, which no hit excludes."""
+        """Choose among all engines. An engine without a hit can win only as the least loaded, so few are compared."""
         holders = self._holders.get(findable[0], set()) if findable else set()
         indices = sorted({self._least_loaded()} | holders)
         return indices[choose([self._view(index, findable) for index in indices])]
 
     def _least_loaded(self) -> int:
-        """The engine alive with the fewest open tokens, then requests ever placed. Raises EngineDead without any.
+        """Return the live engine with the fewest open tokens, then requests placed. Raises EngineDead without any.
 
-        Keys never overstate, so that the first whose key is exact is the least.
+        Keys are lower bounds, so the first engine with an exact key is the least.
         """
         while self._order:
             num_open_tokens, num_placed, index = self._order[0]
@@ -184,8 +184,8 @@ class Router:
                 return index
         raise EngineDead("Every engine process has ended; this server cannot answer any more.")
 
-    def _put_in_order(self, index: int) -> None:
-        """After the engine has less than it was last put in order with."""
+    def _sort(self, index: int) -> None:
+        """Sort an engine again after its load fell."""
         engine = self._engines[index]
         engine.key = (engine.num_open_tokens, engine.num_placed)
         heappush(self._order, (*engine.key, index))
@@ -194,7 +194,7 @@ class Router:
             heapify(self._order)
 
     def _remember(self, index: int, digests: Sequence[bytes]) -> None:
-        """An engine is sent a prompt of these blocks."""
+        """Note that an engine is sent a prompt of these blocks."""
         if digests:
             for gone in self._engines[index].prefixes.add(digests):
                 self._holders.get(gone, set()).discard(index)
@@ -203,14 +203,14 @@ class Router:
             self._holders.setdefault(digests[0], set()).add(index)
 
     def _forget(self, index: int) -> None:
-        """An engine has nothing cached any more."""
+        """Note that an engine has nothing cached."""
         self._engines[index].prefixes.clear()
         for holders in self._holders.values():
             holders.discard(index)
         self._holders = {digest: holders for digest, holders in self._holders.items() if holders}
 
     def _digests(self, request: Request) -> list[bytes]:
-        """Names of the prompt's full blocks, as the prefix cache names them."""
+        """Digests of the prompt's full blocks, as the prefix cache computes them."""
         if not self._cache.enable_prefix_caching:
             return []
         chain = HashChain(self._cache.block_size, request.cache_salt, request.lora)

@@ -9,17 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neuronserve.server.clock import ManualClock
 from neuronserve.server.config import SchedulerConfig
 from neuronserve.server.config.formats import Batching
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
-from neuronserve.server.engine.loop import EngineLoop
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Add, Command, Tokens
 from neuronserve.server.scheduler.scheduler import Scheduler
-from neuronserve.server.types import Request, SamplingParams, TokenEvent
+from neuronserve.server.types import Request, SamplingParams
 from tests.depth import thorough
 from tests.engine.config import engine_config
+from tests.engine.mailbox import Mailbox, run_all
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 VOCAB = 256
@@ -83,23 +81,6 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     loaded.runner.close()
 
 
-class _Queue:
-    def __init__(self, commands: list[Command]) -> None:
-        self.commands, self.tokens, self.preempted = commands, dict[str, list[int]](), 0
-        self.events: list[TokenEvent] = []
-
-    def drain(self, timeout_s: float) -> list[Command]:
-        commands, self.commands = self.commands, []
-        return commands
-
-    def put(self, tokens: Tokens) -> None:
-        self.preempted += tokens.report.num_preempted
-        self.events += tokens.events
-        for event in tokens.events:
-            if event.token_id is not None:
-                self.tokens.setdefault(event.request_id, []).append(event.token_id)
-
-
 def generate(
     engine: LoadedEngine,
     requests: list[Request],
@@ -108,7 +89,7 @@ def generate(
     tokens: int = 1024,
     caching: bool = False,
     batching: Batching = "continuous",
-) -> _Queue:
+) -> Mailbox:
     """All requests at once, through the real scheduler, whose cache holds `tokens` tokens in each group of layers."""
     limits = SchedulerConfig(
         max_model_len=192, max_num_seqs=8, max_num_batched_tokens=budget, max_num_queued_reqs=64, batching=batching
@@ -117,12 +98,7 @@ def generate(
     num_blocks = tokens // size * len(engine.cache.groups)
     cache = dataclasses.replace(engine.cache, num_blocks=num_blocks, enable_prefix_caching=caching)
     scheduler = Scheduler(limits, KVCacheManager(cache))
-    queue = _Queue([Add(request) for request in requests])
-    loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
-    loop.step()
-    while scheduler.has_work:
-        loop.step()
-    return queue
+    return run_all(scheduler, engine.runner, requests)
 
 
 def requests(count: int, shared: int = 0, max_tokens: int = 24) -> list[Request]:
@@ -144,7 +120,7 @@ def alone(engine: LoadedEngine, some: list[Request]) -> dict[str, list[int]]:
     return {r.request_id: generate(engine, [r]).tokens[r.request_id] for r in some}
 
 
-Run = Callable[[LoadedEngine, list[Request]], _Queue]
+Run = Callable[[LoadedEngine, list[Request]], Mailbox]
 
 
 def test_batching_changes_no_token(engine: LoadedEngine) -> None:
@@ -166,7 +142,7 @@ def test_preemption_changes_no_token(engine: LoadedEngine) -> None:
     some = requests(8, max_tokens=80)
     squeezed = generate(engine, some, tokens=256)
     # Where every layer slides, what runs gives back a block for each that it takes, and hardly anybody has to yield.
-    assert squeezed.preempted > 0 or all(span.window for span in engine.cache.groups)
+    assert squeezed.num_preempted > 0 or all(span.window for span in engine.cache.groups)
     assert squeezed.tokens == alone(engine, some)
 
 

@@ -67,7 +67,7 @@ def test_chunking_changes_no_token(engine: LoadedEngine) -> None:
 def test_preemption_changes_no_token(engine: LoadedEngine) -> None:
     some = mixed(engine, 8, max_tokens=80)
     squeezed = generate(engine, some, tokens=256)
-    assert squeezed.preempted > 0
+    assert squeezed.num_preempted > 0
     assert squeezed.tokens == alone(engine, some)
 
 

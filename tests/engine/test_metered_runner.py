@@ -53,7 +53,7 @@ class Script:
 
 @dataclass
 class Sent:
-    """What was told; telling takes the host `turn_s`."""
+    """An outbox that keeps what was sent; sending takes the host `turn_s`."""
 
     clock: ManualClock
     turn_s: float
@@ -68,7 +68,7 @@ class Sent:
         return [one.report.device for one in self.tokens if one.report.device is not None]
 
     def device_ns(self) -> dict[str, int]:
-        """The last figure that was told of each request."""
+        """Last reported device time of each request."""
         return {event.request_id: charge.device_ns for one in self.tokens for event, charge in one.charged()}
 
 
@@ -234,7 +234,7 @@ def test_ten_minutes_of_mixed_work_are_attributed_or_idle_to_the_nanosecond(is_p
         if i % 17 == 0:
             commands.append((time_s + 0.003, Abort(f"r{i}")))
     commands.sort(key=lambda command: command[0])
-    host_s = 0.00002 if is_paced else 0.0001  # a paced host is faster than the part's shortest step
+    host_s = 0.00002 if is_paced else 0.0001  # a paced host is faster than the accelerator's shortest step
     engine = Engine(is_paced=is_paced, step_s=host_s, turn_s=host_s)
     engine.run(*commands, until=600.0)
     used, steps = engine.outbox.device_ns(), engine.outbox.steps

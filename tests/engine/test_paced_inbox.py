@@ -55,7 +55,7 @@ class Wire:
         self.answers.append(tokens)
 
     def times(self, name: str) -> list[float]:
-        """Of each token of a request, and of its end where that has none."""
+        """Times of each token of a request, and of its end if that has no token."""
         return [event.time for one in self.answers for event in one.events if event.request_id == name]
 
 

@@ -10,21 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neuronserve.server.clock import ManualClock
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.engine.load import loading as load
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
-from neuronserve.server.engine.loop import EngineLoop
 from neuronserve.server.engine.lowering import build_program
 from neuronserve.server.engine.operands import Placement
 from neuronserve.server.engine.sampler import NOT_A_NUMBER
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Add, Command, Tokens
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams
 from tests.depth import representative
 from tests.engine.config import engine_config
+from tests.engine.mailbox import Mailbox, run_all
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 NAN_TOKEN, INF_TOKEN = 77, 78  # their embeddings hold one such number each
@@ -52,22 +50,6 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     loaded.runner.close()
 
 
-class _Queue:
-    def __init__(self, commands: list[Command]) -> None:
-        self.commands, self.tokens, self.errors = commands, dict[str, list[int]](), dict[str, str]()
-
-    def drain(self, timeout_s: float) -> list[Command]:
-        commands, self.commands = self.commands, []
-        return commands
-
-    def put(self, tokens: Tokens) -> None:
-        for event in tokens.events:
-            if event.token_id is not None:
-                self.tokens.setdefault(event.request_id, []).append(event.token_id)
-            if event.finish_reason == "error":
-                self.errors[event.request_id] = event.error or ""
-
-
 class _Server:
     """One scheduler and cache over the engine, for several batches of requests."""
 
@@ -76,13 +58,8 @@ class _Server:
         self.scheduler = Scheduler(limits, KVCacheManager(CacheConfig(BLOCKS, BLOCK, True)))
         self.engine = engine
 
-    def generate(self, requests: list[Request]) -> _Queue:
-        queue = _Queue([Add(request) for request in requests])
-        loop = EngineLoop(self.scheduler, self.engine.runner, ManualClock(), queue, queue)
-        loop.step()
-        while self.scheduler.has_work:
-            loop.step()
-        return queue
+    def generate(self, requests: list[Request]) -> Mailbox:
+        return run_all(self.scheduler, self.engine.runner, requests)
 
 
 def request(name: str, prompt: list[int]) -> Request:

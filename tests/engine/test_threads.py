@@ -9,46 +9,31 @@ from typing import Any
 
 import pytest
 
-from neuronserve.server.clock import ManualClock
 from neuronserve.server.config import SchedulerConfig
 from neuronserve.server.engine import runner
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
-from neuronserve.server.engine.loop import EngineLoop
 from neuronserve.server.engine.runner import fitting_threads
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Add, Command, Tokens
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.settings.engine import EngineSettings
 from neuronserve.server.types import Request, SamplingParams
+from tests.engine.mailbox import run_all
 
 PROMPTS = {"short": range(5, 12), "long": range(3, 203), "one": range(9, 10)}
 
 
-class _Queue:
-    """Inbox and outbox of a loop: all requests at once, tokens by request."""
-
-    def __init__(self) -> None:
-        sampling = SamplingParams(max_tokens=24, temperature=0.9, seed=3, ignore_eos=True)
-        self.commands: list[Command] = [
-            Add(Request(name, tuple(prompt), dataclasses.replace(sampling, max_tokens=24 + 8 * i), arrival_time=0.0))
-            for i, (name, prompt) in enumerate(PROMPTS.items())  # of different lengths: the last goes on alone
-        ]
-        self.tokens: dict[str, list[int]] = {}
-
-    def drain(self, timeout_s: float) -> list[Command]:
-        del timeout_s
-        commands, self.commands = self.commands, []
-        return commands
-
-    def put(self, tokens: Tokens) -> None:
-        for event in tokens.events:
-            if event.token_id is not None:
-                self.tokens.setdefault(event.request_id, []).append(event.token_id)
+def requests() -> list[Request]:
+    """Requests of different lengths: the last goes on alone."""
+    sampling = SamplingParams(max_tokens=24, temperature=0.9, seed=3, ignore_eos=True)
+    return [
+        Request(name, tuple(prompt), dataclasses.replace(sampling, max_tokens=24 + 8 * i), arrival_time=0.0)
+        for i, (name, prompt) in enumerate(PROMPTS.items())
+    ]
 
 
 def tokens_with(kernel_cache: str, cpu_threads: int | str, alone: int | None = None) -> dict[str, list[int]]:
-    """What an engine of the default model generates; `alone` threads run its steps of one token."""
+    """Tokens of an engine of the default model; `alone` threads run its steps of one token."""
     settings = EngineSettings(
         cpu_threads=cpu_threads,  # type: ignore[arg-type]
         max_model_len=256,
@@ -59,19 +44,14 @@ def tokens_with(kernel_cache: str, cpu_threads: int | str, alone: int | None = N
     engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
     if alone is not None:
         engine.runner.num_threads_alone = alone
-    queue = _Queue()
-    run_all(engine, queue, SchedulerConfig(256, 4, 128, 16))
-    return queue.tokens
+    return served(engine, requests(), SchedulerConfig(256, 4, 128, 16))
 
 
-def run_all(engine: LoadedEngine, queue: _Queue, limits: SchedulerConfig) -> None:
-    """Run an engine until all that the queue has is answered, and end it."""
-    scheduler = Scheduler(limits, KVCacheManager(engine.cache))
-    loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
-    loop.step()
-    while scheduler.has_work:
-        loop.step()
+def served(engine: LoadedEngine, requests: list[Request], limits: SchedulerConfig) -> dict[str, list[int]]:
+    """Tokens of all requests; ends the engine."""
+    mailbox = run_all(Scheduler(limits, KVCacheManager(engine.cache)), engine.runner, requests)
     engine.runner.close()
+    return mailbox.tokens
 
 
 def is_for_rows(program: Program) -> bool:
@@ -133,7 +113,7 @@ def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyP
         **options,
     )
     engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
-    queue, shares = _Queue(), []
+    shares = []
     run = engine.runner.pool.run
     monkeypatch.setattr(
         engine.runner.pool,
@@ -141,11 +121,9 @@ def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyP
         lambda *args, **options: (shares.append(options.get("shares", 0)), run(*args, **options)),
     )
     sampling = SamplingParams(max_tokens=24, temperature=0.9, seed=3, ignore_eos=True)
-    queue.commands = [
-        Add(Request(f"{i}", tuple(range(3 + i, 12 + 2 * i)), sampling, arrival_time=0.0)) for i in range(num_seqs)
-    ]
-    run_all(engine, queue, SchedulerConfig(128, num_seqs, 128, 1024))
-    return queue.tokens, set(shares), engine.runner._programs.plain
+    some = [Request(f"{i}", tuple(range(3 + i, 12 + 2 * i)), sampling, arrival_time=0.0) for i in range(num_seqs)]
+    tokens = served(engine, some, SchedulerConfig(128, num_seqs, 128, 1024))
+    return tokens, set(shares), engine.runner._programs.plain
 
 
 @pytest.mark.parametrize("options", [{}, {"quantization": "int8", "kv_cache_dtype": "int8"}], ids=["bf16", "int8"])

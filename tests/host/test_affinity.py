@@ -80,7 +80,7 @@ def test_workers_stay_on_their_cpus() -> None:
     allowed, seen = sorted(allowed_cpus()), []
 
     def own() -> None:
-        """In a thread of its own, because its affinity changes too."""
+        """Run in a thread of its own, because its affinity changes."""
         others = set(threading.enumerate())
         pool = WorkerPool(2)
         (worker,) = set(threading.enumerate()) - others

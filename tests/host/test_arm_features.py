@@ -34,9 +34,9 @@ def test_the_path_of_a_linux_host(words: dict[int, int], path: Isa) -> None:
     ],
 )
 def test_the_path_of_a_mac(has: set[str], path: Isa) -> None:
-    told = {SYSCTLS[name]: 1 for name in has}
-    assert isas_of(of_sysctl(told.get))[0] == path
-    assert isas_of(of_sysctl(lambda name: told.get(name, 0)))[0] == path
+    read = {SYSCTLS[name]: 1 for name in has}
+    assert isas_of(of_sysctl(read.get))[0] == path
+    assert isas_of(of_sysctl(lambda name: read.get(name, 0)))[0] == path
 
 
 def test_both_systems_are_asked_for_the_same() -> None:

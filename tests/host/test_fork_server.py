@@ -1,4 +1,4 @@
-"""Where the process that engines are forked from has its socket."""
+"""The place of the fork server's socket."""
 
 from __future__ import annotations
 

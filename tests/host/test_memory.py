@@ -1,4 +1,4 @@
-"""The memory of the emulating host: what counts as available, and a refusal that cannot be taken for the part's."""
+"""Memory of the host: the available bytes, and a refusal that cannot be mistaken for the accelerator's."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_all_that_a_server_writes_is_its_users_alone(tmp_path: Path, options: tu
 
 
 def test_a_directory_that_holds_other_things_keeps_its_rights(tmp_path: Path) -> None:
-    """As of a data directory that is /var/lib, which others need."""
+    """Check a data directory in /var/lib, which other users need."""
     (tmp_path / "home").mkdir(0o755)
     (tmp_path / "home" / "another").touch(0o644)
     checkpoint = write_checkpoint(tmp_path / "model")
@@ -81,7 +81,7 @@ def test_cassettes_and_traces_are_private(tmp_path: Path) -> None:
 
 
 def test_a_group_keeps_its_rights_where_setgid_says_so(tmp_path: Path) -> None:
-    """As on a volume that Kubernetes has given to the group of a pod."""
+    """Check a volume that Kubernetes has given to the group of a pod."""
     for before, after in {0o777: 0o700, 0o2777: 0o2770, 0o2770: 0o2770, 0o700: 0o700}.items():
         tmp_path.chmod(before)
         tighten(tmp_path)

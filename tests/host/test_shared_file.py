@@ -1,4 +1,4 @@
-"""Memory without a name, which a process that is started has too, and that nobody has to remove."""
+"""Memory files without a name, which child processes share and which need no removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes are stopped: real ones, in the states that look alike."""
+"""Detection of stopped processes: real ones, in states that look alike."""
 
 from __future__ import annotations
 

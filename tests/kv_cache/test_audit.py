@@ -66,7 +66,7 @@ def name_out_of_order(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
 
 
 def forget_a_sharer(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
-    cache._num_kept += 1
+    cache.num_reserved += 1
 
 
 def cover_too_little(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
@@ -85,7 +85,7 @@ def cover_too_little(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
         (misname, "disagree"),
         (name_too_many, "more blocks are named"),
         (name_out_of_order, "reused before"),
-        (forget_a_sharer, "blocks are kept, not"),
+        (forget_a_sharer, "blocks are reserved, not"),
         (cover_too_little, "does not cover what it should"),
     ],
 )

@@ -44,7 +44,7 @@ def found(cache: KVCacheManager, tokens: list[int], salt: str = "") -> int:
 
 
 def snapshot(cache: KVCacheManager) -> dict[str, Any]:
-    return copy.deepcopy(vars(cache.pool)) | {"kept": cache.num_kept_blocks}
+    return copy.deepcopy(vars(cache.pool)) | {"reserved": cache.num_reserved}
 
 
 class Open:
@@ -96,7 +96,7 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: any(seq.num_computed < len(seq.tokens) for seq in self.open))
     @rule(data=st.data())
     def compute(self, data: st.DataObject) -> None:
-        """A chunk: what it looks at is all there, and it gets its blocks whatever others hold."""
+        """Compute a chunk: all blocks that it looks at are there, and it gets its own whatever other sequences hold."""
         seq = data.draw(st.sampled_from([seq for seq in self.open if seq.num_computed < len(seq.tokens)]))
         most = min(self.cache.config.max_chunk, len(seq.tokens) - seq.num_computed)
         start = seq.num_computed
@@ -159,7 +159,7 @@ TestBooks = Books.TestCase
 
 
 class SlidingBooks(Books):
-    """Where every layer has a window of a block and a half."""
+    """Check prefixes when every layer has a window of a block and a half."""
 
     groups = (SLIDING,)
 
@@ -297,7 +297,7 @@ def test_a_table_that_shares_what_it_sees_still_gets_a_block_for_each_that_it_gi
     prefix = cache.lookup(second, [*tokens, *range(50, 74)])
     assert cache.allocate(second, 32, prefix)
     assert prefix.tables[0][0] == first.tables[0][0] != NULL_BLOCK  # which both hold
-    assert cache.num_kept_blocks == 2
+    assert cache.num_reserved == 2
     filler = cache.open("filler")
     assert cache.allocate(filler, cache.num_free_blocks * BLOCK)
     assert cache.num_free_blocks == 0

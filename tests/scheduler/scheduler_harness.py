@@ -39,7 +39,7 @@ def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: A
 
 
 def expected_output(request: Request, max_model_len: int, groups: Sequence[AttentionSpan] = FULL) -> list[int]:
-    """What the request generates when nothing interrupts it, by the definition of each way to finish."""
+    """Return the tokens of an uninterrupted request, by the definition of each way to finish."""
     params = request.sampling
     most = min(params.max_tokens, max_model_len - len(request.prompt_token_ids))
     tokens = expected_tokens(request.prompt_token_ids, most, VOCAB, groups)

@@ -1,4 +1,4 @@
-"""What is refused before any answer, and what the message says."""
+"""Refusals before any answer, and their messages."""
 
 from __future__ import annotations
 

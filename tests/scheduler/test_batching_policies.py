@@ -71,7 +71,7 @@ def test_a_static_batch_ends_before_the_next_begins() -> None:
 
 @pytest.mark.parametrize(("num_waiting", "steps"), [(1, 20), (2, 20), (3, 0)])
 def test_tgi_lets_prompts_wait_for_company_or_for_twenty_steps(num_waiting: int, steps: int) -> None:
-    """Of ten that decode, three are the share that others may wait for."""
+    """Check that three waiting prompts are enough for ten decoding sequences."""
     one = bench(num_blocks=400, max_num_seqs=16, max_num_batched_tokens=64, batching="tgi")
     one.add(*(request(f"a{i}", [i] * 3, 40) for i in range(10)))
     one.step()

@@ -28,7 +28,7 @@ prompts = st.one_of(
 
 @st.composite
 def schedulers(draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = (FULL,)) -> RunScheduler:
-    """With requests that wait, each of which fits."""
+    """Schedulers with waiting requests, each of which fits."""
     max_num_seqs = draw(st.integers(1, 4))
     num_blocks, block_size = draw(st.integers(8, 40)), draw(st.integers(1, 4))
     is_caching, spans = draw(st.sampled_from([True, True, False])), draw(st.sampled_from(groups))
@@ -93,8 +93,8 @@ def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: RunScheduler, 
             single_plan = single.schedule(0.0)
             assert is_like(plan, single_plan)
         events, begun = single.apply(single_plan, sample(single_plan), 0.0), {seq.request_id for seq in plan.prefill}
-        told = [one for one in events if one.finish_reason or one.request_id in begun]
-        assert scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0) == told
+        expected = [one for one in events if one.finish_reason or one.request_id in begun]
+        assert scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0) == expected
         assert state(scheduler) == state(single)
         assert scheduler.audit() == []
         total += count

@@ -1,4 +1,4 @@
-"""Tenants take turns: whoever was served least comes next, and nobody waits for another's long queue."""
+"""Tenants take turns: the least served comes next, and none waits for another's long queue."""
 
 from __future__ import annotations
 

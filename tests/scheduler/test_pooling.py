@@ -1,4 +1,4 @@
-"""Which texts are encoded when: whole, in order of priority, fairly among requests, within the limits of a step."""
+"""Order of texts: whole, by priority, fairly among requests, within the limits of a step."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_either_kind_is_aborted_where_it_is() -> None:
 
 
 def test_a_step_follows_another_one_where_something_was_left() -> None:
-    """Which pacing takes for no pause, although nobody runs between steps of texts."""
+    """Check that pacing counts no pause between steps of texts, although none runs between them."""
     scheduler = PoolingScheduler(LIMITS)
     for i in range(6):
         scheduler.add(text(str(i), 8))

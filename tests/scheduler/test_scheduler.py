@@ -54,10 +54,10 @@ def test_a_sequence_is_told_as_admitted_once_and_as_preempted_each_time() -> Non
     b = bench(num_blocks=6, max_num_seqs=2, enable_prefix_caching=False)
     b.add(request("a", [1] * 6, 12), request("b", [2] * 6, 12))
     b.finish()
-    told = [(plan.admitted, plan.preempted, plan.time) for plan in b.plans]
-    assert [ids for ids, _, _ in told if ids] == [("a", "b")]
-    assert [ids for _, ids, _ in told if ids] == [("b",)]
-    assert [time for _, _, time in told] == [float(i + 1) for i in range(len(told))]
+    steps = [(plan.admitted, plan.preempted, plan.time) for plan in b.plans]
+    assert [ids for ids, _, _ in steps if ids] == [("a", "b")]
+    assert [ids for _, ids, _ in steps if ids] == [("b",)]
+    assert [time for _, _, time in steps] == [float(i + 1) for i in range(len(steps))]
 
 
 def test_no_more_than_max_num_seqs_run() -> None:

@@ -1,4 +1,4 @@
-"""Who is foreseen to be served before a newcomer, beside who then is, by the scheduler itself."""
+"""Predicted order of service before a newcomer, compared with the scheduler's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = st.lists(
 
 
 class Watched:
-    """An engine, and the counters that its reports have told."""
+    """An engine, and the counters of its reports."""
 
     def __init__(self, num_places: int) -> None:
         self.bench: Bench = bench(
@@ -66,7 +66,7 @@ def arrive(watched: Watched, rows: Sequence[tuple[str, int, int, int]]) -> Reque
 
 
 def served_before(watched: Watched, newcomer: Request) -> list[str]:
-    """Ids of those who do get a place before it, when nobody else comes."""
+    """Ids of the requests that get a slot before it, when no other request comes."""
     watched.bench.add(newcomer)
     served: list[str] = []
     while newcomer.request_id not in served:

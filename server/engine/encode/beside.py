@@ -1,8 +1,7 @@
-"""Texts encoded by a model that generates: a second program over its weights and activations, run between its steps.
+"""Encoding with a model that generates: a second program over its weights and activations, run between its steps.
 
-It ends with the last states instead of logits, and keeps no cache: keys and values of one layer at a time lie in a pool
-of its own, in the cache's type, so that no kernel is compiled for it. What it leaves is pooled by the mean and
-normalized, unless another mode is asked for.
+It ends with the last states instead of logits. Keys and values live for one layer only, in a small pool of the cache's
+type, so that no extra kernel is compiled. States are pooled by the mean and normalized, unless configured otherwise.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WEAK = "trained to continue texts: its vectors compare poorly"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What encodes texts beside a model's generation, and its limits."""
+    """Runner of texts beside a model's generation, and its limits."""
 
     runner: PoolingRunner
     limits: PoolingLimits
@@ -54,7 +53,7 @@ class LayerPool:
 
     @classmethod
     def of(cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, shape: ServingShape) -> LayerPool:
-        """Allocated on `cores`. Raises HostMemoryError when the host cannot map it."""
+        """Allocate a pool on `cores`. Raises HostMemoryError."""
         num_blocks = shape.limits.num_text_blocks(shape.block_size)
         cache = CacheConfig(num_blocks, shape.block_size, enable_prefix_caching=False)
         layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
@@ -65,7 +64,7 @@ class LayerPool:
 def encode_beside(
     placement: Placement, layer: LayerPool, config: EngineConfig, pool: WorkerPool, on_progress: OnProgress
 ) -> Beside:
-    """The second program of a placed model, on the threads of the first. Compiles what the first does not need."""
+    """Build the second program of a placed model, on the threads of the first; compile the kernels that it adds."""
     spec, buffers, block_size = placement.spec, placement.buffers, config.block_size
     at = replace(placement, kv=layer.pool, cache=layer.cache)
     program = build_program(at, part=GraphSlice.whole(decoder_graph(spec), leaves_states=True))

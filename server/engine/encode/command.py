@@ -1,4 +1,4 @@
-"""`neuronserve embed`: texts in, a line or a JSON object out. What the endpoints serve, without a server."""
+"""`neuronserve embed`: embeddings or scores of texts without a server, as lines or a JSON object."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from neuronserve.server.engine.encode.options import EmbedOptions
 from neuronserve.server.errors import InvalidRequest, SettingsError
 from neuronserve.server.text.encoder_tokenizer import TextOrPair
 
-SHOWN = 6  # values of a vector that a line shows
+SHOWN = 6  # values of a vector in a line
 
 Float32 = npt.NDArray[np.float32]
 
 
 def run_embed(config: EncodeConfig, options: EmbedOptions) -> None:
-    """Load, encode and print. Raises SettingsError for texts that cannot be encoded, and what loading raises."""
+    """Load, encode and print. Raises SettingsError for texts that cannot be encoded, and as loading does."""
     texts = _texts(options)
     loaded = load_encoder(config, lambda line: print(f"neuronserve: {line}", file=sys.stderr))
     for note in loaded.notes:
@@ -45,7 +45,7 @@ def run_embed(config: EncodeConfig, options: EmbedOptions) -> None:
 
 
 def as_json(model: str, rows: Float32, labels: Sequence[str], num_tokens: int) -> dict[str, object]:
-    """The shape of OpenAI's embeddings; a classifier's rows are scores by label."""
+    """Return an object in the form of OpenAI's embeddings; a classifier's rows are scores by label."""
     kind = "scores" if labels else "embedding"
     data = [
         {"object": kind, "index": i, kind: dict(zip(labels, row, strict=True)) if labels else row}
@@ -56,7 +56,7 @@ def as_json(model: str, rows: Float32, labels: Sequence[str], num_tokens: int) -
 
 
 def _texts(options: EmbedOptions) -> tuple[str, ...]:
-    """Raises SettingsError for a file that cannot be read."""
+    """Return the texts of the arguments and the file. Raises SettingsError for an unreadable file."""
     if options.file is None:
         return options.texts
     try:

@@ -1,7 +1,7 @@
-"""The bias that MPNet adds to scores, a learned number for each head and bucket of distances, as a table of distances.
+"""The bias that MPNet adds to scores: a learned number for each head and bucket of distances, as a table of distances.
 
-Buckets are T5's (Raffel et al. 2020, section 2.1) with both directions: half for keys behind the query, half of those
-for one distance each, the others for ranges that grow by the logarithm up to 128 tokens.
+Buckets are T5's (Raffel et al. 2020, section 2.1) in both directions. Half of them are for keys behind the query. In
+each half, half are for one distance each and the others for ranges that grow by the logarithm up to 128 tokens.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Float32 = npt.NDArray[np.float32]
 
 
 def buckets(distances: npt.NDArray[np.int64], num_buckets: int) -> npt.NDArray[np.int64]:
-    """The bucket of each distance, which is the key's position less the query's.
+    """Return the bucket of each distance, the key's position minus the query's.
 
-    In float32, as the models were trained: a distance at the edge of two buckets depends on it.
+    Computed in float32, as in training: the bucket of a distance at an edge depends on it.
     """
     half = num_buckets // 2
     exact, away = half // 2, np.abs(distances)
@@ -35,12 +35,12 @@ def buckets(distances: npt.NDArray[np.int64], num_buckets: int) -> npt.NDArray[n
 
 
 def row_length(max_length: int) -> int:
-    """Columns of the table: every distance, and what a kernel reads beyond the last key."""
+    """Columns of the table: every distance, and the chunk that a kernel reads beyond the last key."""
     return 2 * max_length + CHUNK
 
 
 def distance_bias(checkpoint: Checkpoint, name: str, shape: tuple[int, int], max_length: int) -> Float32:
-    """[heads, row_length]: the bias of each distance, that of 0 in column `max_length`.
+    """Return the bias of each distance, [heads, row_length]; distance 0 is in column `max_length`.
 
     Raises CheckpointError when the tensor, [buckets, heads], is missing or has another shape.
     """

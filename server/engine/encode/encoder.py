@@ -1,8 +1,7 @@
 """An encoder on its cores: tokens of texts in, a float32 row for each out.
 
-Texts are packed one after the other in steps of many tokens, none padded, and a step is one run of the program: every
-token of its texts, with no cache behind. Nothing of a step outlives it, so a row does not depend on what else was
-encoded, before or at once.
+Texts are packed one after the other in steps of many tokens, without padding. A step is one run of the program over
+every token of its texts, without a cache. A row does not depend on the other texts, of this step or earlier ones.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ _NO_SAMPLE = SamplingParams(max_tokens=0)
 
 
 class StateRunner:
-    """The last states of the tokens of packed texts. Not thread-safe."""
+    """Computes the last states of the tokens of packed texts. Not thread-safe."""
 
     def __init__(
         self, pool: WorkerPool, program: Program, inputs: StepInputs, block_size: int, hidden: tuple[Buffer, int, int]
     ) -> None:
-        """`hidden` is the stream that the program leaves its states in, float32 [tokens, width], and their size."""
+        """`hidden` is the stream where the program leaves its states, float32 [tokens, width], and their size."""
         self._pool, self._program, self._inputs, self._block_size = pool, program, inputs, block_size
         buffer, width, self.hidden_size = hidden
         self._hidden: Float32 = buffer.array(np.float32, -1, width)
         self._is_timed = False
-        self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # as ModelRunner's
+        self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # as in ModelRunner
 
     def time_instructions(self, is_on: bool) -> None:
         """Time every instruction in `timed` from the next step on, or stop it."""
         self._is_timed, self.timed = is_on, None
 
     def run(self, texts: Sequence[TokenizedText]) -> list[Float32]:
-        """The states of each text, [tokens, hidden]; overwritten by the next step.
+        """Return the states of each text, [tokens, hidden]; the next step overwrites them.
 
-        Raises StepTooLarge, having computed nothing, beyond what the inputs were made for.
+        Raises StepTooLarge, having computed nothing, when the texts exceed the inputs.
         """
         self._inputs.fill(list(self._sequences(texts)), token_types=[text.token_types for text in texts])
         if self._is_timed:
@@ -57,7 +56,7 @@ class StateRunner:
         return np.split(self._hidden[: ends[-1], : self.hidden_size], ends[:-1])
 
     def _sequences(self, texts: Sequence[TokenizedText]) -> Iterator[ScheduledSeq]:
-        """Each text with blocks of its own for the keys and values of a layer, one after the other."""
+        """Yield each text as a sequence with its own blocks for the keys and values of a layer."""
         block = 0
         for i, text in enumerate(texts):
             end = block + -(-len(text.token_ids) // self._block_size)
@@ -78,7 +77,7 @@ class Encoder:
 
     @property
     def head(self) -> Head:
-        """What is made of the states: `is_classifier` tells scores by `labels` from embeddings."""
+        """The head on the states; `is_classifier`: rows are scores by `labels`, not embeddings."""
         return self.layers.head
 
     @property
@@ -87,9 +86,9 @@ class Encoder:
         return self.layers.size
 
     def encode(self, texts: Sequence[TokenizedText], is_raw: bool = False) -> Float32:
-        """A row for each text, [texts, size]: embeddings, or scores. `is_raw`: not normalized, logits.
+        """Return a row for each text, [texts, size]: embeddings or scores. `is_raw`: not normalized, or logits.
 
-        Raises InvalidRequest for a text without tokens, with more than `max_length`, or with ids beyond the vocabulary.
+        Raises InvalidRequest for a text with no token, too many tokens, or ids beyond the vocabulary.
         """
         for i, text in enumerate(texts):
             self._check(i, text)
@@ -101,14 +100,14 @@ class Encoder:
         return rows
 
     def states(self, text: TokenizedText) -> Float32:
-        """The last states of a text's tokens, [tokens, hidden]. Raises InvalidRequest as `encode`."""
+        """Return the last states of a text's tokens, [tokens, hidden]. Raises InvalidRequest as `encode`."""
         self._check(0, text)
         return self.runner.run([text])[0].copy()
 
     def shortened(self, rows: Float32, dimensions: int) -> Float32:
-        """The first values of each embedding, normalized where embeddings are.
+        """Return the first values of each embedding, normalized if embeddings are.
 
-        Raises InvalidRequest when there are not as many.
+        Raises InvalidRequest when an embedding has fewer.
         """
         if self.head.is_classifier or not 1 <= dimensions <= self.size:
             raise InvalidRequest(f"dimensions is {dimensions}: an embedding has {self.size}", "dimensions")
@@ -129,7 +128,7 @@ class Encoder:
             raise InvalidRequest(f"text {i} has {len(types)} token types for {len(ids)} tokens", "input")
 
     def _steps(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, int]]:
-        """Ranges of neighbouring texts that fill a step each."""
+        """Yield ranges of neighbouring texts that fill a step each."""
         first = tokens = 0
         for i, text in enumerate(texts):
             tokens += len(text.token_ids)

@@ -1,12 +1,13 @@
-"""The small layers behind pooling, on one row at a time, in float32 on the host: a few thousandths of a pass's work.
+"""The head of an encoder: pooling of a text's states to a row, and the small layers after it, in float32 on the host.
 
-One row at a time, since a product of several would be summed in an order that depends on how many there are.
+Texts are pooled one by one and rows computed one by one, because the order of sums over several would depend on their
+number. This is a few thousandths of a pass's work.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,14 +17,36 @@ import numpy.typing as npt
 from neuronserve.server.checkpoint.checkpoint import Checkpoint
 from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
 from neuronserve.server.checkpoint.tensor_files import WEIGHTS
-from neuronserve.server.engine.encode.pooling import pooled
+from neuronserve.server.config.formats import PoolingMode
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.models.heads import Activation, Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize
 
 Float32 = npt.NDArray[np.float32]
 Step = Callable[[Float32], Float32]
-_LEAST_LENGTH = 1e-12  # a shorter row is divided by it, as in torch's normalize
+_LEAST_LENGTH = 1e-12  # divisor of shorter rows, as in torch's normalize
 _erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _weighted(states: Float32) -> Float32:
+    """Mean with weights 1, 2, 3 and so on."""
+    weights = np.arange(1, len(states) + 1, dtype=np.float32)[:, None]
+    row: Float32 = (states * weights).sum(axis=0) / weights.sum()
+    return row
+
+
+MODES: dict[PoolingMode, Callable[[Float32], Float32]] = {
+    "cls": lambda states: states[0],
+    "max": lambda states: states.max(axis=0),
+    "mean": lambda states: states.sum(axis=0) / np.float32(len(states)),
+    "mean_sqrt_len_tokens": lambda states: states.sum(axis=0) / np.sqrt(np.float32(len(states))),
+    "weightedmean": _weighted,
+    "lasttoken": lambda states: states[-1],
+}
+
+
+def pooled(states: Float32, modes: Sequence[PoolingMode]) -> Float32:
+    """Pool the states of a text's tokens, [tokens, hidden], to its row, [modes * hidden]."""
+    return np.concatenate([MODES[mode](states) for mode in modes])
 
 
 def _gelu(row: Float32) -> Float32:
@@ -38,7 +61,7 @@ def _softmax(row: Float32) -> Float32:
 
 
 def _sigmoid(row: Float32) -> Float32:
-    """By the exponential of what is not positive, which cannot overflow."""
+    """Sigmoid by the exponential of numbers that are not positive, which cannot overflow."""
     small: Float32 = np.exp(-np.abs(row))
     return np.where(row >= 0, 1 / (1 + small), small / (1 + small)).astype(np.float32)
 
@@ -54,7 +77,7 @@ ACTIVATIONS: dict[HeadActivation, Step] = {
 
 
 def normalized(row: Float32) -> Float32:
-    """The row over its length."""
+    """Divide a row by its length."""
     unit: Float32 = row / max(np.sqrt((row * row).sum()), np.float32(_LEAST_LENGTH))
     return unit
 
@@ -64,19 +87,19 @@ class HeadLayers:
     """A head with its weights."""
 
     head: Head
-    size: int  # of what it makes of a text
+    size: int  # values of a text's row
     steps: tuple[Step, ...]
-    is_last_optional: bool  # the last step only scales: to the length of 1, or to scores
+    is_last_optional: bool  # the last step only scales, to length 1 or to scores
 
     def apply(self, states: Float32, is_raw: bool = False) -> Float32:
-        """The row of a text, of its tokens' states [tokens, hidden]; `is_raw`: before it is normalized or scored."""
+        """Return the row of a text from its tokens' states [tokens, hidden]; `is_raw`: not normalized or scored."""
         row = pooled(states, self.head.pooling)
         for step in self.steps[: -1 if is_raw and self.is_last_optional else None]:
             row = step(row)
         return row
 
     def shortened(self, row: Float32, dimensions: int, is_raw: bool = False) -> Float32:
-        """The first values of an embedding, normalized again where embeddings are.
+        """Return the first values of an embedding, normalized again if embeddings are.
 
         Source: Matryoshka representations, Kusupati et al. 2022.
         """
@@ -85,9 +108,9 @@ class HeadLayers:
 
 
 def load_head(head: Head, directory: Path, checkpoint: Checkpoint, hidden: int) -> HeadLayers:
-    """The weights of `head`, for states of `hidden` values.
+    """Load the weights of `head`, for states of `hidden` values.
 
-    Raises CheckpointError for tensors that are missing or do not fit, or whose rows are not as many as the labels.
+    Raises CheckpointError for missing or misshapen tensors, or when outputs and labels differ in number.
     """
     size, steps = hidden * len(head.pooling), []
     for each in head.steps:
@@ -100,7 +123,7 @@ def load_head(head: Head, directory: Path, checkpoint: Checkpoint, hidden: int) 
 
 
 def _step(step: HeadStep, size: int, directory: Path, checkpoint: Checkpoint) -> tuple[Step, int]:
-    """A step for rows of `size`, and the size of what it leaves."""
+    """Return a step for rows of `size`, and the size of its result."""
     match step:
         case Normalize():
             return normalized, size
@@ -138,7 +161,7 @@ def _layer_norm(step: HeadLayerNorm, size: int, directory: Path, checkpoint: Che
 
 
 def _tensor(source: Checkpoint, directory: Path, name: str, size: int | None = None) -> Float32:
-    """A tensor, of one dimension where `size` is given."""
+    """Load a tensor, which must have the shape [size] if `size` is given."""
     if not source.has(name):
         raise CheckpointError(str(directory), "missing from the safetensors files", name)
     values = source.load(name)
@@ -148,7 +171,7 @@ def _tensor(source: Checkpoint, directory: Path, name: str, size: int | None = N
 
 
 def without_scaling(head: Head) -> Head:
-    """The head without a last step that only normalizes."""
+    """Return the head without a normalization at its end."""
     if head.steps and isinstance(head.steps[-1], Normalize):
         return replace(head, steps=head.steps[:-1])
     return head

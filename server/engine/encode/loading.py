@@ -1,6 +1,6 @@
 """Loading of an encoder from a model's directory: checks first, then packs, compiles and reserves.
 
-Any served decoder can be loaded as one: its layers without the output layer, over all tokens of a text at once.
+Any supported decoder can be loaded as an encoder: its layers, without the output layer, over all tokens of a text.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ from neuronserve.server.text.encoder_tokenizer import EncoderTokenizer, stated_l
 from neuronserve.server.text.tokenizer import load_tokenizer
 from neuronserve.server.types import TokenizedText
 
-BLOCK_SIZE = CHUNK  # tokens of a text whose keys lie together
+BLOCK_SIZE = CHUNK  # tokens of a text whose keys are contiguous
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedEncoder:
-    """An encoder with the tokenizer of its texts, and what its files say about prompts."""
+    """An encoder, the tokenizer of its texts, and the prompts in its files."""
 
     encoder: Encoder
     tokenizer: EncoderTokenizer
     placement: Placement
     formats: WeightFormats
     sentence: SentenceModel
-    core_lines: tuple[Line, ...]  # what the part would hold on each core
+    core_lines: tuple[Line, ...]  # memory account of each core of the accelerator
     limits: PoolingLimits
     notes: tuple[str, ...]  # each worth a line to the user
 
 
 def load_encoder(config: EncodeConfig, on_progress: OnProgress, isa: Isa | None = None) -> LoadedEncoder:
-    """Load what `config` names, with a progress line for each part; kernels are the host's best, or those of `isa`.
+    """Load the model of `config`, with progress lines; kernels are the host's best, or those of `isa`.
 
     Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
     """
@@ -131,14 +131,15 @@ class _Loading:
         )
 
     def _longest(self) -> int:
-        """Tokens of a text: what is asked for, or what the files state, and no more than the model has positions."""
-        asked, stated = self._config.max_model_len, self._sentence.max_seq_length or stated_length(self._directory)
-        if asked is not None and not 2 <= asked <= self._spec.max_position:
-            raise SettingsError(f"max_model_len is {asked}: this model takes 2 to {self._spec.max_position} tokens")
-        return asked or min(stated or self._spec.max_position, self._spec.max_position)
+        """Return the most tokens of a text: configured, or stated by the files, within the model's positions."""
+        stated, most = self._sentence.max_seq_length or stated_length(self._directory), self._spec.max_position
+        configured = self._config.max_model_len
+        if configured is not None and not 2 <= configured <= most:
+            raise SettingsError(f"max_model_len is {configured}: this model takes 2 to {most} tokens")
+        return configured or min(stated or most, most)
 
     def _choose_head(self) -> tuple[Head, tuple[str, ...]]:
-        """The head of the architecture, of modules.json, or of the settings."""
+        """Return the head of the architecture, of modules.json or of the settings, and notes about it."""
         pooling, normalize = self._config.pooling, self._config.normalize
         found = classification_head(self._spec.architecture, read_model_config(self._directory / "config.json"))
         if found is not None:
@@ -150,7 +151,7 @@ class _Loading:
             last = not self._spec.is_encoder and pooling == "lasttoken"
             head = Head(("mean",), (Normalize(),))
             if pooling is None:
-                notes.append("no modules.json says how states become a vector: their mean is taken, normalized")
+                notes.append("no modules.json describes the pooling: the mean of the states is taken, normalized")
             if not self._spec.is_encoder and not last:
                 notes.append(f"{self._spec.architecture} was {WEAK}")
         if pooling is not None:
@@ -161,7 +162,7 @@ class _Loading:
         return head, tuple(notes)
 
     def _require_host(self) -> None:
-        """Keys and values of one layer serve all of them, one after the other."""
+        """Raise HostMemoryError when the host is too small. All layers share one layer's memory for keys and values."""
         whole = HostFootprint.of(self._spec, self._shard, self._shape)
         needed = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
@@ -190,7 +191,7 @@ class _Loading:
         )
 
     def _distances(self, cores: list[NeuronCore], checkpoint: Checkpoint) -> DistanceBias | None:
-        """What distances count for; None where the model has no such bias."""
+        """Load the bias by distance; None when the model has none."""
         spec = self._spec
         buckets = spec.attention.num_distance_buckets
         if not buckets:
@@ -214,7 +215,7 @@ class _Loading:
 
 
 def _rows(core: NeuronCore, table: npt.NDArray[np.float32], heads: tuple[int, ...]) -> Buffer:
-    """The rows of a core's heads; a slot without a head has zeros."""
+    """Copy the rows of a core's heads to the core; a slot without a head has zeros."""
     buffer = core.allocate("tables", "distance bias", len(heads) * table.shape[1] * FLOAT32_BYTES)
     rows = buffer.array(np.float32, len(heads), table.shape[1])
     for slot, head in enumerate(heads):

@@ -1,4 +1,4 @@
-"""What `neuronserve embed` is asked for."""
+"""Options of `neuronserve embed`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class EmbedOptions:
-    """Texts, what is put before them or beside them, and how the rows are printed."""
+    """Texts, their prompt or query, and the form of the output."""
 
     model_name: str  # as the user wrote it
     texts: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""LoRA adapters on the cores: memory for each slot's A and B beside every layer that may be adapted, and what fills it.
+"""LoRA adapters on the cores: memory for the A and B of each slot beside every layer that may be adapted.
 
-Slots are taken from the cores once, at the start, so that a program's operands hold whatever is loaded later. A slot
-that no request of a step uses may be filled while the step runs.
+Slots are allocated once, at the start, so that a program's operands stay valid when adapters are loaded. A slot that no
+request of a step uses may be filled while the step runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RANK, _SCALE = PartRecord._fields.index("rank"), PartRecord._fields.index("scal
 
 @dataclass(frozen=True, slots=True)
 class LayerSlots:
-    """All slots of one linear layer. What is there once is every core's."""
+    """All slots of one linear layer. A single buffer of A or B is shared by every core."""
 
     shape: AdapterShape
     a: tuple[Buffer, ...]
@@ -47,12 +47,12 @@ class LayerSlots:
 
 
 class AdapterSlots:
-    """Slots for `lora.max_loras` adapters, and the buffers of a step that computes with some."""
+    """Slots for `lora.max_loras` adapters, and the buffers of a step that uses adapters."""
 
     def __init__(
         self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, dtype: Dtype, lora: LoraConfig, rows: int
     ) -> None:
-        """Room for steps of `rows` tokens, a multiple of 16. Raises HostMemoryError when the host cannot map it."""
+        """Allocate for steps of `rows` tokens, a multiple of 16. Raises HostMemoryError."""
         self._cores, self._shard, self.dtype, self.num_slots = cores, shard, dtype, lora.max_loras
         shapes = adapter_shapes(spec, shard, lora, int(WEIGHT_BYTES[dtype]))
         self.layers = {name: self._allocate(name, shape) for name, shape in shapes.items()}
@@ -67,7 +67,7 @@ class AdapterSlots:
         return [layer.shape.shape.linear for layer in self.layers.values()]
 
     def fill(self, slot: int, adapter: LoraAdapter) -> None:
-        """Put an adapter into a slot that nobody uses. Raises CheckpointError when a tensor cannot be read."""
+        """Put an adapter into an unused slot. Raises CheckpointError when a tensor cannot be read."""
         self.clear(slot)
         for layer in self.layers.values():
             for i, place in enumerate(layer.shape.parts):
@@ -78,7 +78,7 @@ class AdapterSlots:
                     _enter(layer.records[slot, i], module)
 
     def clear(self, slot: int) -> None:
-        """A slot's adapter changes nothing from now on."""
+        """Disable a slot's adapter."""
         for layer in self.layers.values():
             layer.records[slot, :, _RANK] = 0
 

@@ -1,6 +1,6 @@
-"""An artifact as the source of packed weights: pieces are read straight into the memory they are for.
+"""An artifact as the source of packed weights: pieces are read straight into the cores' memory and hashed on the way.
 
-They are hashed on the way: there is no second copy and no unverified byte.
+So there is no second copy and no unverified byte.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from neuronserve.server.host.regular_file import open_regular
 from neuronserve.server.models.ops import Vector
 from neuronserve.server.placement.matrices import PackedShape
 
-CHUNK_BYTES = 1 << 20  # read, then hashed while it is in the cache
-READERS = 2  # threads: hashing takes longer than reading what is in the page cache
+CHUNK_BYTES = 1 << 20  # read at once, then hashed while it is in the CPU's cache
+READERS = 2  # threads: hashing takes longer than reading from the page cache
 
 
 class ArtifactWeights:
-    """Reads pieces in the background, into the memory they are for; `finish` waits for them and closes the files."""
+    """Reads pieces in the background; `finish` waits for them."""
 
     def __init__(self, artifact: Artifact) -> None:
         self._cores = artifact.cores
@@ -39,7 +39,7 @@ class ArtifactWeights:
             self._read(sums_name(shape), core, into.sums)
 
     def vector(self, vector: Vector, offset: float, core: int, into: Buffer) -> None:
-        del offset  # in the values since they were packed
+        del offset  # added when the values were packed
         self._read(vector.tensor, core, into)
 
     def bias(self, shape: PackedShape, core: int, into: Buffer) -> None:
@@ -49,7 +49,7 @@ class ArtifactWeights:
         self._read(shape.linear.parts[0].weight, core, into)
 
     def finish(self) -> None:
-        """Raises CheckpointError, naming file and entry, when a piece is not what was written."""
+        """Wait for all pieces. Raises CheckpointError, naming file and entry, for a piece that is damaged."""
         try:
             for pending in self._pending:
                 pending.result()

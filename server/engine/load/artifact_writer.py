@@ -1,6 +1,6 @@
-"""Compiles a model ahead of time: its weights are quantized and packed into files that are mapped as the cores' memory.
+"""Ahead-of-time compilation of a model: its weights are quantized and packed into files mapped as the cores' memory.
 
-Holds no more of the model than the page cache does. The directory appears whole under its name, or not at all.
+The model is never whole in memory, except in the page cache. The directory appears under its name when it is complete.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from neuronserve.server.placement.host_footprint import packed_weight_bytes
 from neuronserve.server.placement.shard import ShardSpec
 
 INDEX_SUFFIX = ".index.json"
-COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # beside the weights
+COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # files to copy beside the weights
 
 
 def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileReport:
-    """Write the artifact `config` describes, with a progress line for each layer; returns what the part would need.
+    """Write the artifact that `config` describes, with a progress line for each layer; return the compile report.
 
-    Without an output nothing is written, and the weights need not be there.
+    Without an output path nothing is written, and the weights need not exist.
     Raises SettingsError when the output directory is not empty, cannot be written or has too little room, and what
     `open_model` raises.
     """
@@ -97,7 +97,7 @@ def _require_room(target: Path, model: ModelSource, shard: ShardSpec) -> None:
 
 
 def _buckets(config: CompileConfig, spec: ModelSpec) -> BucketLists:
-    """Raises SettingsError for lengths that the model does not have."""
+    """Return the bucket lists. Raises SettingsError for lengths beyond the model's."""
     longest = spec.max_position if config.max_model_len is None else config.max_model_len
     if longest > spec.max_position:
         raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {spec.max_position} tokens")
@@ -107,7 +107,7 @@ def _buckets(config: CompileConfig, spec: ModelSpec) -> BucketLists:
 def _write(
     config: CompileConfig, model: ModelSource, buckets: BucketLists, directory: Path, on_progress: OnProgress
 ) -> int:
-    """Everything of the artifact, the manifest last; returns the bytes of weights."""
+    """Write the artifact, the manifest last; return the bytes of weights."""
     tp, spec = config.tensor_parallel_size, model.spec
     shard = ShardSpec.of(spec, tp, config.enable_expert_parallel)
     capacity = packed_weight_bytes(spec, shard, model.formats)
@@ -137,7 +137,7 @@ def _write(
 
 
 def _copy_rest(source: Path, directory: Path) -> str:
-    """Configuration, tokenizer and chat template; returns the SHA-256 of config.json."""
+    """Copy configuration, tokenizer and chat template; return the SHA-256 of config.json."""
     for pattern in COPIED:
         for path in sorted(source.glob(pattern)):
             if path.is_file() and not path.name.endswith(INDEX_SUFFIX):
@@ -146,10 +146,10 @@ def _copy_rest(source: Path, directory: Path) -> str:
 
 
 class CoreFile:
-    """A file that is handed out like the memory of a core: what is written there is in the file."""
+    """A mapped file that is allocated like the memory of a core."""
 
     def __init__(self, index: int, path: Path, capacity: int) -> None:
-        """Raises OSError when `capacity` bytes cannot be reserved on the disk."""
+        """Reserve `capacity` bytes on the disk. Raises OSError."""
         self.index = index
         self._path, self._used = path, 0
         self._pieces: dict[str, tuple[int, Buffer]] = {}
@@ -158,7 +158,7 @@ class CoreFile:
             self._map = np.frombuffer(mmap.mmap(file.fileno(), capacity), np.uint8)
 
     def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
-        """Zeroed bytes at the next cache line of the file."""
+        """Return zeroed bytes at the next cache line of the file."""
         del use
         assert name not in self._pieces, name
         begin = round_up(self._used, ALIGNMENT)
@@ -168,7 +168,7 @@ class CoreFile:
         return buffer
 
     def close(self) -> CoreEntries:
-        """Hash and cut to size; returns what the manifest says of the file."""
+        """Hash the pieces and truncate the file; return its entries in the manifest."""
         entries = {
             name: Entry(offset, buffer.num_bytes, _sha256(buffer)) for name, (offset, buffer) in self._pieces.items()
         }

@@ -1,7 +1,7 @@
-"""A checkpoint as the source of packed weights: reads a core's share, quantizes it where configured, packs it.
+"""A checkpoint as the source of packed weights: reads a core's share, quantizes it if configured, and packs it.
 
-A matrix that the checkpoint has quantized itself keeps the checkpoint's codes and scales. Works on blocks of rows, each
-thread on one: beside the packed weights there is never more than a few blocks.
+A matrix that is quantized in the checkpoint keeps its codes and scales. Each thread works on one block of rows, so only
+a few blocks are in memory beside the packed weights.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class CheckpointWeights:
 
     def matrix(self, shape: PackedShape, core: int, into: PackedShard) -> None:
         for _ in self._pool.map(lambda rows: self._pack(shape, core, rows, into), row_blocks(shape)):
-            pass  # the first block that fails raises here
+            pass  # a failed block raises here
 
     def _pack(self, shape: PackedShape, core: int, rows: slice, into: PackedShard) -> None:
-        """Pack one block of rows, whose tiles are a piece of the whole matrix's."""
+        """Pack one block of rows into its part of the matrix's tiles."""
         weights = shape.format_in(self._formats)
         tiles = _of_rows(into.tiles, tile_bytes(weights, 1, shape.k), rows)
         if weights == "bfloat16" or weights == "float32":  # noqa: PLR1714 - narrows the type
@@ -59,7 +59,7 @@ class CheckpointWeights:
         into.sums.array(np.int32, shape.n)[rows] = quantized.sums
 
     def _pack_groups(self, shape: PackedShape, core: int, rows: slice, into: PackedShard) -> None:
-        """The same for a format with groups."""
+        """Pack one block of rows in a format with groups."""
         weights, groups = shape.format_in(self._formats), self._formats.groups
         quantized = self._stored.grouped(shape, core, weights, groups, rows)
         if quantized is None:
@@ -91,5 +91,5 @@ class CheckpointWeights:
 
 
 def _of_rows(memory: Buffer, row_bytes: int, rows: slice) -> npt.NDArray[np.uint8]:
-    """The part of tiles, or of what is beside them, that belongs to whole tiles of rows."""
+    """Return the bytes of tiles, scales or sums that belong to `rows`, which are whole tiles."""
     return memory.bytes[rows.start * row_bytes : rows.stop * row_bytes]

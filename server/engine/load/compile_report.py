@@ -1,4 +1,4 @@
-"""What the real compiler would be given for a model, graph by graph, and how long it would take, roughly."""
+"""Report on the graphs that Neuron's compiler would compile for a model, and roughly how long that would take."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class GraphRow:
 
     Bytes are those of its inputs and outputs without weights and KV cache, as NxD Inference traces it
     (models/model_wrapper.py, `input_generator`): ids, mask and positions as int32, sampling parameters, and one token
-    or, where the host samples, the logits of each slot.
+    or, if the host samples, the logits of each slot.
     """
 
     phase: str  # context encoding or token generation
     batch: int
     positions: int
     tokens: int  # computed in one run
-    share: float  # of lengths from 1 to the longest, all as likely, that this graph serves
-    padding: float  # of its positions, in the mean over those lengths
+    share: float  # of lengths that this graph serves, if all lengths up to the longest are equally likely
+    padding: float  # mean share of padded positions over those lengths
     io_bytes: int
-    modelled_s: float | None  # None: no such part
+    modelled_s: float | None  # None: the accelerator cannot run it
     extrapolated: str
 
 
@@ -53,7 +53,7 @@ class CompileReport:
     device: str
     tensor_parallel_size: int
     graphs: tuple[GraphRow, ...]
-    padding: dict[str, float]  # by phase: of all positions computed, those for nobody
+    padding: dict[str, float]  # by phase: share of the computed positions that are padding
     time: CompileTime
     warm: str = WARM
     note: str = ""  # why there are no modelled times
@@ -65,11 +65,11 @@ class CompileReport:
 def compile_report(
     config: CompileConfig, spec: ModelSpec, formats: WeightFormats, buckets: BucketLists
 ) -> CompileReport:
-    """The report on `spec` with these buckets. Raises DeviceError for an unknown part or one without such cores."""
-    part, model, note = instance(config.device), None, ""
+    """Make the report on `spec` with these buckets. Raises DeviceError for an unknown accelerator."""
+    device, model, note = instance(config.device), None, ""
     try:
         runtime = Runtime(stored_dtype(formats.quantization, formats.dtype))
-        model = CostModel.of(spec, part, config.tensor_parallel_size, runtime)
+        model = CostModel.of(spec, device, config.tensor_parallel_size, runtime)
     except DeviceError as error:
         note = f"no modelled times: {error}"
     graphs = (*_prefills(config, spec, buckets, model), *_decodes(config, spec, buckets, model))
@@ -99,7 +99,7 @@ def _prefills(
             share,
             padding,
             _io_bytes(config, spec, 1, length, length),
-            *_of(cost),
+            *_modelled(cost),
         )
 
 
@@ -110,10 +110,10 @@ def _decodes(
         for length, share, padding in _spread(buckets.token_generation):
             cost = None if model is None else model.decode(slots, length)
             num_bytes = _io_bytes(config, spec, slots, length, 1)
-            yield GraphRow("token generation", slots, length, slots, share, padding, num_bytes, *_of(cost))
+            yield GraphRow("token generation", slots, length, slots, share, padding, num_bytes, *_modelled(cost))
 
 
-def _of(cost: StepCost | None) -> tuple[float | None, str]:
+def _modelled(cost: StepCost | None) -> tuple[float | None, str]:
     return (None, "") if cost is None else (cost.elapsed_s, cost.extrapolated)
 
 
@@ -124,7 +124,7 @@ def _io_bytes(config: CompileConfig, spec: ModelSpec, batch: int, positions: int
 
 
 def _spread(buckets: tuple[int, ...]) -> Iterator[tuple[int, float, float]]:
-    """Each bucket, its share of lengths from 1 to the longest, all as likely, and the mean padding of those."""
+    """Yield each bucket, its share of equally likely lengths up to the longest, and the mean padding of those."""
     before = 0
     for length in buckets:
         mean = (before + 1 + length) / 2
@@ -133,13 +133,13 @@ def _spread(buckets: tuple[int, ...]) -> Iterator[tuple[int, float, float]]:
 
 
 def _wasted(buckets: tuple[int, ...]) -> float:
-    """Padding of all positions that are computed for lengths from 1 to the longest, all as likely."""
+    """Share of padding in all positions computed for equally likely lengths up to the longest."""
     computed = sum(length * share for length, share, _ in _spread(buckets))
     return 1 - (buckets[-1] + 1) / 2 / computed
 
 
 def render(report: CompileReport) -> Group:
-    """Tables for a terminal."""
+    """Render the tables for a terminal."""
     table = Table(title=f"Graphs for {report.tensor_parallel_size} core(s) of {report.device}")
     for name in ("phase", "batch", "positions", "serves", "padding", "inputs and outputs", "modelled time"):
         table.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)

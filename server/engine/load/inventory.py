@@ -1,4 +1,4 @@
-"""Facts of an engine by which a figure can be reproduced: the weights, the compiled shapes, the calibration."""
+"""Facts of an engine that make its figures reproducible: the weights, the compiled shapes, the calibration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from neuronserve.server.models.tensors import num_params
 
 
 def weights_identity(directory: Path) -> WeightsIdentity:
-    """Identity of the weights of the model in `directory`, whose files have been checked."""
+    """Return the identity of the weights in `directory`, whose files have been checked."""
     if is_artifact(directory):
         return WeightsIdentity(hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest(), "manifest")
     digest = hashlib.sha256()
@@ -39,7 +39,7 @@ def weights_identity(directory: Path) -> WeightsIdentity:
 
 
 def _headers(directory: Path) -> Iterator[tuple[Path, int]]:
-    """Each file with weights and the bytes of its header."""
+    """Yield each file with weights and the bytes of its header."""
     if parts := linked_parts(directory):
         yield from ((path, read_header(path).num_bytes) for path in parts)
         return
@@ -52,7 +52,7 @@ def _headers(directory: Path) -> Iterator[tuple[Path, int]]:
 def engine_facts(
     directory: Path, spec: ModelSpec, formats: WeightFormats, pricer: Pricer, compiled: CompiledShapes, pace: Pace
 ) -> EngineFacts:
-    """Facts of an engine whose model has been loaded from `directory`."""
+    """Return the facts of an engine whose model was loaded from `directory`."""
     return EngineFacts(
         architecture=spec.architecture,
         num_params=num_params(spec),
@@ -70,13 +70,13 @@ def engine_facts(
 
 
 def core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
-    """What one core holds by the ledger, by use."""
+    """Return the memory of one core in the ledger, by use."""
     used: dict[str, int] = {use: ledger.reserved_bytes(core, use) for use in USES}
     return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)
 
 
 def host_bytes(cores: Sequence[NeuronCore]) -> dict[str, int]:
-    """Bytes of the emulation's own buffers for all cores, by use."""
+    """Return the bytes of the emulation's own buffers for all cores, by use."""
     return {use: sum(core.used[use] for core in cores) for use in HOST_USES}
 
 
@@ -87,7 +87,7 @@ def memory_notes(
     host_memory: Mapping[str, int],
     weights: WeightFormat,
 ) -> tuple[str, str]:
-    """What is used of the part, and what of the host; lines that are shown once at start."""
+    """Return lines about used device and host memory, which are shown once at start."""
     cpus = f" on CPU {', '.join(map(str, config.cpus))}" if config.cpus else ""
     return (
         f"{config.device}, NeuronCore {core_ranges(core_ids)}: {ledger.reserved_bytes(0) / GIB:.2f} of "

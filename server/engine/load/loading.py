@@ -66,14 +66,14 @@ class LoadedEngine:
     scheduler: SchedulerConfig
     ledger: MemoryLedger
     info: EngineInfo
-    pricer: StepPricer  # of the modelled part
-    beside: Beside  # encodes texts
+    pricer: StepPricer  # of steps on the modelled accelerator
+    beside: Beside  # encodes texts with the same weights
     kv: KVPool
-    adapters: AdapterBank | None = None  # None: there is no room for any
+    adapters: AdapterBank | None = None  # None: adapters are disabled
 
 
 def load_engine(config: EngineConfig, on_progress: OnProgress) -> LoadedEngine:
-    """Load what `config` names, with a progress line for each part.
+    """Load the model of `config`, with progress lines.
 
     Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
     """
@@ -81,7 +81,7 @@ def load_engine(config: EngineConfig, on_progress: OnProgress) -> LoadedEngine:
 
 
 class _Loading:
-    """The steps of one start, in the order in which they can fail: cheap checks before long work."""
+    """Steps of one start: cheap checks before long work."""
 
     def __init__(self, config: EngineConfig, on_progress: OnProgress) -> None:
         self._config, self._on_progress = config, on_progress
@@ -90,9 +90,9 @@ class _Loading:
         use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
         self._instance: Instance = instance(config.device)
-        asked = with_types_of(self._instance, config.requested_formats)
+        requested = with_types_of(self._instance, config.requested_formats)
         path, digest = Path(config.model_path), config.require_artifact_digest
-        self._model = open_model(path, asked, tp, config.cpu_threads, config.enable_expert_parallel, digest)
+        self._model = open_model(path, requested, tp, config.cpu_threads, config.enable_expert_parallel, digest)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
@@ -116,15 +116,15 @@ class _Loading:
         )
         self._shard = ShardSpec.of(self._spec, tp, config.enable_expert_parallel)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
-        self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # what the part's graphs compute
+        self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # that the modelled graphs compute
         self._stack = STACKS[config.stack]
         if config.neuron.samples_on_device is not None:
             self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
-        # The ideal stack reads the full length as long as its policy is its own: Neuron's has buckets.
+        # The ideal stack reads the full length under its own batching policy; Neuron's policy has buckets.
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
-        requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets, has_full_length)
+        buckets = BucketLists(config.context_encoding_buckets, config.token_generation_buckets, has_full_length)
         self._compiled = compiled_shapes(
-            config.batching, config.max_num_seqs, self._max_model_len, requested, self._model.buckets
+            config.batching, config.max_num_seqs, self._max_model_len, buckets, self._model.buckets
         )
         self._require_host()
 
@@ -172,7 +172,7 @@ class _Loading:
         )
 
     def _require_host(self) -> None:
-        """All buffers and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
+        """Raise HostMemoryError unless all buffers and the least KV cache fit in host memory."""
         blocks = max(self._footprint.min_blocks, self._config.num_blocks_override or 0)
         model = f"{self._config.model_path} with tensor_parallel_size {self._shard.tp} and {blocks} KV blocks"
         if (engines := self._config.data_parallel.size) > 1:
@@ -180,23 +180,23 @@ class _Loading:
         require_host_memory(self._host.total(blocks), model, self._host_bytes(0))
 
     def _host_bytes(self, taken: int) -> int:
-        """Memory this engine can still take of the host, having written `taken` bytes of the cores' memory.
+        """Return the host memory that this engine can still take, having written `taken` bytes of the cores' memory.
 
-        Engines that start together are each held to a share: what is free now is what the others are about to take.
+        Engines that start together are each limited to a share, because free memory is about to be taken by the others.
         """
         available, share = available_bytes(), self._config.data_parallel.host_memory_bytes
         return available if share is None else min(available, share - taken)
 
     def _ledger(self, num_blocks: int) -> MemoryLedger:
-        """The account of what the part would hold on each core of the group."""
-        tp, part = self._shard.tp, self._instance
+        """Return the account of the accelerator's memory on each core of the group."""
+        tp, device = self._shard.tp, self._instance
         utilization = self._config.device_memory_utilization
-        ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, self._core_ids)
+        ledger = MemoryLedger(device.core_memory_bytes, tp, device.chip.cores_per_chip, utilization, self._core_ids)
         self._footprint.enter(ledger, num_blocks)
         return ledger
 
     def _num_blocks(self, cores: Sequence[NeuronCore]) -> int:
-        """KV blocks that the part has room for, or the override; no more than the host can back or the limits use."""
+        """Return the override, or the KV blocks that the device holds, the host can back and the limits can use."""
         device = self._footprint.max_blocks(budget_bytes(self._instance, self._config.device_memory_utilization))
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
@@ -205,15 +205,15 @@ class _Loading:
         kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
         host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept)
-        usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
+        usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # half of it for cached prefixes
         chosen = min(device, host_blocks, usable)
-        if chosen < self._footprint.min_blocks:  # what was free when this start began is taken by now
+        if chosen < self._footprint.min_blocks:  # memory that was free at the start is taken by now
             least = self._footprint.min_blocks * self._host.kv_block
             require_host_memory(least, "the KV cache of one full sequence", host_bytes)
             chosen = self._footprint.min_blocks
-        reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
+        reasons = {device: "device memory", host_blocks: "host memory", usable: "max_num_seqs"}
         limit = reasons.get(chosen, "max_model_len")
-        self._on_progress(f"KV cache: {chosen} blocks, limited by {limit} (the part would hold {device})")
+        self._on_progress(f"KV cache: {chosen} blocks, limited by {limit} (the device would hold {device})")
         return chosen
 
     def _overridden(self, device: int) -> int:
@@ -260,7 +260,7 @@ class _Loading:
         )
 
     def _pricer(self) -> StepPricer:
-        """The pricer of steps, which is the simulator's."""
+        """Return the pricer of steps; the simulator makes the same."""
         formats, compiled = self._model.formats, self._compiled
         dtype = stored_dtype(formats.quantization, formats.dtype)
         runtime = Runtime(dtype, is_continuous=self._stack.is_continuous, lora_rank=self._max_rank)

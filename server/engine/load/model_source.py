@@ -1,4 +1,4 @@
-"""Source of a model's weights by its directory: an artifact, or a checkpoint, plain or quantized."""
+"""Source of a model's weights, chosen by its directory: an artifact, or a checkpoint, plain or quantized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from neuronserve.server.placement.shard import ShardSpec
 
 @dataclass(frozen=True, slots=True)
 class StatesSource:
-    """What of a model makes the last states of tokens, and its files, which may hold a head."""
+    """The layers of a model that compute the last states, and its checkpoint, which may hold a head."""
 
     spec: ModelSpec
     formats: WeightFormats
@@ -35,13 +35,13 @@ class StatesSource:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model whose files have been checked, and whose weights can be placed."""
+    """A model whose files have been checked and whose weights can be loaded."""
 
     spec: ModelSpec
     formats: WeightFormats
     source: WeightSource
-    notes: tuple[str, ...] = ()  # worth a line to the user
-    buckets: BucketLists | None = None  # that it was compiled for ahead of time
+    notes: tuple[str, ...] = ()  # lines for the user
+    buckets: BucketLists | None = None  # of an artifact
 
 
 def open_model(
@@ -52,11 +52,11 @@ def open_model(
     is_expert_parallel: bool = False,
     digest: str | None = None,
 ) -> ModelSource:
-    """The model in `directory`, to be laid over `tp` cores; a checkpoint is packed by `num_threads` threads.
+    """Open the model in `directory` for `tp` cores; `num_threads` threads pack a checkpoint.
 
-    Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
-    for another number of cores, than requested, DeviceError for experts that cannot be laid out as asked. With a
-    `digest` also for whatever is not the compiled model whose manifest has that SHA-256.
+    Raises CheckpointError for unsupported files, SettingsError when they are in other formats or for another number of
+    cores than requested, DeviceError for experts that cannot be laid out so. With a `digest` any model is refused but
+    the artifact whose manifest has that SHA-256.
     """
     if digest is not None:
         require_digest(directory, digest)
@@ -76,9 +76,9 @@ def open_model(
 
 
 def open_states(directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1) -> StatesSource:
-    """As `open_model`, what of the model makes the last states of tokens; other tensors may be there or not.
+    """Open the layers that compute the last states of tokens; other tensors are optional.
 
-    Raises SettingsError also for a compiled model.
+    Raises as `open_model`, and SettingsError for an artifact.
     """
     if is_artifact(directory):
         raise SettingsError(f"{directory} is compiled to generate: an encoder is loaded from its checkpoint")
@@ -90,7 +90,7 @@ def open_states(directory: Path, requested: RequestedFormats, tp: int, num_threa
 
 
 def require_generator(spec: ModelSpec) -> None:
-    """Raises SettingsError for a model without an output layer."""
+    """Raise SettingsError for a model without an output layer."""
     if not decoder_graph(spec).has_head:
         raise SettingsError(
             f"{spec.architecture} generates no text: `neuronserve embed` runs it, and `serve` with --runner auto"
@@ -98,9 +98,9 @@ def require_generator(spec: ModelSpec) -> None:
 
 
 def describe_checkpoint(directory: Path, requested: RequestedFormats) -> tuple[ModelSpec, WeightFormats, Stored | None]:
-    """What config.json alone says: the model, its formats when served as requested, and those of its files.
+    """Read config.json alone: the model, its formats when served as requested, and the formats of its files.
 
-    Raises CheckpointError for a model that cannot be served, SettingsError when its files are in other formats.
+    Raises CheckpointError for an unsupported model, SettingsError when its files are in other formats.
     """
     file = directory / "config.json"
     config = read_model_config(file)
@@ -111,7 +111,7 @@ def describe_checkpoint(directory: Path, requested: RequestedFormats) -> tuple[M
 
 
 def _formats(directory: Path, requested: RequestedFormats, stored: Stored | None) -> WeightFormats:
-    """Formats served: 8-bit codes that are in the files stay as they are, or become `dtype` where they are left out."""
+    """Return the served formats: 8-bit codes in the files stay, or become `dtype` in modules that are left out."""
     if not isinstance(stored, StoredQuantization):
         quantization = None if requested.quantization == "none" else requested.quantization
         return WeightFormats(
@@ -130,7 +130,7 @@ def _formats(directory: Path, requested: RequestedFormats, stored: Stored | None
 
 
 def context_length(requested: int | None, spec: ModelSpec) -> int:
-    """`requested`, or the model's own. Raises SettingsError beyond what the model was made for."""
+    """Return `requested`, or the model's own length. Raises SettingsError beyond the model's positions."""
     if requested is None:
         return spec.max_position
     if not 2 <= requested <= spec.max_position:

@@ -1,4 +1,4 @@
-"""Room for a file on the disk before it is mapped: a disk that is full must be an error now, not a SIGBUS later."""
+"""Reservation of disk space for a file before it is mapped: a full disk must be an error now, not a SIGBUS later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _BLOCK = 1 << 20
 
 
 def reserve(file: BinaryIO, num_bytes: int, by_call: bool = hasattr(os, "posix_fallocate")) -> None:
-    """Let the file be `num_bytes` long with every block of it on the disk. Raises OSError where there is no room.
+    """Extend the file to `num_bytes` with every block on the disk. Raises OSError without room.
 
-    macOS has no posix_fallocate: the file is written instead, which takes as long as writing it does.
+    macOS has no posix_fallocate: zeros are written instead, which takes as long as writing the file.
     """
     if by_call and hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, num_bytes)
@@ -20,4 +20,4 @@ def reserve(file: BinaryIO, num_bytes: int, by_call: bool = hasattr(os, "posix_f
     for begin in range(0, num_bytes, _BLOCK):
         file.write(zeros[: num_bytes - begin])
     file.flush()
-    os.fsync(file.fileno())  # a system may take what it has no room for, and say so here
+    os.fsync(file.fileno())  # a system may accept data without room for it, and report that here

@@ -1,9 +1,7 @@
-"""Reads one core's share of each matrix of a checkpoint, assembled from slices and padded with zeros to whole tiles.
+"""Reader of one core's share of each matrix of a checkpoint, assembled from slices and zero-padded to whole tiles.
 
-A share is read by blocks of rows, so that no more than a block is ever there beside what it is packed into.
-
-Which rows and columns of which tensors lie where follows from the axes of the linear layer; `Checkpoint` reads them.
-Quantizes and packs nothing.
+A share is read by blocks of rows, so that only one block is in memory beside the packed weights. The axes of the linear
+layer determine which rows and columns of which tensors a share has. Quantizes and packs nothing.
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ from neuronserve.server.placement.shard import ShardSpec
 Matrix = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-BLOCK = 1 << 18  # elements of a block: with what is made of them they stay in the L2 cache
-BLOCK_ROWS = 2 * N_TILE  # and its rows are a multiple of: a tile of gate and one of up
+BLOCK = 1 << 18  # elements of a block: they and their packed form stay in the L2 cache
+BLOCK_ROWS = 2 * N_TILE  # rows of a block are a multiple of it: a tile of gate and one of up
 
 
 def row_blocks(shape: PackedShape) -> Iterator[slice]:
-    """All rows of a matrix in blocks of about BLOCK elements, as `ShardReader` gives them out."""
+    """Return all rows of a matrix in blocks of about BLOCK elements."""
     step = max(BLOCK_ROWS, BLOCK // shape.k // BLOCK_ROWS * BLOCK_ROWS)
     return (slice(begin, min(begin + step, shape.n)) for begin in range(0, shape.n, step))
 
@@ -48,7 +46,7 @@ class Piece:
     columns: slice | None = None  # None = all
 
     def cut(self, begin: int, end: int, row: int) -> Piece | None:
-        """The part of it in rows [begin, end) of the matrix, for a matrix in which those begin at `row`."""
+        """Return its share of rows [begin, end) of the matrix, for a matrix in which these rows begin at `row`."""
         first = max(begin, self.row)
         num_rows = min(end, self.row + self.rows.stop - self.rows.start) - first
         if num_rows <= 0:
@@ -58,7 +56,7 @@ class Piece:
 
 
 class ShardReader:
-    """Reads the matrices that server/placement gives each core. `rows` are one of `row_blocks`, or None for all."""
+    """Reads the matrices that a core holds. `rows` are one of `row_blocks`, or None for all."""
 
     def __init__(self, checkpoint: Checkpoint, shard: ShardSpec) -> None:
         self._checkpoint, self._shard = checkpoint, shard
@@ -66,13 +64,13 @@ class ShardReader:
         self._transposed: tuple[str, Callable[..., Matrix] | None, Matrix] = ("", None, np.empty((0, 0)))
 
     def matrix(self, shape: PackedShape, core: int, dtype: Dtype, rows: slice | None = None) -> Matrix:
-        """[rows, k] as float32, or as the bits of bfloat16."""
+        """Read a matrix, [rows, k], as float32 or as the bits of bfloat16."""
         if dtype == "bfloat16":
             return self._assembled(shape, core, rows, np.uint16, self._checkpoint.load_bf16)
         return self._assembled(shape, core, rows, np.float32, self._checkpoint.load)
 
     def codes(self, shape: PackedShape, core: int, rows: slice | None = None) -> tuple[npt.NDArray[np.uint8], Float32]:
-        """[rows, k] codes of a matrix that the checkpoint has quantized, and the scale of each row, [rows]."""
+        """Read the codes [rows, k] of a quantized matrix, and the scale of each row, [rows]."""
         codes = self._assembled(shape, core, rows, np.uint8, self._checkpoint.load_codes)
         scales = np.zeros((len(codes), 1), np.float32)
         for piece in self.cut(shape, core, rows):
@@ -85,7 +83,7 @@ class ShardReader:
         return all(self._checkpoint.is_quantized(part.weight) for part in shape.linear.parts)
 
     def bias(self, shape: PackedShape, core: int) -> Float32:
-        """The biases of the core's outputs, [n]."""
+        """Read the biases of the core's outputs, [n]."""
         values = np.zeros((shape.n, 1), np.float32)
         for piece in self._pieces(shape, core):
             biases = self._checkpoint.load(piece.part.bias, piece.rows)
@@ -93,7 +91,7 @@ class ShardReader:
         return np.ascontiguousarray(self.in_order(shape, values)[:, 0])
 
     def vector(self, vector: Vector, core: int) -> Iterator[tuple[int, Float32]]:
-        """The runs of the core's elements, each with its place there; one for a vector that is not divided."""
+        """Yield runs of the core's elements, each with its offset; one run for an undivided vector."""
         values: Float32 = self._checkpoint.load(vector.tensor).reshape(-1)
         if vector.axis is None:
             yield 0, values
@@ -109,14 +107,14 @@ class ShardReader:
         pieces = self.cut(shape, core, rows)
         values = [self._read(piece, read) for piece in pieces]
         if len(values) == 1 and values[0].shape == (num_rows, shape.k):
-            return values[0]  # nothing to put together; gate and up are always two pieces
+            return values[0]  # nothing to assemble; gate and up are always two pieces
         out = np.zeros((num_rows, shape.k), cell)
         for piece, each in zip(pieces, values, strict=True):
             out[piece.row : piece.row + len(each), piece.column : piece.column + each.shape[1]] = each
         return self.in_order(shape, out)
 
     def _read(self, piece: Piece, read: Callable[..., Matrix]) -> Matrix:
-        """A matrix that is stored transposed is read whole, once for all its pieces: none is large, where there are."""
+        """Read a piece. A transposed tensor is read whole, once for all its pieces; such models are small."""
         if not piece.part.is_transposed:
             return read(piece.part.weight, piece.rows, piece.columns)
         with self._lock:
@@ -126,7 +124,7 @@ class ShardReader:
         return np.ascontiguousarray(whole[piece.rows, piece.columns or slice(None)])
 
     def cut(self, shape: PackedShape, core: int, rows: slice | None) -> list[Piece]:
-        """The pieces of a block, laid out as `in_order` takes them."""
+        """Return the pieces of a block, laid out as `in_order` takes them."""
         begin, end = (0, shape.n) if rows is None else (rows.start, rows.stop)
         ranges = [(begin, end, 0)]
         if shape.linear.is_interleaved:
@@ -136,12 +134,12 @@ class ShardReader:
         return [piece for piece in cut if piece is not None]
 
     def in_order(self, shape: PackedShape, rows: Matrix) -> Matrix:
-        """Rows of gate and up, read as halves, interleaved by sixteen."""
+        """Interleave the rows of gate and up, read as halves, by sixteen; return other rows unchanged."""
         half = len(rows) // 2
         return interleave(rows[:half], rows[half:]) if shape.linear.is_interleaved else rows
 
     def _pieces(self, shape: PackedShape, core: int) -> Iterator[Piece]:
-        """Pieces of the core's matrix without padding: its units of the outputs by its units of the inputs."""
+        """Yield the pieces of the core's matrix without padding: units of the outputs by units of the inputs."""
         row = 0
         for part in shape.linear.parts:
             for slot, rows in self._rows(part, core):
@@ -150,7 +148,7 @@ class ShardReader:
             row += shape.n // 2 if shape.linear.is_interleaved else self._shard.size(part.outputs)
 
     def _rows(self, part: Part, core: int) -> Iterator[tuple[int, slice]]:
-        """Runs of the core's outputs: where each begins in the core's part of the matrix, and which rows it has."""
+        """Yield runs of the core's outputs: the first row in the core's matrix, and the rows of the tensor."""
         unit = part.outputs.unit_size
         stride = part.unit_stride or unit
         for run in self._shard.runs(part.outputs, core):
@@ -160,7 +158,7 @@ class ShardReader:
                 yield (run.slot + i) * unit, slice(begin, begin + length * unit)
 
     def columns(self, linear: Linear, core: int) -> Iterator[tuple[int, slice | None]]:
-        """Runs of the core's inputs: where each begins in the core's matrix, and which columns it has."""
+        """Yield runs of the core's inputs: the first column in the core's matrix, and the columns of the tensor."""
         if not linear.is_row_parallel:
             yield 0, None
             return

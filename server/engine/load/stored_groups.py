@@ -1,6 +1,6 @@
-"""Codes that a checkpoint's files have: the formats that hold them, and their reading as they are.
+"""Quantized codes in a checkpoint's files: the formats that hold them, and their reading without conversion.
 
-A code is kept where the groups served lie within those of the file on every core; a matrix of which that does not hold,
+Codes are kept if every served group lies within one group of the file on every core. A matrix without that property,
 or whose codes are no even steps, is quantized from its values.
 """
 
@@ -34,8 +34,13 @@ from neuronserve.server.placement.matrices import PackedShape, packed_shapes
 from neuronserve.server.placement.shard import ShardSpec
 
 SIZES: tuple[GroupSize, ...] = tuple(sorted(get_args(GroupSize), reverse=True))
-MAIN: tuple[Quantization, ...] = ("int4", "mxfp4", "mxfp8", "int8-groups")  # formats of most matrices, the first first
-HELD: dict[WeightFormat, tuple[Quantization, ...]] = {  # whose codes a format takes as they are
+MAIN: tuple[Quantization, ...] = (
+    "int4",
+    "mxfp4",
+    "mxfp8",
+    "int8-groups",
+)  # main formats, in order of preference
+HELD: dict[WeightFormat, tuple[Quantization, ...]] = {  # stored formats whose codes a format keeps
     "int4": ("int4",),
     "mxfp4": ("mxfp4",),
     "mxfp8": ("mxfp8",),
@@ -51,9 +56,9 @@ class StoredGroups:
         self._reader = ShardReader(checkpoint, shard)
 
     def served(self, spec: ModelSpec, formats: WeightFormats, requested: RequestedFormats) -> WeightFormats:
-        """`formats` with the groups that keep most codes; as the files are, each matrix in the format that holds it.
+        """Return `formats` with the group size that keeps most codes; without a request, each matrix as stored.
 
-        With float32 they are served as values: whoever asks for that wants no activations in 8 bits.
+        With dtype float32 values are served: a user who asks for it wants no 8-bit activations.
         """
         if requested.quantization not in (None, "int4"):
             return formats
@@ -71,7 +76,7 @@ class StoredGroups:
         return self._as_stored(shapes, replace(formats, groups=groups), requested.may_microscale)
 
     def _as_stored(self, shapes: Sequence[PackedShape], formats: WeightFormats, may_microscale: bool) -> WeightFormats:
-        """Each matrix in the format that holds it, one of which is that of most weights."""
+        """Serve each matrix in the format that holds it; the main format is that of most weights."""
         sizes: Counter[Quantization] = Counter()
         held = [self._format(shape, formats.groups.size, may_microscale) for shape in shapes]
         for shape, each in zip(shapes, held, strict=True):
@@ -93,9 +98,9 @@ class StoredGroups:
         )
 
     def _format(self, shape: PackedShape, size: int, may_microscale: bool) -> Quantization | None:
-        """The narrowest format that holds a matrix; None = `dtype`: the files have its values, or a part of it.
+        """Return the narrowest format that holds a matrix; None = `dtype`, for values or mixed storage.
 
-        Eight bits hold those of narrower types too.
+        Eight bits hold codes of narrower types too.
         """
         held = {self._checkpoint.held_by(part.weight) for part in shape.linear.parts}
         if held == {"int4"} and self._fits_all(shape, "int4", size):
@@ -108,7 +113,7 @@ class StoredGroups:
     def grouped(
         self, shape: PackedShape, core: int, weights: WeightFormat, groups: WeightGroups, rows: slice
     ) -> GroupedRows | None:
-        """The codes of a block of rows; None where the files have none that fit."""
+        """Read the codes of a block of rows; None when the files have none that fit."""
         size, num_rows = groups.size if weights == "int4" else GROUP_MULTIPLE, rows.stop - rows.start
         if not self._fits(shape, core, weights, size):
             return None
@@ -137,23 +142,23 @@ class StoredGroups:
         return GroupedRows(codes, as_float16(scales), as_float16(shifts) if is_shifted else None)
 
     def _kept(self, shapes: Sequence[PackedShape], size: int) -> list[PackedShape]:
-        """Matrices whose codes are kept in int4 by groups of `size`."""
+        """Return the matrices whose codes are kept in int4 by groups of `size`."""
         return [shape for shape in shapes if self._fits_all(shape, "int4", size)]
 
     def _is_symmetric(self, parts: list[Part]) -> bool:
-        """By the first row of each."""
+        """Return whether the first row of each tensor has no offsets."""
         return all(self._checkpoint.load_groups(part.weight, slice(0, 1)).offsets is None for part in parts)
 
     def _is_kept(self, part: Part, weights: WeightFormat) -> bool:
-        """Whether the file has codes of the part that the format takes."""
+        """Return whether the file holds codes of this tensor that the format keeps."""
         return self._checkpoint.group(part.weight) > 0 and self._checkpoint.held_by(part.weight) in HELD[weights]
 
     def _fits_all(self, shape: PackedShape, weights: WeightFormat, size: int) -> bool:
-        """Whether codes are kept on every core."""
+        """Return whether codes are kept on every core."""
         return all(self._fits(shape, core, weights, size) for core in range(self._shard.tp))
 
     def _fits(self, shape: PackedShape, core: int, weights: WeightFormat, size: int) -> bool:
-        """Whether every group of `size` of the core's inputs lies in one group of the file, whose rows are outputs."""
+        """Return whether every group of `size` of the core's inputs lies in one group of the file."""
         if any(part.is_transposed or not self._is_kept(part, weights) for part in shape.linear.parts):
             return False
         sizes = [self._checkpoint.group(part.weight) for part in shape.linear.parts]
@@ -170,14 +175,14 @@ def _modules(shapes: Sequence[PackedShape], chosen: Sequence[bool]) -> list[str]
 
 
 def _holds(weights: WeightFormat, groups: WeightGroups, found: GroupedCodes) -> bool:
-    """Whether a format has what these codes need: offsets, and scales that its own type holds."""
+    """Return whether a format can hold these codes' offsets and scales."""
     if found.offsets is not None and (weights != "int4" or groups.is_symmetric):
         return False
     return weights != "int8-groups" or _are_near(found.scales)
 
 
 def _are_near(scales: Float32) -> bool:
-    """Whether float16 holds scales to its precision: none is beyond its normal numbers."""
+    """Return whether all scales are zero or normal numbers of float16."""
     largest, normal = np.finfo(np.float16).max, np.finfo(np.float16).smallest_normal
     size = np.abs(scales)
     return bool(((size == 0) | (size >= normal) & (size <= largest)).all())

@@ -1,6 +1,6 @@
-"""The weights of a model as they lie on its cores, and the order they are placed in: that of the graph.
+"""The weights of a model on its cores, allocated in the order of the graph.
 
-Owns names, shapes and formats; what fills the memory is a `WeightSource`: a checkpoint, or an artifact.
+Owns names, shapes and formats; a `WeightSource`, a checkpoint or an artifact, fills the memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from neuronserve.server.placement.core_share import DTYPE_BYTES
 from neuronserve.server.placement.matrices import PackedShape, Widths
 from neuronserve.server.placement.shard import ShardSpec
 
-OnProgress = Callable[[str], None]  # called with a line for the user after each part of a long start
+OnProgress = Callable[[str], None]  # called with lines for the user during a long start
 
 
 @dataclass(frozen=True, slots=True)
 class PackedShard:
     """One core's tiles; for 8-bit formats also float32 scales and int32 sums of the columns, [n] each.
 
-    Formats with groups have scales, and int4 without symmetry shifts in the place of sums, of each column's groups.
+    Formats with groups have scales of each column's groups, and asymmetric int4 has shifts of them in place of sums.
     """
 
     tiles: Buffer
@@ -53,7 +53,7 @@ class PackedShard:
 class PackedMatrix:
     """A linear layer in tiles of one format, one shard of this (padded) size on each core.
 
-    The float32 biases of a core's outputs are beside its tiles; those of outputs that all cores share are there once.
+    The float32 biases of a core's outputs are beside its tiles; biases of outputs that all cores share exist once.
     """
 
     shape: PackedShape
@@ -75,19 +75,19 @@ class PackedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """The whole model on its cores, by the names of its matrices and of its vectors' tensors."""
+    """The whole model on its cores, by names of matrices and of vectors' tensors."""
 
     embedding: tuple[Buffer, ...] | None  # row-major; None when tied: the output layer's tiles serve
     matrices: dict[str, PackedMatrix] = field(default_factory=dict)
     tables: dict[str, Buffer] = field(default_factory=dict)  # row-major, unquantized, on the first core
-    vectors: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # float32, of each core where they differ
+    vectors: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # float32; one buffer a core if divided
 
     def matrix(self, linear: Linear) -> PackedMatrix:
-        """The matrix of a linear layer."""
+        """Return the matrix of a linear layer."""
         return self.matrices[linear.modules[0]]
 
     def vector(self, vector: Vector, core: int = 0) -> Buffer:
-        """A norm's weights; `core`'s part of those that are divided."""
+        """Return a norm's weights, or `core`'s part if they are divided."""
         return self.vectors[vector.tensor][core if vector.axis else 0]
 
 
@@ -107,16 +107,16 @@ class WeightSource(Protocol):
         """Fill in the core's rows of an embedding that is not tied, row by row in the unquantized dtype."""
 
     def finish(self) -> None:
-        """Wait until everything that the calls before have begun is in place."""
+        """Wait until all memory of earlier calls is filled."""
 
 
 class WeightMemory(Protocol):
-    """The memory of one core, real or on its way into a file."""
+    """The memory of one core, or a file that becomes it."""
 
     index: int
 
     def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
-        """Zeroed memory, aligned to a cache line."""
+        """Return zeroed memory, aligned to a cache line."""
 
 
 def scales_name(shape: PackedShape) -> str:
@@ -135,18 +135,18 @@ def bias_name(shape: PackedShape) -> str:
 
 
 def embedding_shape(graph: Graph, widths: Widths) -> PackedShape:
-    """Shape of the embedding seen as an output layer: a core has the rows of its part of the vocabulary."""
+    """Shape of the embedding as an output layer: a core has the rows of its part of the vocabulary."""
     table = Linear("embedding", (graph.embed.part,), graph.embed.hidden)
     return PackedShape(table, widths.vocab, widths.hidden)
 
 
 def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
-    """Shape of a table of rows seen as an output layer."""
+    """Shape of a table of rows as an output layer."""
     return PackedShape(Linear(op.by, (op.part,), op.hidden), round_up(op.part.outputs.size, N_TILE), widths.hidden)
 
 
 def _vectors(op: Norm | LayerNorm | HeadNorm | Attention) -> Iterator[tuple[Vector, float]]:
-    """The vectors of an op, and what is added to their values."""
+    """Yield the vectors of an op, and the offset added to their values."""
     match op:
         case Norm(weight=weight, offset=offset):
             yield weight, offset
@@ -159,7 +159,7 @@ def _vectors(op: Norm | LayerNorm | HeadNorm | Attention) -> Iterator[tuple[Vect
 
 
 class WeightLoader:
-    """Takes memory from the cores, one matrix after the other, and has a source fill it: never two copies at once."""
+    """Allocates memory of the cores, one matrix after the other, and lets a source fill it: no second copy is made."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class WeightLoader:
         self._graph, self._widths, self._shard = decoder_graph(spec), Widths.of(spec, shard), shard
 
     def load(self, on_progress: OnProgress) -> ModelWeights:
-        """Place everything, with a progress line for each layer. Raises CheckpointError and HostMemoryError."""
+        """Load all weights, with a progress line for each layer. Raises CheckpointError and HostMemoryError."""
         graph = self._graph
         weights = ModelWeights(None if graph.is_tied else self._embedding())
         for op in graph.prelude:
@@ -206,7 +206,7 @@ class WeightLoader:
                 assert not isinstance(op, Embed)  # placed before the layers
 
     def _experts(self, op: Experts, weights: ModelWeights) -> None:
-        """Place the router, each expert on the cores that have it or a part of it, and the shared network."""
+        """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
         for each in (op.router, *op.shared):
             self._place(each, weights)
         for i in range(op.count):
@@ -242,7 +242,7 @@ class WeightLoader:
     def _vector(self, vector: Vector, offset: float, width: int) -> tuple[Buffer, ...]:
         """Place a vector on core 0 (the host keeps replicated values once), padded with zeros to `width`.
 
-        One that is divided is on every core, each its part.
+        A divided vector is on every core, each its part.
         """
         if vector.axis is not None:
             width = self._shard.size(vector.axis)

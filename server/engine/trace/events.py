@@ -1,8 +1,8 @@
 """Events of a trace file, made from records, in Chrome's trace event format, which Perfetto opens.
 
-Four processes: the NeuronCores, a lane each with the instructions of every step as the host ran them; the modelled part
-with the cost model's times of the same steps (modelled.py); the host, with a lane for the scheduler and one for the
-runner; and the requests as async spans, with queue, prefill and decode in them.
+A trace has four processes: the NeuronCores, a lane each with the instructions of every step as the host ran them; the
+modelled accelerator with the cost model's times of the same steps (modelled.py); the host, with lanes for scheduler and
+runner; and the requests as async spans that contain queue, prefill and decode.
 Format: "Trace Event Format" of the Chromium project. Times are microseconds since the trace began.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from neuronserve.server.clock import NS
 from neuronserve.server.cost.pricer import StepCharge
-from neuronserve.server.engine.trace.modelled import LANES, PartTimeline
+from neuronserve.server.engine.trace.modelled import LANES, ModelledTimeline
 
 Event = dict[str, Any]
 
-DEVICE, HOST, REQUESTS, PART = 1, 2, 3, 4  # pids of the file, not of the host
+DEVICE, HOST, REQUESTS, MODELLED = 1, 2, 3, 4  # pids of the file, not of the host
 SCHEDULER_LANE, RUNNER_LANE = 0, 1
 REQUEST_EVENTS = 8  # begin and end of the request and of its three phases
 STEP_EVENTS = 8  # of the host's lanes
@@ -35,7 +35,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class InstructionTimes:
-    """Times of the instructions of one run of a program. Cores synchronize after each, so all have the same times."""
+    """Times of the instructions of one run of a program. Cores synchronize after each one, so all have equal times."""
 
     program: str
     labels: Sequence[str]
@@ -54,10 +54,10 @@ class StepTrace:
     schedule_begin: float
     execute_begin: float
     execute_end: float
-    apply_end: float  # its tokens are ready to be sent
+    apply_end: float  # when its tokens are ready to be sent
     send_end: float
     instructions: InstructionTimes | None  # None: the runner has no device
-    charge: StepCharge | None = None  # what the modelled part would have done
+    charge: StepCharge | None = None  # of the modelled accelerator
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class TraceEvents:
     """Makes the events of one file from records."""
 
     def __init__(self, begin: float, lanes: Lanes) -> None:
-        self._begin, self._lanes, self._part = begin, lanes, PartTimeline()
+        self._begin, self._lanes, self._modelled = begin, lanes, ModelledTimeline()
 
     def names(self) -> Iterator[Event]:
         """Metadata events: names and order of processes and lanes."""
@@ -87,31 +87,31 @@ class TraceEvents:
         yield _name(DEVICE, None, f"NeuronCores of {lanes.device}")
         for lane, name in enumerate(lanes.cores):
             yield _name(DEVICE, lane, name)
-        yield _name(PART, None, f"modelled {lanes.device}, by the cost model")
+        yield _name(MODELLED, None, f"modelled {lanes.device}, by the cost model")
         for lane, name in enumerate(LANES):
-            yield _name(PART, lane, name)
+            yield _name(MODELLED, lane, name)
         yield _name(HOST, None, f"host, engine process {lanes.pid}")
         yield _name(HOST, SCHEDULER_LANE, "scheduler")
         yield _name(HOST, RUNNER_LANE, "runner")
         yield _name(REQUESTS, None, "requests")
-        for place, pid in enumerate((DEVICE, PART, HOST, REQUESTS)):
-            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": place}}
+        for index, pid in enumerate((DEVICE, MODELLED, HOST, REQUESTS)):
+            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": index}}
 
     def step(self, step: StepTrace) -> Iterator[Event]:
-        """Spans of one step, on every lane that took part in it."""
-        what = {
+        """Spans of one step, on every lane that it used."""
+        about = {
             "step": step.step_id,
             "prefill_tokens": step.num_prefill_tokens,
             "decode_tokens": step.num_decode_tokens,
             "sequences": step.num_seqs,
         }
         lane = (HOST, SCHEDULER_LANE, "scheduler")
-        yield self._span(lane, f"step {step.step_id}", step.schedule_begin, step.send_end, what)
+        yield self._span(lane, f"step {step.step_id}", step.schedule_begin, step.send_end, about)
         yield self._span(lane, "schedule", step.schedule_begin, step.execute_begin)
         yield self._span(lane, "apply", step.execute_end, step.apply_end)
         yield self._span(lane, "send", step.apply_end, step.send_end)
         lane = (HOST, RUNNER_LANE, "runner")
-        yield self._span(lane, "execute", step.execute_begin, step.execute_end, what)
+        yield self._span(lane, "execute", step.execute_begin, step.execute_end, about)
         if (done := step.instructions) is not None:
             times = [float(time) for time in done.times]
             begin, end = times[0], times[-1]
@@ -120,8 +120,8 @@ class TraceEvents:
             yield self._span(lane, "sample", end, step.execute_end)
             yield from self._instructions(step.step_id, done, times)
         if step.charge is not None:
-            for span in self._part.spans(step.step_id, step.execute_begin, step.charge):
-                lane = (PART, span.lane, "modelled")
+            for span in self._modelled.spans(step.step_id, step.execute_begin, step.charge):
+                lane = (MODELLED, span.lane, "modelled")
                 yield self._span(lane, span.name, span.begin_ns / NS, span.end_ns / NS, span.about)
 
     def _instructions(self, step_id: int, done: InstructionTimes, times: list[float]) -> Iterator[Event]:
@@ -151,7 +151,7 @@ class TraceEvents:
         yield self._async("e", request_id, "request", end)
 
     def _phases(self, request: RequestTrace, end: float) -> list[tuple[str, float, float]]:
-        """Phases (queue, prefill, decode), each of which lasts until the next begins."""
+        """Return the phases (queue, prefill, decode), each of which lasts until the next begins."""
         if request.is_partial:
             return []
         starts = [("queue", request.arrival), ("prefill", request.scheduled), ("decode", request.first_token)]
@@ -160,13 +160,13 @@ class TraceEvents:
         return [(name, start, until) for (name, start), until in zip(known, ends, strict=True)]
 
     def _time(self, seconds: float) -> float:
-        """Microseconds since the trace began, to the nanosecond; 0 for earlier times."""
+        """Convert to microseconds since the trace began, rounded to nanoseconds; 0 for earlier times."""
         return round(max(0.0, seconds - self._begin) * 1e6, 3)
 
     def _span(
         self, lane: tuple[int, int, str], name: str, begin: float, end: float, args: Event | None = None
     ) -> Event:
-        """A complete event on (process, lane) of a category."""
+        """Make a complete event on (process, lane) of a category."""
         pid, tid, category = lane
         start = self._time(begin)
         event = {"ph": "X", "pid": pid, "tid": tid, "cat": category, "name": name, "ts": start}
@@ -174,7 +174,7 @@ class TraceEvents:
         return event if args is None else event | {"args": args}
 
     def _async(self, phase: str, request_id: str, name: str, time: float, args: Event | None = None) -> Event:
-        """A nestable async event; events of one request share an id."""
+        """Make a nestable async event; events of one request share an id."""
         event = {"ph": phase, "pid": REQUESTS, "tid": 0, "cat": "request", "id": request_id, "name": name}
         event["ts"] = self._time(time)
         return event if args is None else event | {"args": args}

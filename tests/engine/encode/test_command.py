@@ -19,7 +19,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As Qwen3-Embedding: a decoder whose last token counts, with a prompt for queries."""
+    """Write a model like Qwen3-Embedding: a decoder whose last token counts, with a prompt for queries."""
     directory = save(random_model("qwen3"), tmp_path_factory.mktemp("embedder") / "qwen3")
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]

@@ -126,7 +126,7 @@ def test_settings_choose_how_to_pool(checkpoint_of: Any, kernel_cache: str) -> N
     assert np.array_equal(got, np.stack([each[-1] for each in states]))
     with loaded(checkpoint_of("qwen3"), kernel_cache) as found:
         assert [note.partition(":")[0] for note in found.notes] == [
-            "no modules.json says how states become a vector",
+            "no modules.json describes the pooling",
             "Qwen3Model was trained to continue texts",
         ]
 
@@ -191,7 +191,7 @@ def test_a_head_whose_tensors_are_missing(tmp_path: Path, kernel_cache: str) -> 
 
 
 def test_older_files_name_norms_otherwise_and_carry_more(checkpoint_of: Any, tmp_path: Path, kernel_cache: str) -> None:
-    """As bert-base-uncased: converted from TensorFlow, with the head that it was trained by."""
+    """Load a checkpoint like bert-base-uncased: converted from TensorFlow, with its training head."""
     whole = checkpoint_of("bert")
     directory = tmp_path / "older"
     shutil.copytree(whole, directory)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neuronserve.server.config.formats import PoolingMode
-from neuronserve.server.engine.encode.pooling import MODES, pooled
+from neuronserve.server.engine.encode.head import MODES, pooled
 
 DEFINITIONS: dict[PoolingMode, Callable[[np.ndarray], np.ndarray]] = {
     "cls": lambda x: x[0],

@@ -1,4 +1,4 @@
-"""What an engine serves by the files of its model, and an encoder as an engine: cores, account, steps, rows."""
+"""Choice of the loader by a model's files, and an encoder as an engine: cores, account, steps, rows."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_decoder_with_modules_is_served_by_its_last_token(checkpoint: Checkpoi
 
 
 def test_states_that_are_not_finite_have_no_row(checkpoint: Checkpoint, tmp_path: Path, kernel_cache: str) -> None:
-    """Of one token alone: the other texts of the step have theirs."""
+    """Poison the state of one token: the other texts of the step keep their rows."""
     model = random_model("bert")
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[77] = 3e38  # whose sum is infinite

@@ -1,4 +1,4 @@
-"""The report of `compile`: each graph of the part, what padding costs, and how long its compiler takes."""
+"""The report of `compile`: each graph of the accelerator, the cost of padding, and the compile time."""
 
 from __future__ import annotations
 

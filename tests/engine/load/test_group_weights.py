@@ -132,7 +132,7 @@ FILES = [
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("case", FILES, ids=lambda case: str(case[0]))
 def test_codes_of_files_are_kept(tmp_path: Path, divisible: str, case: Any, tp: int) -> None:
-    """What a core is given stands for what the file's codes stand for, as near as float16 holds scales and shifts."""
+    """Check that a core's codes mean the file's values, as near as float16 holds scales and shifts."""
     write_packed(tmp_path, case, divisible)
     folder, asked = tmp_path / "packed", RequestedFormats("bfloat16")
     model = open_model(folder, asked, tp)

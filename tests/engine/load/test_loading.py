@@ -84,7 +84,7 @@ def test_progress_says_what_is_compiled_loaded_and_reserved(config_of: Any) -> N
     text = "\n".join(lines)
     assert "kernels ready in " in text
     assert f"loading layer {engine.spec.num_layers}/{engine.spec.num_layers}" in text
-    assert f"KV cache: {engine.cache.num_blocks} blocks, limited by max_num_seqs (the part would hold" in text
+    assert f"KV cache: {engine.cache.num_blocks} blocks, limited by max_num_seqs (the device would hold" in text
     assert engine.cache.num_blocks == 2 * 4 * 9
     engine.runner.close()
 

@@ -35,7 +35,7 @@ MICROSCALING = RequestedFormats("bfloat16", may_microscale=True)
 
 
 def differences(directory: Path, asked: RequestedFormats, tp: int) -> dict[str, tuple[WeightFormat, float]]:
-    """Of each matrix the format, and how far the codes that cores are given are from the file's values (NaN = none)."""
+    """Format of each matrix, and the error of the cores' codes against the file's values (NaN = none)."""
     spec, _, stored = describe_checkpoint(directory, asked)
     formats = open_model(directory, asked, tp).formats
     checkpoint, shard = Checkpoint.open(directory, spec, stored), ShardSpec.of(spec, tp)
@@ -68,7 +68,7 @@ def test_values_that_are_no_even_steps_take_eight_bits(tmp_path: Path, divisible
 
 
 def kind_of(name: str) -> Kind:
-    """As in a file whose narrow matrices are not wide enough for its narrow type."""
+    """Simulate a file with matrices that are too narrow for its type."""
     endings = {"down_proj.weight": Kind.Q4_0, "o_proj.weight": Kind.F16, "v_proj.weight": Kind.Q8_0}
     return next((kind for ending, kind in endings.items() if name.endswith(ending)), Kind.Q5_0)
 
@@ -123,7 +123,7 @@ def test_a_tied_table_of_codes_is_gathered_and_multiplied(tmp_path: Path, load: 
 def test_experts_keep_their_mxfp4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Load, device: str, weights: WeightFormat
 ) -> None:
-    """On a part with the type as they are; eight bits hold their values on any. All experts are chosen."""
+    """Check that a device with the type keeps the codes, and that eight bits hold their values on any device."""
     directory, tensors = gpt_oss_of_whole_blocks(tmp_path / "model", monkeypatch)
     tensors = as_mxfp4(directory, tensors)
     for name in (name for name in tensors if name.endswith("_scales")):

@@ -41,7 +41,7 @@ GROUPED = WeightFormats("bfloat16", "int4", groups=WeightGroups(64, is_symmetric
 
 
 class Core:
-    """Memory that nobody counts."""
+    """Memory that no account counts."""
 
     index = 0
 

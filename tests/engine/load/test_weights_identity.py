@@ -1,4 +1,4 @@
-"""The identity of weights: the same files give the same, and what is told apart is what is claimed to be."""
+"""The identity of weights: equal files give equal identities, and the documented changes give other ones."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_the_modelled_part_has_the_graphs_of_each_step_with_the_pricers_times(tm
     ]
 
 
-@pytest.mark.parametrize("tick_s", [1e-6, 0.1])  # a host faster than the part, and a slower one
+@pytest.mark.parametrize("tick_s", [1e-6, 0.1])  # a host faster than the accelerator, and a slower one
 def test_a_modelled_step_begins_with_the_hosts_or_after_the_one_before(tick_s: float, tmp_path: Path) -> None:
     bench = Bench(pricer=small_pricer())
     bench.device.tick_s = tick_s
@@ -214,7 +214,7 @@ def test_a_file_is_no_larger_than_its_limit_and_says_what_is_missing(tmp_path: P
     assert reply.is_truncated
     assert len([e for e in trace.events if e["ph"] != "M"]) <= max_events
     ends = [event.finish_reason for tokens in bench.sent for event in tokens.events if event.finish_reason]
-    assert ends == ["length"] * 20  # nobody was kept from anything
+    assert ends == ["length"] * 20  # every request was served
 
 
 def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path: Path) -> None:
