@@ -69,11 +69,10 @@ def check_fields(service: Service, body: GenerationRequest) -> str:
             "model",
             "unsupported_endpoint",
         )
-    name = service.require_name(body.model)
     _refuse_unsupported(body.model_extra or {})
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options is allowed only with stream.", "stream_options")
-    return name
+    return service.require_name(body.model)
 
 
 def paths_of(info: EngineInfo) -> str:

@@ -13,9 +13,9 @@ from neuronserve.server.api.dialects.messages.late_system import rendered
 from neuronserve.server.api.dialects.messages.writer import MessageWriter
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.conversation import chat_generation, prompt_of
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.prompts import template_source
+from neuronserve.server.api.pipeline.start import chat_generation, prompt_of
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.tools.plan import chosen_parsers
 from neuronserve.server.api.wire.chat import ChatRequest
