@@ -18,7 +18,7 @@ REFUSED = "chat_template_error"
 T = TypeVar("T")
 
 
-async def rendered(
+async def render_with_late_system(
     chat: ChatRequest, terms: Terms, render: Callable[[ChatRequest], Awaitable[T]], text_of: Callable[[T], str]
 ) -> T:
     """Render the chat as it is, or else with its late system messages in turns of the user.

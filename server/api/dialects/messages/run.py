@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from neuronserve.server.api.dialects.messages.conversation import chat_request
-from neuronserve.server.api.dialects.messages.late_system import rendered
+from neuronserve.server.api.dialects.messages.late_system import render_with_late_system
 from neuronserve.server.api.dialects.messages.writer import MessageWriter
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.http.origin import Origin
@@ -29,7 +29,7 @@ async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> Me
     async def render(given: ChatRequest) -> Generation:  # the answer says if the context has cut it
         return await chat_generation(origin, given, service, clips=True)
 
-    generation = await rendered(chat, terms, render, lambda made: made.prompts[0].text or "")
+    generation = await render_with_late_system(chat, terms, render, lambda made: made.prompts[0].text or "")
     cache = service.model.info.cache
     cached_in = cache.block_size if cache.enable_prefix_caching and has_cache_control(body) else None
     return MessageWriter(generation, body, f"msg_{origin.request_id}", cached_in)
@@ -38,7 +38,9 @@ async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> Me
 async def count(body: CountTokensRequest, service: Service) -> int:
     """Count the tokens of the prompt of such a message. Raises RequestError."""
     chat, terms = await _chat(service, body)
-    prompt = await rendered(chat, terms, lambda given: prompt_of(service, given), lambda made: made.text or "")
+    prompt = await render_with_late_system(
+        chat, terms, lambda given: prompt_of(service, given), lambda made: made.text or ""
+    )
     return len(prompt.token_ids)
 
 
