@@ -13,8 +13,8 @@ from neuronserve.server.api.pipeline.sampling import sampled
 from neuronserve.server.api.pipeline.stages import Rendered, Validated
 from neuronserve.server.api.pipeline.validate import check_fields, validated
 from neuronserve.server.api.service import ServedModel, Service
+from neuronserve.server.api.tools.output import compile_output
 from neuronserve.server.api.tools.plan import tool_plan
-from neuronserve.server.api.tools.reasoning import compile_output
 from neuronserve.server.api.wire.chat import ChatRequest, TransferParams
 from neuronserve.server.errors import InvalidRequest
 
@@ -32,7 +32,7 @@ async def chat_generation(origin: Origin, body: ChatRequest, service: Service, c
 
 
 async def prompt_of(service: Service, body: ChatRequest) -> Prompt:
-    """Return the prompt of a conversation that is only counted. Raises RequestError."""
+    """Return the prompt of a conversation whose tokens are only counted. Raises RequestError."""
     check_fields(service, body)
     return await chat_prompt(service.model, body, tool_plan(service.model, service.config, body).offered)
 

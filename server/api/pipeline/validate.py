@@ -12,7 +12,7 @@ from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.room import require_room
 from neuronserve.server.api.pipeline.stages import Validated
 from neuronserve.server.api.service import Service
-from neuronserve.server.api.tools.reasoning import keep_tags, output_plan
+from neuronserve.server.api.tools.output import keep_tags, output_plan
 from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.link.messages import EngineInfo
