@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from neuronserve.server.api.dialects.llama.request import limit_of
-from neuronserve.server.api.http.event_stream import frame
 from neuronserve.server.api.pipeline.deltas import Delta
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
+from neuronserve.server.api.pipeline.respond import json_frame
 from neuronserve.server.api.wire.llama import (
     LlamaAnswer,
     LlamaChunk,
@@ -79,10 +79,10 @@ class LlamaWriter:
         for delta in deltas:
             output = self._note(delta)
             if delta.token_ids or delta.text:
-                yield frame(self._chunk(delta, output).model_dump_json().encode())
+                yield json_frame(self._chunk(delta, output))
             if delta.finish_reason is not None:
                 whole = self._completion(Delta(delta.index), delta)
-                yield frame(LlamaAnswer(self._fields(whole)).model_dump_json().encode())
+                yield json_frame(LlamaAnswer(self._fields(whole)))
 
     def last_frames(self) -> Iterable[bytes]:
         return ()
