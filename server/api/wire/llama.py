@@ -167,7 +167,3 @@ class Slot(WireModel):
     n_ctx: int
     speculative: Literal[False] = False
     is_processing: bool
-
-
-class SlotList(RootModel[list[Slot]]):
-    pass
