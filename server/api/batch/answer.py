@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from neuronserve.server.api.batch.lines import BatchLine
 from neuronserve.server.api.dialects import chat, completions, embeddings
-from neuronserve.server.api.dialects.messages import run as messages
+from neuronserve.server.api.dialects.messages import routes as messages
 from neuronserve.server.api.dialects.responses import prepare as responses
 from neuronserve.server.api.errors import as_request_error, error_object
 from neuronserve.server.api.http.body import parse
