@@ -13,13 +13,13 @@ from pydantic import BaseModel
 
 from neuronserve.server.api.batch.lines import BatchLine
 from neuronserve.server.api.dialects import chat, completions, embeddings
-from neuronserve.server.api.dialects.messages import run as messages
+from neuronserve.server.api.dialects.messages import routes as messages
 from neuronserve.server.api.dialects.responses import prepare as responses
 from neuronserve.server.api.errors import as_request_error, error_object
 from neuronserve.server.api.http.body import parse
 from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.keys.ring import Caller
-from neuronserve.server.api.pipeline.respond import whole_answer
+from neuronserve.server.api.pipeline.respond import AnswerWriter, whole_answer
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.store.records import LineResult
 from neuronserve.server.api.wire.batches import Endpoint
@@ -42,12 +42,13 @@ NOT_HERE = ("stream", "background")  # fields that a line may not set: no client
 Answer = Callable[[Origin, Any, Service], Awaitable[BaseModel]]
 
 
-async def _chat(origin: Origin, body: ChatRequest, service: Service) -> BaseModel:
-    return await whole_answer(await chat.prepare(origin, body, service))
+def _written(prepare: Callable[[Origin, Any, Service], Awaitable[AnswerWriter]]) -> Answer:
+    """Answer in the dialect whose `prepare` checks a body and returns a writer."""
 
+    async def answer(origin: Origin, body: BaseModel, service: Service) -> BaseModel:
+        return await whole_answer(await prepare(origin, body, service))
 
-async def _completion(origin: Origin, body: CompletionRequest, service: Service) -> BaseModel:
-    return await whole_answer(await completions.prepare(origin, body, service))
+    return answer
 
 
 async def _response(origin: Origin, body: ResponsesRequest, service: Service) -> BaseModel:
@@ -58,16 +59,12 @@ async def _embeddings(origin: Origin, body: EmbeddingRequest, service: Service) 
     return await asyncio.to_thread((await embeddings.embedded(origin, body, service)).make)
 
 
-async def _message(origin: Origin, body: MessagesRequest, service: Service) -> BaseModel:
-    return await whole_answer(await messages.prepare(origin, body, service))
-
-
 ENDPOINTS: dict[Endpoint, tuple[type[BaseModel], Answer]] = {
-    "/v1/chat/completions": (ChatRequest, _chat),
-    "/v1/completions": (CompletionRequest, _completion),
+    "/v1/chat/completions": (ChatRequest, _written(chat.prepare)),
+    "/v1/completions": (CompletionRequest, _written(completions.prepare)),
     "/v1/responses": (ResponsesRequest, _response),
     "/v1/embeddings": (EmbeddingRequest, _embeddings),
-    "/v1/messages": (MessagesRequest, _message),
+    "/v1/messages": (MessagesRequest, _written(messages.prepare)),
 }
 
 

@@ -115,8 +115,8 @@ class _Run:
         self._output.flush()
         self.tally = self.tally.plus(result)
         cost = self.tally.cost_usd
-        shown = "" if cost is None else f"${cost:.6f}"
-        self._progress.update(self._task, advance=1, tokens=self.tally.output_tokens, cost=shown)
+        cost_text = "" if cost is None else f"${cost:.6f}"
+        self._progress.update(self._task, advance=1, tokens=self.tally.output_tokens, cost=cost_text)
 
 
 def _written(output: BinaryIO) -> set[str]:

@@ -1,4 +1,4 @@
-"""Runs stored batches, oldest first; a batch that an earlier server left unfinished continues.
+"""Runner of stored batches, oldest first; a batch that an earlier server left unfinished continues.
 
 The result of a line is stored at once, and a line that has a result does not run again. One transaction ends a batch,
 with its output file, its error file and its state.

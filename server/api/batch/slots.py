@@ -1,4 +1,4 @@
-"""Number of batch lines that run at once: they leave room for requests of waiting clients."""
+"""Number of batch lines that run at once. It leaves room for requests of waiting clients."""
 
 from __future__ import annotations
 

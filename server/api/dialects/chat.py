@@ -10,12 +10,12 @@ from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
 from neuronserve.server.api.pipeline.chunks import ChunkWriter
-from neuronserve.server.api.pipeline.conversation import chat_generation
 from neuronserve.server.api.pipeline.deltas import Delta
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from neuronserve.server.api.pipeline.prompts import content_text
 from neuronserve.server.api.pipeline.respond import respond
+from neuronserve.server.api.pipeline.start import chat_generation
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.tools.message import MessagePart, whole_calls
 from neuronserve.server.api.wire.chat import (

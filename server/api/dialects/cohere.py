@@ -10,7 +10,7 @@ from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
 from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
-from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, shown
+from neuronserve.server.api.pipeline.rows import Float32, encoded, new_id, row_response
 from neuronserve.server.api.pipeline.texts import Given, tokenized
 from neuronserve.server.api.sentences import Sentences
 from neuronserve.server.api.service import Service, ServiceOf
@@ -73,7 +73,7 @@ async def _embed(origin: Origin, body: CohereEmbedRequest, service: Service) -> 
             meta=CohereEmbedMeta(api_version=ApiVersion(version="2"), billed_units=units),
         )
 
-    return await answered(make, rows, facts)
+    return await row_response(make, rows, facts)
 
 
 async def _tokens(
@@ -110,7 +110,7 @@ def _by_type(rows: Sequence[Float32], types: Sequence[str]) -> CohereEmbeddings:
     if "float" in types:
         found.float = [[*row] for row in rows]
     if "base64" in types:
-        found.base64 = [str(shown(row, "base64")) for row in rows]
+        found.base64 = [str(encoded(row, "base64")) for row in rows]
     if "binary" in types or "ubinary" in types:
         packed = [_packed(row) for row in rows]
         found.ubinary = packed if "ubinary" in types else None

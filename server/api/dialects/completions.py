@@ -143,15 +143,15 @@ class CompletionWriter:
             return None
         entries: list[Entry] = list(zip(delta.token_ids, delta.logprobs, strict=True))
         offsets: list[int] = []
-        places, prompt = self._offsets[delta.index], self.generation.prompts[delta.index]
+        text_offsets, prompt = self._offsets[delta.index], self.generation.prompts[delta.index]
         if is_first and self._body.echo:
             entries = [*echoed(prompt, delta), *entries]
-            offsets = places.of_prompt(prompt.token_ids, len(self._echoes[delta.index]))
+            offsets = text_offsets.of_prompt(prompt.token_ids, len(self._echoes[delta.index]))
         elif is_first:
-            places.of_prompt(
+            text_offsets.of_prompt(
                 prompt.token_ids[-MAX_CHAR_BYTES:], 0
             )  # the output may complete the last character of the prompt
-        offsets += places.of(delta.token_ids, self._body.skip_special_tokens is not False)
+        offsets += text_offsets.of(delta.token_ids, self._body.skip_special_tokens is not False)
         return completion_logprobs(self._names, entries, num_shown(self._body, self._body.logprobs), offsets)
 
     def _prompt_logprobs(self, delta: Delta) -> PromptLogprobs | None:

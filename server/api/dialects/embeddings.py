@@ -10,7 +10,7 @@ from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
 from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
-from neuronserve.server.api.pipeline.rows import Float32, answered, shown
+from neuronserve.server.api.pipeline.rows import Float32, encoded, row_response
 from neuronserve.server.api.pipeline.texts import given_texts, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.wire.pooling import EmbeddingItem, EmbeddingList, EmbeddingRequest
@@ -35,7 +35,7 @@ async def create_embeddings(
 
 
 async def _embed(origin: Origin, body: EmbeddingRequest, service: Service) -> Response:
-    return await answered(*await embedded(origin, body, service))
+    return await row_response(*await embedded(origin, body, service))
 
 
 class Embedded(NamedTuple):
@@ -58,7 +58,7 @@ async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> 
 
     def make() -> EmbeddingList:
         items = [
-            EmbeddingItem.model_construct(index=i, embedding=shown(row, body.encoding_format))
+            EmbeddingItem.model_construct(index=i, embedding=encoded(row, body.encoding_format))
             for i, row in enumerate(rows)
         ]
         return EmbeddingList.model_construct(data=items, model=name, usage=pooling.usage())

@@ -8,14 +8,13 @@ from pydantic import ValidationError
 
 from neuronserve.server.api.errors import invalid_body
 from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import frame
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from neuronserve.server.api.http.origin import origin_of
 from neuronserve.server.api.pipeline.deltas import Delta
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import LEAST
 from neuronserve.server.api.pipeline.prompts import completion_prompts
-from neuronserve.server.api.pipeline.respond import respond
+from neuronserve.server.api.pipeline.respond import json_frame, respond
 from neuronserve.server.api.pipeline.start import start
 from neuronserve.server.api.pipeline.validate import validated
 from neuronserve.server.api.service import ServiceOf
@@ -74,7 +73,7 @@ class GenerateWriter:
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
         for delta in deltas:
-            yield frame(self._answer(delta).model_dump_json().encode())
+            yield json_frame(self._answer(delta))
 
     def last_frames(self) -> Iterable[bytes]:
         return ()

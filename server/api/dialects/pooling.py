@@ -11,7 +11,7 @@ from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
 from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
-from neuronserve.server.api.pipeline.rows import Float32, answered, new_id, rows_of, shown
+from neuronserve.server.api.pipeline.rows import Float32, encoded, new_id, row_response, rows_of
 from neuronserve.server.api.pipeline.texts import given_texts, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.wire.pooling import (
@@ -57,13 +57,13 @@ async def _pool(origin: Origin, body: TextPoolingRequest, service: Service) -> R
 
     def make() -> PoolingList:
         items = [
-            PoolingItem.model_construct(index=i, data=shown(row, body.encoding_format)) for i, row in enumerate(rows)
+            PoolingItem.model_construct(index=i, data=encoded(row, body.encoding_format)) for i, row in enumerate(rows)
         ]
         return PoolingList.model_construct(
             id=new_id("pool"), created=int(time.time()), model=name, data=items, usage=pooling.usage()
         )
 
-    return await answered(make, rows, facts)
+    return await row_response(make, rows, facts)
 
 
 async def _classify(origin: Origin, body: ClassifyRequest, service: Service) -> Response:
@@ -79,7 +79,7 @@ async def _classify(origin: Origin, body: ClassifyRequest, service: Service) -> 
             id=new_id("classify"), created=int(time.time()), model=name, data=items, usage=pooling.usage()
         )
 
-    return await answered(make, rows, facts)
+    return await row_response(make, rows, facts)
 
 
 async def _pooling(origin: Origin, body: InputBody, service: Service, params: PoolingParams) -> Pooling:

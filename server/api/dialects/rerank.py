@@ -17,7 +17,7 @@ from neuronserve.server.api.http.event_stream import until_disconnect
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import Origin, origin_of
 from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
-from neuronserve.server.api.pipeline.rows import Float32, answered, cosine, new_id
+from neuronserve.server.api.pipeline.rows import Float32, cosine, new_id, row_response
 from neuronserve.server.api.pipeline.texts import Given, tokenized
 from neuronserve.server.api.service import Service, ServiceOf
 from neuronserve.server.api.wire.pooling import (
@@ -87,7 +87,7 @@ async def _score(origin: Origin, body: ScoreRequest, service: Service) -> Respon
         items = [ScoreItem(index=i, score=each) for i, each in enumerate(scores)]
         return ScoreList(id=new_id("score"), created=int(time.time()), model=name, data=items, usage=usage)
 
-    return await answered(make, (), facts)
+    return await row_response(make, (), facts)
 
 
 async def _rerank(origin: Origin, body: RerankRequest, service: Service, version: Version) -> Response:
@@ -102,7 +102,7 @@ async def _rerank(origin: Origin, body: RerankRequest, service: Service, version
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
     if body.texts is not None:
         shown = [TeiItem(index=i, score=scores[i], text=texts[i] if body.return_text else None) for i in order]
-        return await answered(lambda: TeiAnswer(shown), (), facts)
+        return await row_response(lambda: TeiAnswer(shown), (), facts)
     has_texts = version == "1" if body.return_documents is None else body.return_documents
 
     def make() -> RerankAnswer:
@@ -113,7 +113,7 @@ async def _rerank(origin: Origin, body: RerankRequest, service: Service, version
         meta = RerankMeta(api_version=ApiVersion(version=version))
         return RerankAnswer(id=new_id("rerank"), model=name, results=results, usage=usage, meta=meta)
 
-    return await answered(make, (), facts)
+    return await row_response(make, (), facts)
 
 
 def _given(texts: str | list[str], param: str) -> list[Given]:

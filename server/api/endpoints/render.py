@@ -12,8 +12,8 @@ from neuronserve.server.api.dialects import completions
 from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
 from neuronserve.server.api.http.origin import origin_of
-from neuronserve.server.api.pipeline.conversation import chat_generation
 from neuronserve.server.api.pipeline.generation import Generation
+from neuronserve.server.api.pipeline.start import chat_generation
 from neuronserve.server.api.service import ServiceOf
 from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.api.wire.completions import CompletionRequest

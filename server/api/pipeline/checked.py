@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from neuronserve.server.api.pipeline.deltas import Delta, Forward, collect
 from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.output_format import Constraint
 from neuronserve.server.api.pipeline.prompts import Prompt
-from neuronserve.server.api.pipeline.stages import PlannedSequence, Sampled, Validated
+from neuronserve.server.api.pipeline.stages import PlannedSequence, Sampled
 from neuronserve.server.api.wire.usage import DeviceUsage, Usage
 from neuronserve.server.errors import QueueFull, RequestError
 from neuronserve.server.text.schema_check import UNCHECKED
@@ -28,52 +27,13 @@ SEED_STEP = 1_000_003  # between the attempts' seeds, larger than any number of 
 SEED_MASK = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class OutputCheck:
-    """Finds faults in finished outputs."""
-
-    request: Validated
-    constraint: Constraint
-
-    async def fault(self, prompt: Prompt, text: str) -> str:
-        """Return what is wrong with the output that follows a prompt; "" = nothing."""
-        checks = self.request.service.model.checks
-        for name, schema, part in self._parts(prompt, text):
-            try:
-                found = await asyncio.wrap_future(checks.submit(schema, part))
-            except QueueFull as error:
-                found = f"{UNCHECKED}: {error}"
-            if found:
-                subject = f"The arguments of {name} do" if name else "The output does"
-                return f"{subject} not follow the schema: {found}"
-        return ""
-
-    def _parts(self, prompt: Prompt, text: str) -> list[tuple[str, str, str]]:
-        """Return the texts to check, each with the function called ("" = none) and the schema."""
-        parser, answer = self.request.plan.parser(prompt.text or ""), self.constraint.answer
-        if parser is None:
-            return [("", answer, text)] if answer else []
-        first, last = parser.feed(text), parser.finish()
-        names: list[str] = []
-        arguments: list[str] = []
-        for part in first.calls + last.calls:
-            if part.name is not None:
-                names.append(part.name)
-                arguments.append("")
-            arguments[-1] += part.arguments
-        if not names and answer:
-            return [("", answer, first.content + last.content)]
-        schemas = self.constraint.calls
-        return [(name, schemas[name], text) for name, text in zip(names, arguments, strict=True) if name in schemas]
-
-
 class CheckedGeneration(Generation):
     """A generation whose outputs are checked. In a stream there is one attempt, and its deltas go on as they come."""
 
     def __init__(self, sampled: Sampled) -> None:
         super().__init__(sampled)
         self._sampled = sampled
-        self._check = OutputCheck(self.request, sampled.constraint)
+        self._constraint = sampled.constraint
         self._others: list[Generation] = []  # further attempts
 
     def usage(self, has_output: bool = True) -> Usage:
@@ -127,7 +87,38 @@ class CheckedGeneration(Generation):
     async def _mark(self, delta: Delta, text: str) -> None:
         """Look for a fault in an output that has ended by itself."""
         if delta.finish_reason == "stop" and delta.stop_reason is None:
-            delta.fault = await self._check.fault(self.prompts[delta.index], text) or None
+            delta.fault = await self._fault(self.prompts[delta.index], text) or None
+
+    async def _fault(self, prompt: Prompt, text: str) -> str:
+        """Return what is wrong with the output that follows a prompt; "" = nothing."""
+        checks = self.request.service.model.checks
+        for name, schema, part in self._parts(prompt, text):
+            try:
+                found = await asyncio.wrap_future(checks.submit(schema, part))
+            except QueueFull as error:
+                found = f"{UNCHECKED}: {error}"
+            if found:
+                subject = f"The arguments of {name} do" if name else "The output does"
+                return f"{subject} not follow the schema: {found}"
+        return ""
+
+    def _parts(self, prompt: Prompt, text: str) -> list[tuple[str, str, str]]:
+        """Return the texts to check, each with the function called ("" = none) and the schema."""
+        parser, answer = self.request.plan.parser(prompt.text or ""), self._constraint.answer
+        if parser is None:
+            return [("", answer, text)] if answer else []
+        first, last = parser.feed(text), parser.finish()
+        names: list[str] = []
+        arguments: list[str] = []
+        for part in first.calls + last.calls:
+            if part.name is not None:
+                names.append(part.name)
+                arguments.append("")
+            arguments[-1] += part.arguments
+        if not names and answer:
+            return [("", answer, first.content + last.content)]
+        schemas = self._constraint.calls
+        return [(name, schemas[name], text) for name, text in zip(names, arguments, strict=True) if name in schemas]
 
     def _sampling(self, index: int) -> SamplingParams:
         """Sampling of the first choice of this choice's prompt; they differ in their seeds alone."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from neuronserve.server.api.http.event_stream import frame
 from neuronserve.server.api.pipeline.generation import Generation
+from neuronserve.server.api.pipeline.respond import json_frame
 from neuronserve.server.api.wire.chat import ChatChunk
 from neuronserve.server.api.wire.completions import Completion
 
@@ -33,7 +33,7 @@ class ChunkWriter:
         """Event of a chunk with choices; without output, as with a role alone, usage counts only the prompt."""
         if self.has_continuous_usage:
             chunk.usage = self._generation.usage(has_output)
-        return _event(chunk)
+        return json_frame(chunk)
 
     def text_event(self, index: int, text: str) -> bytes:
         """Event of a chunk that has text alone."""
@@ -44,7 +44,7 @@ class ChunkWriter:
         if not self._has_usage:
             return []
         chunk.usage, chunk.metrics = self._generation.usage(), self._generation.times()
-        return [_event(chunk)]
+        return [json_frame(chunk)]
 
 
 class TextChunks:
@@ -66,7 +66,3 @@ class TextChunks:
         """Split an event at the last mark: no field behind the text has a value that a client chose."""
         before, _, behind = self._write(index, MARK).rpartition(_ENCODED_MARK)
         return before, behind
-
-
-def _event(chunk: Chunk) -> bytes:
-    return frame(chunk.model_dump_json().encode())

@@ -106,7 +106,7 @@ class Generation:
     def __init__(self, sampled: Sampled) -> None:
         self.request = request = sampled.request
         service, origin, body, sequences = request.service, request.origin, request.body, sampled.sequences
-        require_room(service, len(sequences))
+        require_room(service, len(sequences))  # again: other requests may have come while this one was rendered
         service.engine.check_rank(origin.data_parallel_rank)
         self._service = service
         self._rank = origin.data_parallel_rank

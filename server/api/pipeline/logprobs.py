@@ -53,7 +53,7 @@ def _by_id(token_id: int) -> str:
 
 
 class TextOffsets:
-    """Offsets of a choice's tokens in its text, in characters; all tokens of one character have the offset of it."""
+    """Offsets of a choice's tokens in its text, in characters; all tokens of one character have its offset."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from neuronserve.server.api.http.event_stream import DONE, EventStream, ShortWay, until_disconnect
+from neuronserve.server.api.http.event_stream import DONE, EventStream, ShortWay, frame, until_disconnect
 from neuronserve.server.api.pipeline.deltas import Delta, collect
 from neuronserve.server.api.pipeline.generation import Generation
 
@@ -60,11 +60,16 @@ class _Forwarded:
         self.way.write(self.writer.frames(deltas))
 
 
+def json_frame(answer: BaseModel) -> bytes:
+    """Encode a part of a stream as one event."""
+    return frame(answer.model_dump_json().encode())
+
+
 async def frames_of(writer: AnswerWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:
     """Yield all events except those that were written to `way`."""
     async with contextlib.aclosing(writer.generation.deltas(_Forwarded(writer, way))) as batches:
         async for batch in batches:
-            for frame in writer.frames(batch):
-                yield frame
-    for frame in writer.last_frames():
-        yield frame
+            for event in writer.frames(batch):
+                yield event
+    for event in writer.last_frames():
+        yield event

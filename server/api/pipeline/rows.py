@@ -32,7 +32,7 @@ def rows_of(row: Float32, count: int) -> Float32:
     return row.cast("B").cast("f", (count, len(row) // count))
 
 
-def shown(row: Float32, encoding: EncodingFormat | None) -> list[Any] | str:
+def encoded(row: Float32, encoding: EncodingFormat | None) -> list[Any] | str:
     """Return the values as JSON has them, or the bytes of float32, little-endian, in base64."""
     if encoding == "base64":
         return base64.b64encode(row).decode("ascii")
@@ -51,7 +51,7 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-async def answered(make: Callable[[], BaseModel], rows: Sequence[Float32], facts: PoolingFacts) -> Response:
+async def row_response(make: Callable[[], BaseModel], rows: Sequence[Float32], facts: PoolingFacts) -> Response:
     """Return the response with the answer that `make` makes of `rows`, and the model's notice in a header."""
 
     def write() -> str:

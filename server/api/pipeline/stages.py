@@ -12,7 +12,7 @@ from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.output_format import Constraint
 from neuronserve.server.api.pipeline.prompts import Prompt
 from neuronserve.server.api.service import Service
-from neuronserve.server.api.tools.reasoning import OutputPlan
+from neuronserve.server.api.tools.output import OutputPlan
 from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.types import SamplingParams
 

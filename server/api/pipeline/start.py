@@ -1,17 +1,55 @@
-"""Stages 2 to 4 of a generation request: its prompts, its sequences, and the generation of them."""
+"""The stages of a generation request, in their order: from its body, or from its prompts, to the generation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.checked import CheckedGeneration
 from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.prompts import Prompt
+from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, check_ids
 from neuronserve.server.api.pipeline.sampling import sampled
 from neuronserve.server.api.pipeline.stages import Rendered, Validated
-from neuronserve.server.api.tools.reasoning import compile_output
+from neuronserve.server.api.pipeline.validate import check_fields, validated
+from neuronserve.server.api.service import ServedModel, Service
+from neuronserve.server.api.tools.output import compile_output
+from neuronserve.server.api.tools.plan import tool_plan
+from neuronserve.server.api.wire.chat import ChatRequest, TransferParams
 from neuronserve.server.errors import InvalidRequest
+
+
+async def chat_generation(origin: Origin, body: ChatRequest, service: Service, clips: bool = False) -> Generation:
+    """Take a conversation through all stages, before the engine gets anything. Raises RequestError."""
+    request = validated(origin, body, service, clips=clips)
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
+    prompt = _given_prompt(service.model, body.kv_transfer_params) or await chat_prompt(
+        service.model, body, request.plan.tools.offered, most=request.max_prompt_tokens
+    )
+    _, max_tokens = body.token_limit
+    return await start(request, [prompt], max_tokens)
+
+
+async def prompt_of(service: Service, body: ChatRequest) -> Prompt:
+    """Return the prompt of a conversation whose tokens are only counted. Raises RequestError."""
+    check_fields(service, body)
+    return await chat_prompt(service.model, body, tool_plan(service.model, service.config, body).offered)
+
+
+def _given_prompt(model: ServedModel, given: TransferParams | None) -> Prompt | None:
+    """Return the prompt of `kv_transfer_params.prompt_token_ids`, which another server has made of the messages."""
+    if given is None:
+        return None
+    refused = next((name for name, value in (given.model_extra or {}).items() if value), None)
+    if refused is not None:
+        field = f"kv_transfer_params.{refused[:40]}"
+        raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
+    if given.prompt_token_ids is None:
+        return None
+    param = "kv_transfer_params.prompt_token_ids"
+    ids = check_ids(given.prompt_token_ids, model.vocab_size, param)
+    return Prompt(ids, model.tokenizer.decode(ids, skip_special_tokens=False), param)
 
 
 async def start(request: Validated, prompts: Sequence[Prompt], max_tokens: int | None) -> Generation:

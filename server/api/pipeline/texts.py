@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from neuronserve.server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
 from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.wire.pooling import Inputs
+from neuronserve.server.api.wire.pooling import TextsOrIds
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.link.messages import PoolingFacts
 from neuronserve.server.text.encoder_tokenizer import Side, TextOrPair
@@ -34,7 +34,7 @@ class Given:
         return len(self.text) if isinstance(self.text, str) else sum(map(len, self.text))
 
 
-def given_texts(inputs: Inputs, prefix: str = "") -> list[Given]:
+def given_texts(inputs: TextsOrIds, prefix: str = "") -> list[Given]:
     """Return each text of `input` behind `prefix`, a prompt of the model's."""
     items = cast(Sequence[Any], inputs)
     if isinstance(inputs, str) or isinstance(items[0], int):

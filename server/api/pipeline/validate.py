@@ -12,7 +12,7 @@ from neuronserve.server.api.http.origin import Origin
 from neuronserve.server.api.pipeline.room import require_room
 from neuronserve.server.api.pipeline.stages import Validated
 from neuronserve.server.api.service import Service
-from neuronserve.server.api.tools.reasoning import keep_tags, output_plan
+from neuronserve.server.api.tools.output import keep_tags, output_plan
 from neuronserve.server.api.wire.generation import GenerationRequest
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.link.messages import EngineInfo
@@ -69,11 +69,10 @@ def check_fields(service: Service, body: GenerationRequest) -> str:
             "model",
             "unsupported_endpoint",
         )
-    name = service.require_name(body.model)
     _refuse_unsupported(body.model_extra or {})
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options is allowed only with stream.", "stream_options")
-    return name
+    return service.require_name(body.model)
 
 
 def paths_of(info: EngineInfo) -> str:

@@ -8,7 +8,7 @@ from neuronserve.server.api.config import MAX_LOGIT_BIAS
 from neuronserve.server.api.wire.chat import ChatInput
 from neuronserve.server.api.wire.generation import INT32, INT64, GenerationRequest
 from neuronserve.server.api.wire.model import BodyModel, WireModel
-from neuronserve.server.api.wire.pooling import EncodingFormat, Inputs
+from neuronserve.server.api.wire.pooling import EncodingFormat, TextsOrIds
 from neuronserve.server.api.wire.usage import optional
 
 MAX_EXTRA = 256  # files in one /infill
@@ -62,8 +62,8 @@ class LlamaEmbeddingRequest(BodyModel):
     """Body with texts or tokens in `content` or in `input`."""
 
     model: str | None = None
-    content: Inputs | None = None
-    input: Inputs | None = None
+    content: TextsOrIds | None = None
+    input: TextsOrIds | None = None
     encoding_format: EncodingFormat | None = None
 
 
@@ -167,7 +167,3 @@ class Slot(WireModel):
     n_ctx: int
     speculative: Literal[False] = False
     is_processing: bool
-
-
-class SlotList(RootModel[list[Slot]]):
-    pass

@@ -80,13 +80,13 @@ class TextParam(Block):
     text: str | None = None
 
 
-Content = str | Annotated[list["Block"], Field(fail_fast=True)]
+BlockContent = str | Annotated[list["Block"], Field(fail_fast=True)]
 TextContent = str | Annotated[list[TextParam], Field(fail_fast=True)]
 
 
 class MessageParam(BodyModel):
     role: Literal["user", "assistant", "system"]
-    content: Content
+    content: BlockContent
 
 
 class ToolParam(BodyModel):
@@ -134,7 +134,7 @@ def _kind_of_tool(value: Any) -> str:
     return "a client tool" if isinstance(given, str) and CLIENT_TOOLS.fullmatch(given) else "a custom tool"
 
 
-AnyTool = Annotated[
+AnthropicTool = Annotated[
     Annotated[ToolParam, Tag("a custom tool")] | Annotated[ClientToolParam, Tag("a client tool")],
     Discriminator(_kind_of_tool),
 ]
@@ -183,7 +183,7 @@ class CountTokensRequest(BodyModel):
     model: str = Field(max_length=4096)
     messages: Annotated[list[MessageParam], Field(fail_fast=True, min_length=1)]
     system: TextContent | None = None
-    tools: Annotated[list[AnyTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputParam | None = None

@@ -18,7 +18,7 @@ PoolingTask = Literal["embed", "classify", "token_embed"]
 
 FilledText = Annotated[str, Field(min_length=1)]  # no model has a vector for an empty text
 FilledTexts = Annotated[list[FilledText], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
-Inputs = Annotated[
+TextsOrIds = Annotated[
     Annotated[FilledText, Tag("a text")]
     | Annotated[FilledTexts, Tag("list of texts")]
     | Annotated[TokenIds, Tag("token ids")]
@@ -40,7 +40,7 @@ class PoolingBody(BodyModel):
 class InputBody(PoolingBody):
     """A body with texts, or token ids, in `input`."""
 
-    input: Inputs
+    input: TextsOrIds
     prompt_name: str | None = None  # one of the model's own prompts
 
 

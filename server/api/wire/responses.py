@@ -50,7 +50,7 @@ class ItemPart(BodyModel):
     refusal: str | None = None
 
 
-Content = str | Annotated[list[ItemPart], Field(fail_fast=True)]
+ItemContent = str | Annotated[list[ItemPart], Field(fail_fast=True)]
 
 
 class InputItem(BodyModel):
@@ -59,14 +59,14 @@ class InputItem(BodyModel):
     type: Annotated[str, listed(*ITEM_TYPES)] = "message"
     id: str | None = Field(None, max_length=256)
     role: Annotated[str, listed(*ROLES)] | None = None
-    content: Content | None = None
+    content: ItemContent | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
     encrypted_content: str | None = None
-    output: Content | None = None
+    output: ItemContent | None = None
     summary: list[ItemPart] | None = None
 
 

@@ -82,14 +82,14 @@ class NamedCustomChoice(BodyModel):
     custom: NamedFunction
 
 
-NamedTool = NamedToolChoice | NamedCustomChoice
+NamedChoice = NamedToolChoice | NamedCustomChoice
 
 
 class AllowedTools(BodyModel):
     """Subset of `tools` that may be called, or of which one must be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[NamedChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolChoice(BodyModel):

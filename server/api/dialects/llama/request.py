@@ -117,11 +117,11 @@ async def mixed_prompt(model: ServedModel, given: Any, param: str) -> Prompt:
     if not parts or not all(isinstance(part, int | str) and not isinstance(part, bool) for part in parts):
         raise InvalidRequest(f"{param} must be a text, an object with prompt_string, or token ids and texts.", param)
     ids: list[int] = []
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if isinstance(part, int):
             ids += check_ids([part], model.vocab_size, param)
         elif part:
-            ids += await encode(model, part, place == 0, param, model.info.max_model_len)
+            ids += await encode(model, part, index == 0, param, model.info.max_model_len)
     return Prompt(tuple(ids), None, param)
 
 

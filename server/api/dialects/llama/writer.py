@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from neuronserve.server.api.dialects.llama.request import limit_of
-from neuronserve.server.api.http.event_stream import frame
 from neuronserve.server.api.pipeline.deltas import Delta
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
+from neuronserve.server.api.pipeline.respond import json_frame
 from neuronserve.server.api.wire.llama import (
     LlamaAnswer,
     LlamaChunk,
@@ -79,10 +79,10 @@ class LlamaWriter:
         for delta in deltas:
             output = self._note(delta)
             if delta.token_ids or delta.text:
-                yield frame(self._chunk(delta, output).model_dump_json().encode())
+                yield json_frame(self._chunk(delta, output))
             if delta.finish_reason is not None:
                 whole = self._completion(Delta(delta.index), delta)
-                yield frame(LlamaAnswer(self._fields(whole)).model_dump_json().encode())
+                yield json_frame(LlamaAnswer(self._fields(whole)))
 
     def last_frames(self) -> Iterable[bytes]:
         return ()
@@ -104,14 +104,14 @@ class LlamaWriter:
             timings=self._timings() if self._body.timings_per_token else None,
         )
 
-    def _completion(self, shown: Delta, ended: Delta) -> LlamaCompletion:
+    def _completion(self, delta: Delta, ended: Delta) -> LlamaCompletion:
         output, prompt = self._outputs[ended.index], self.generation.prompts[ended.index]
         num_prompt, is_word = len(prompt.token_ids), isinstance(ended.stop_reason, str)
         fills_context = num_prompt + output.num_tokens >= self._max_model_len
         return LlamaCompletion(
             index=ended.index,
-            content=shown.text,
-            tokens=shown.token_ids if self._body.return_tokens else [],
+            content=delta.text,
+            tokens=delta.token_ids if self._body.return_tokens else [],
             model=self._model,
             tokens_predicted=output.num_tokens,
             tokens_evaluated=num_prompt,
@@ -123,7 +123,7 @@ class LlamaWriter:
             stopping_word=str(ended.stop_reason) if is_word else "",
             tokens_cached=num_prompt + output.num_tokens,
             timings=self._timings(),
-            completion_probabilities=self._probabilities(shown),
+            completion_probabilities=self._probabilities(delta),
         )
 
     def _fields(self, completion: LlamaCompletion) -> dict[str, Any]:
@@ -148,8 +148,8 @@ class LlamaWriter:
 
     def _probability(self, token_id: int, entry: TokenLogprobs) -> TokenProbability:
         top = list(zip(entry.top_token_ids, entry.top_logprobs, strict=True))[: self._num_top]
-        shown = [TokenProbability(id=i, **self._names.entry(i, value)) for i, value in top]
-        return TokenProbability(id=token_id, **self._names.entry(token_id, entry.sampled), top_logprobs=shown)
+        alternatives = [TokenProbability(id=i, **self._names.entry(i, value)) for i, value in top]
+        return TokenProbability(id=token_id, **self._names.entry(token_id, entry.sampled), top_logprobs=alternatives)
 
     def _timings(self) -> Timings | None:
         times = self.generation.times(is_asked=True)

@@ -70,7 +70,7 @@ async def create_message_batch(
     except RequestError:
         await files.delete(source.id, None)
         raise
-    return _shown(request, batch, Tally())
+    return _batch_object(request, batch, Tally())
 
 
 @router.get(PATH, responses=STORED)
@@ -86,8 +86,8 @@ async def list_message_batches(
     param = "before_id" if after_id is None else "after_id"
     wanted = Wanted(after_id, before_id, ENDPOINT, param)
     found = await service.store.batches.page(caller.sees, wanted, limit + 1)
-    shown = found[:limit] if after_id is not None or before_id is None else found[:limit][::-1]
-    data = [_shown(request, *each) for each in shown]
+    listed = found[:limit] if after_id is not None or before_id is None else found[:limit][::-1]
+    data = [_batch_object(request, *each) for each in listed]
     first_id, last_id = (data[0].id, data[-1].id) if data else (None, None)
     return MessageBatchList(data=data, has_more=len(found) > limit, first_id=first_id, last_id=last_id)
 
@@ -95,7 +95,7 @@ async def list_message_batches(
 @router.get(PATH + "/{batch_id}", responses=STORED)
 async def get_message_batch(batch_id: str, request: Request, service: ServiceOf, caller: CallerOf) -> MessageBatch:
     """Return the state of a batch."""
-    return _shown(request, *await _found(batch_id, service, caller.sees))
+    return _batch_object(request, *await _found(batch_id, service, caller.sees))
 
 
 @router.post(PATH + "/{batch_id}/cancel", responses=STORED)
@@ -104,7 +104,7 @@ async def cancel_message_batch(batch_id: str, request: Request, service: Service
     await _found(batch_id, service, caller.sees)
     changes = {"status": "cancelling", "cancelling_at": int(time.time())}
     await service.store.batches.update(batch_id, ("validating", "in_progress"), **changes)
-    return _shown(request, *await _found(batch_id, service, caller.sees))
+    return _batch_object(request, *await _found(batch_id, service, caller.sees))
 
 
 @router.delete(PATH + "/{batch_id}", responses=STORED)
@@ -154,7 +154,7 @@ def _lines(items: list[BatchItem], most: int) -> list[bytes]:
     return lines
 
 
-def _shown(request: Request, batch: StoredBatch, tally: Tally) -> MessageBatch:
+def _batch_object(request: Request, batch: StoredBatch, tally: Tally) -> MessageBatch:
     has_ended = batch.status in ENDED
     ended_at = batch.completed_at or batch.failed_at or batch.expired_at or batch.cancelled_at
     return MessageBatch(
@@ -191,10 +191,10 @@ def _results(paths: list[str]) -> Iterator[bytes]:
 
 def _result(record: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a request in Anthropic's shape."""
-    response, error = record["response"], record["error"]
+    response, failure = record["response"], record["error"]
     if response is None:
-        return {"type": "expired" if error["code"] == "batch_expired" else "canceled"}
+        return {"type": "expired" if failure["code"] == "batch_expired" else "canceled"}
     if response["status_code"] == 200:
         return {"type": "succeeded", "message": response["body"]}
-    shown = response["body"]["error"]
-    return {"type": "errored", "error": anthropic_error(response["status_code"], shown["message"], shown["code"])}
+    error = response["body"]["error"]
+    return {"type": "errored", "error": anthropic_error(response["status_code"], error["message"], error["code"])}

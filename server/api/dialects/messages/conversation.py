@@ -16,7 +16,7 @@ from neuronserve.server.api.errors import invalid_body
 from neuronserve.server.api.wire import messages
 from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.api.wire.messages import (
-    AnyTool,
+    AnthropicTool,
     Block,
     ClientToolParam,
     CountTokensRequest,
@@ -190,7 +190,7 @@ def _blocks(body: CountTokensRequest) -> Iterable[Block]:
                 yield from block.content or ()
 
 
-def _function(tool: AnyTool, param: str) -> dict[str, Any]:
+def _function(tool: AnthropicTool, param: str) -> dict[str, Any]:
     """Return the chat function of a tool. Raises InvalidRequest for a tool that the server would run."""
     callers = (tool.model_extra or {}).get("allowed_callers")
     if isinstance(callers, list) and callers and DIRECT not in callers:

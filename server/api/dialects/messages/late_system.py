@@ -18,7 +18,7 @@ REFUSED = "chat_template_error"
 T = TypeVar("T")
 
 
-async def rendered(
+async def render_with_late_system(
     chat: ChatRequest, terms: Terms, render: Callable[[ChatRequest], Awaitable[T]], text_of: Callable[[T], str]
 ) -> T:
     """Render the chat as it is, or else with its late system messages in turns of the user.
@@ -36,8 +36,8 @@ async def rendered(
         text = text_of(made) if late else ""
         if all(content_text(chat.messages[index], "messages").strip() in text for index in late):
             return made
-    folded, places = _folded(chat.messages, terms.messages, late)
-    with replace(terms, messages=places).applied():
+    folded, params = _folded(chat.messages, terms.messages, late)
+    with replace(terms, messages=params).applied():
         return await render(chat.model_copy(update={"messages": folded}))
 
 
@@ -48,21 +48,21 @@ def _late(messages: Sequence[Message]) -> frozenset[int]:
 
 
 def _folded(
-    messages: Sequence[Message], places: Sequence[str], late: frozenset[int]
+    messages: Sequence[Message], params: Sequence[str], late: frozenset[int]
 ) -> tuple[list[Message], list[str]]:
     """Move the `late` messages into turns of the user, joined with the user's own messages beside them."""
     made: list[Message] = []
     kept: list[str] = []
     is_open = False  # the last message is a turn of the user that has a system message in it
-    for index, (message, place) in enumerate(zip(messages, places, strict=True)):
+    for index, (message, param) in enumerate(zip(messages, params, strict=True)):
         is_late = index in late
-        text = content_text(message, place) if message.role in ("system", "user") else ""
+        text = content_text(message, param) if message.role in ("system", "user") else ""
         text = f"<system>\n{text}\n</system>" if is_late else text
         if made and made[-1].role == "user" and (is_late or (is_open and message.role == "user")):
             made[-1] = made[-1].model_copy(update={"content": f"{content_text(made[-1], kept[-1])}\n{text}"})
             is_open = True
         else:
             made.append(Message(role="user", content=text) if is_late else message)
-            kept.append(place)
+            kept.append(param)
             is_open = is_late
     return made, kept

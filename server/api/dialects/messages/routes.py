@@ -1,21 +1,29 @@
 """POST /v1/messages and /v1/messages/count_tokens: Anthropic's API over the pipeline of chats."""
 
 import contextlib
-from collections.abc import AsyncGenerator
-from typing import Annotated
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel
 
 from neuronserve.server.api.anthropic_error import anthropic_error_bytes
-from neuronserve.server.api.dialects.messages.run import count, prepare
+from neuronserve.server.api.dialects.messages.conversation import chat_request
+from neuronserve.server.api.dialects.messages.late_system import render_with_late_system
 from neuronserve.server.api.dialects.messages.writer import MessageWriter
+from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.errors import as_request_error
 from neuronserve.server.api.http.body import body_of
 from neuronserve.server.api.http.event_stream import EventStream, ShortWay
 from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
-from neuronserve.server.api.http.origin import origin_of
+from neuronserve.server.api.http.origin import Origin, origin_of
+from neuronserve.server.api.pipeline.prompts import template_source
 from neuronserve.server.api.pipeline.respond import frames_of, respond
-from neuronserve.server.api.service import ServiceOf
+from neuronserve.server.api.pipeline.start import chat_generation, prompt_of
+from neuronserve.server.api.service import Service, ServiceOf
+from neuronserve.server.api.tools.plan import chosen_parsers
+from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.api.wire.message import MessageAnswer, TokenCount
 from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
 
@@ -47,7 +55,11 @@ async def count_tokens(
     body: Annotated[CountTokensRequest, Depends(body_of(CountTokensRequest))], service: ServiceOf
 ) -> TokenCount:
     """Count the tokens of the prompt of such a message."""
-    return TokenCount(input_tokens=await count(body, service))
+    chat, terms = await _chat(service, body)
+    prompt = await render_with_late_system(
+        chat, terms, lambda given: prompt_of(service, given), lambda made: made.text or ""
+    )
+    return TokenCount(input_tokens=len(prompt.token_ids))
 
 
 async def _events(writer: MessageWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:
@@ -62,3 +74,38 @@ async def _events(writer: MessageWriter, way: ShortWay) -> AsyncGenerator[bytes,
         if not is_begun:
             raise
         yield b"event: error\ndata: " + anthropic_error_bytes(as_request_error(error)) + b"\n\n"
+
+
+async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:
+    """Check and render a request. Raises RequestError that names the fields of `body`."""
+    chat, terms = await _chat(service, body)
+
+    generation = await render_with_late_system(
+        chat,
+        terms,
+        lambda given: chat_generation(origin, given, service, clips=True),  # the answer says if the context has cut it
+        lambda made: made.prompts[0].text or "",
+    )
+    cache = service.model.info.cache
+    cached_in = cache.block_size if cache.enable_prefix_caching and _has_cache_control(body) else None
+    return MessageWriter(generation, body, f"msg_{origin.request_id}", cached_in)
+
+
+def _has_cache_control(body: CountTokensRequest) -> bool:
+    """Whether the client marks any part of its prompt for caching."""
+    return any("cache_control" in (part.model_extra or {}) for part in _parts(body))
+
+
+async def _chat(service: Service, body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
+    """Return the chat request. A thinking budget is ignored if the model does not think."""
+    chat, terms = await service.parsing.run_large(partial(chat_request, body))
+    _, reasoning = chosen_parsers(service.config, template_source(service.model, chat))
+    return (chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat), terms
+
+
+def _parts(body: CountTokensRequest) -> Iterable[BaseModel]:
+    yield body
+    yield from body.tools or ()
+    contents: list[Any] = [body.system, *(message.content for message in body.messages)]
+    for content in contents:
+        yield from content if isinstance(content, list) else ()

@@ -12,8 +12,8 @@ from neuronserve.server.api.dialects.responses.writer import response_usage
 from neuronserve.server.api.dialects.sealed import seal
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.conversation import chat_generation
 from neuronserve.server.api.pipeline.respond import whole_answer
+from neuronserve.server.api.pipeline.start import chat_generation
 from neuronserve.server.api.service import Service
 from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
 from neuronserve.server.api.wire.response import Compaction

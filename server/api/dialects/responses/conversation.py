@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, Tools, chat_name
+from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, ChatTools, chat_name
 from neuronserve.server.api.dialects.sealed import unseal
 from neuronserve.server.api.dialects.terms import Terms
 from neuronserve.server.api.errors import invalid_body
@@ -18,8 +18,8 @@ from neuronserve.server.api.wire.responses import (
     REFUSAL,
     TEXT_PARTS,
     CompactRequest,
-    Content,
     InputItem,
+    ItemContent,
     PlainFormat,
     ResponsesRequest,
 )
@@ -135,7 +135,7 @@ def messages_of(body: ItemsBody, before: Sequence[InputItem], items: Sequence[In
     return found
 
 
-def chat_request(body: ResponsesRequest, messages: Messages, tools: Tools) -> tuple[ChatRequest, Terms]:
+def chat_request(body: ResponsesRequest, messages: Messages, tools: ChatTools) -> tuple[ChatRequest, Terms]:
     """Return the chat request of `body`, and the terms that name the fields of `body` in its errors.
 
     Fields that only chat has are passed on. Raises InvalidRequest.
@@ -184,7 +184,7 @@ def _required(item: InputItem, name: str, param: str) -> str:
     return value
 
 
-def _text(content: Content | None, param: str) -> str:
+def _text(content: ItemContent | None, param: str) -> str:
     if content is None:
         raise InvalidRequest(f"{param} is required.", param)
     if isinstance(content, str):

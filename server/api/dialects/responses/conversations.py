@@ -31,13 +31,13 @@ async def create_conversation(
     """Create a conversation, with or without items."""
     made = new_conversation(body.metadata, body.items or (), caller.name)
     await service.store.conversations.create(made)
-    return _shown(made)
+    return _object(made)
 
 
 @router.get("/v1/conversations/{conversation_id}", responses=STORED)
 async def get_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> ConversationObject:
     """Return a conversation without its items."""
-    return _shown(await service.store.conversations.get(conversation_id, caller.sees))
+    return _object(await service.store.conversations.get(conversation_id, caller.sees))
 
 
 @router.post("/v1/conversations/{conversation_id}", responses=CHANGED, openapi_extra=documented(MetadataRequest))
@@ -50,7 +50,7 @@ async def update_conversation(
     """Replace the metadata."""
     metadata = encoded(body.metadata or {})
     store = service.store.conversations
-    return _shown(await store.update(conversation_id, caller.sees, lambda stored: replace(stored, metadata=metadata)))
+    return _object(await store.update(conversation_id, caller.sees, lambda stored: replace(stored, metadata=metadata)))
 
 
 @router.delete("/v1/conversations/{conversation_id}", responses=STORED)
@@ -101,7 +101,7 @@ async def delete_item(conversation_id: str, item_id: str, service: ServiceOf, ca
         items.remove(_item(items, item_id))
         return replace(stored, items=encoded(items))
 
-    return _shown(await service.store.conversations.update(conversation_id, caller.sees, without))
+    return _object(await service.store.conversations.update(conversation_id, caller.sees, without))
 
 
 def _item(items: list[dict[str, Any]], item_id: str) -> dict[str, Any]:
@@ -111,5 +111,5 @@ def _item(items: list[dict[str, Any]], item_id: str) -> dict[str, Any]:
     return found
 
 
-def _shown(stored: StoredConversation) -> ConversationObject:
+def _object(stored: StoredConversation) -> ConversationObject:
     return ConversationObject(id=stored.id, created_at=int(stored.created_at), metadata=json.loads(stored.metadata))

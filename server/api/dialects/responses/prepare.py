@@ -13,9 +13,9 @@ from neuronserve.server.api.dialects.responses.items import new_id
 from neuronserve.server.api.dialects.responses.run import ResponseRun
 from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, tools_of
 from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.conversation import chat_generation, prompt_of
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.sampling import first
+from neuronserve.server.api.pipeline.start import chat_generation, prompt_of
 from neuronserve.server.api.service import ServedModel, Service
 from neuronserve.server.api.wire.response import ConversationId, Response
 from neuronserve.server.api.wire.responses import FUNCTION, ResponsesRequest, ResponseTool
@@ -119,7 +119,7 @@ def _response(body: ResponsesRequest, name: str, model: ServedModel) -> Response
         temperature=first(body.temperature, model.defaults.temperature, 1.0),
         text={"format": text_format} | ({"verbosity": text.verbosity} if text and text.verbosity else {}),
         tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
-        tools=[_shown(tool) for tool in body.tools or ()],
+        tools=[_tool_object(tool) for tool in body.tools or ()],
         top_logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else 0,
         top_p=first(body.top_p, model.defaults.top_p, 1.0),
         truncation=body.truncation or "disabled",
@@ -127,7 +127,7 @@ def _response(body: ResponsesRequest, name: str, model: ServedModel) -> Response
     )
 
 
-def _shown(tool: ResponseTool) -> dict[str, Any]:
+def _tool_object(tool: ResponseTool) -> dict[str, Any]:
     """Return the tool as answers show it: a function has all of its fields."""
     fields = {"type", "name", "description", "parameters", "strict"} if tool.type == FUNCTION else None
     return tool.model_dump(include=fields, exclude_none=tool.type != FUNCTION)

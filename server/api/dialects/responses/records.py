@@ -59,9 +59,7 @@ def require_room(stored: StoredConversation, num_new: int, param: str) -> None:
         raise InvalidRequest(f"The conversation has {len(stored.items)} bytes; its limit is {MAX_BYTES}.", param)
     there = len(json.loads(stored.items))
     if there + num_new > MAX_ITEMS:
-        raise InvalidRequest(
-            f"The conversation has {there} items, and {num_new} more; its limit is {MAX_ITEMS}.", param
-        )
+        raise InvalidRequest(f"The conversation has {there} items; with {num_new} more it passes {MAX_ITEMS}.", param)
 
 
 def encoded(value: Any) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from neuronserve.server.api.dialects.responses.conversation import ENCRYPTED, LOGPROBS
 from neuronserve.server.api.dialects.responses.items import ItemIds, listed
 from neuronserve.server.api.dialects.responses.records import add_items
-from neuronserve.server.api.dialects.responses.tools import Tools
+from neuronserve.server.api.dialects.responses.tools import ChatTools
 from neuronserve.server.api.dialects.responses.writer import ResponseWriter, Writing
 from neuronserve.server.api.pipeline.generation import Generation
 from neuronserve.server.api.pipeline.logprobs import TokenNames
@@ -32,7 +32,7 @@ class ResponseRun:
         body: ResponsesRequest,
         response: Response,
         items: Sequence[InputItem],
-        tools: Tools,
+        tools: ChatTools,
     ) -> None:
         """`items` are those of the request itself, without those before it."""
         ids = ItemIds(response.id)

@@ -24,7 +24,7 @@ JOINT = "__"  # between a namespace and a name
 
 
 @dataclass(slots=True)
-class Tools:
+class ChatTools:
     """Chat tools, the field of each, and by the name in chat its namespace and its own name."""
 
     chat: list[dict[str, Any]] = field(default_factory=list)
@@ -70,12 +70,12 @@ class Tools:
         return {"type": tool.type, tool.type: {"name": name}}
 
 
-def tools_of(tools: Sequence[ResponseTool] | None) -> Tools:
+def tools_of(tools: Sequence[ResponseTool] | None) -> ChatTools:
     """Return the tools that the prompt lists. Raises InvalidRequest for tools that the server would run.
 
     A web search without access to the web (`external_web_access` false) is left out: it could find nothing.
     """
-    made = Tools()
+    made = ChatTools()
     for index, tool in enumerate(tools or ()):
         param = f"tools[{index}]"
         if tool.type == NAMESPACE:

@@ -103,7 +103,7 @@ class ResponseWriter:
         if delta.fault is not None:
             yield from self._add(MessageItem(id=self._how.ids.new("message")))
             yield from self._add_part(Refusal(refusal=delta.fault))
-            yield self._event("response.refusal.delta", **self._place(0), delta=delta.fault)
+            yield self._event("response.refusal.delta", **self._address(0), delta=delta.fault)
 
     def finish(self, usage: Usage) -> Iterator[bytes]:
         """Yield the events of the end of the output; an empty output is an empty message."""
@@ -120,9 +120,9 @@ class ResponseWriter:
 
     def fail(self, error: Exception) -> None:
         """End the output with an error."""
-        shown = as_request_error(error)
+        failure = as_request_error(error)
         self.response.error = ResponseError(
-            code="rate_limit_exceeded" if shown.status == 429 else "server_error", message=shown.message
+            code="rate_limit_exceeded" if failure.status == 429 else "server_error", message=failure.message
         )
         self._end_as("failed")
 
@@ -155,7 +155,7 @@ class ResponseWriter:
             yield from self._add_part(ReasoningText())
         assert isinstance(self._open, ReasoningItem)
         self._open.content[-1].text += text
-        yield self._event("response.reasoning_text.delta", **self._place(0), delta=text)
+        yield self._event("response.reasoning_text.delta", **self._address(0), delta=text)
 
     def _write_text(self, text: str, logprobs: list[TokenLogprob]) -> Iterator[bytes]:
         if not isinstance(self._open, MessageItem):
@@ -167,8 +167,8 @@ class ResponseWriter:
         part.text += text
         part.logprobs += logprobs if self._names is not None else []
         if text:
-            shown = _without_bytes(logprobs)
-            yield self._event("response.output_text.delta", **self._place(0), delta=text, logprobs=shown)
+            without_bytes = _without_bytes(logprobs)
+            yield self._event("response.output_text.delta", **self._address(0), delta=text, logprobs=without_bytes)
 
     def _begin_call(self, call: ToolCallDelta | CustomCallDelta) -> Iterator[bytes]:
         """Begin a call; the call of a custom tool is whole, the arguments of a function may go on."""
@@ -183,13 +183,13 @@ class ResponseWriter:
         yield from self._add(item)
         item.input = call.custom.input
         if item.input:
-            yield self._event("response.custom_tool_call_input.delta", **self._place(), delta=item.input)
+            yield self._event("response.custom_tool_call_input.delta", **self._address(), delta=item.input)
 
     def _write_arguments(self, text: str) -> Iterator[bytes]:
         assert isinstance(self._open, FunctionCallItem)
         self._open.arguments += text
         if text:
-            yield self._event("response.function_call_arguments.delta", **self._place(), delta=text)
+            yield self._event("response.function_call_arguments.delta", **self._address(), delta=text)
 
     def _add(self, item: OutputItem) -> Iterator[bytes]:
         yield from self._close("completed")
@@ -200,34 +200,34 @@ class ResponseWriter:
     def _add_part(self, part: OutputText | Refusal | ReasoningText) -> Iterator[bytes]:
         assert isinstance(self._open, MessageItem | ReasoningItem)
         self._open.content.append(part)  # type: ignore[arg-type]
-        yield self._event("response.content_part.added", **self._place(0), part=part.model_dump(mode="json"))
+        yield self._event("response.content_part.added", **self._address(0), part=part.model_dump(mode="json"))
 
     def _close(self, status: ItemStatus) -> Iterator[bytes]:
         item, self._open = self._open, None
         if item is None:
             return
         item.status = status
-        place = {"item_id": item.id, "output_index": self._index}
+        address = {"item_id": item.id, "output_index": self._index}
         if isinstance(item, FunctionCallItem):
             called = {"name": item.name, "arguments": item.arguments}
-            yield self._event("response.function_call_arguments.done", **place, **called)
+            yield self._event("response.function_call_arguments.done", **address, **called)
         elif isinstance(item, CustomCallItem):
-            yield self._event("response.custom_tool_call_input.done", **place, input=item.input)
+            yield self._event("response.custom_tool_call_input.done", **address, input=item.input)
         else:
-            yield from self._close_part(item, {**place, "content_index": 0})
+            yield from self._close_part(item, {**address, "content_index": 0})
         dumped = item.model_dump(mode="json")
-        yield self._event("response.output_item.done", output_index=place["output_index"], item=dumped)
+        yield self._event("response.output_item.done", output_index=address["output_index"], item=dumped)
 
-    def _close_part(self, item: MessageItem | ReasoningItem, place: dict[str, Any]) -> Iterator[bytes]:
+    def _close_part(self, item: MessageItem | ReasoningItem, address: dict[str, Any]) -> Iterator[bytes]:
         part = item.content[-1]
         if isinstance(part, OutputText):
-            shown = _without_bytes(part.logprobs)
-            yield self._event("response.output_text.done", **place, text=part.text, logprobs=shown)
+            without_bytes = _without_bytes(part.logprobs)
+            yield self._event("response.output_text.done", **address, text=part.text, logprobs=without_bytes)
         elif isinstance(part, Refusal):
-            yield self._event("response.refusal.done", **place, refusal=part.refusal)
+            yield self._event("response.refusal.done", **address, refusal=part.refusal)
         else:
-            yield self._event("response.reasoning_text.done", **place, text=part.text)
-        yield self._event("response.content_part.done", **place, part=part.model_dump(mode="json"))
+            yield self._event("response.reasoning_text.done", **address, text=part.text)
+        yield self._event("response.content_part.done", **address, part=part.model_dump(mode="json"))
         if isinstance(item, ReasoningItem) and self._how.seals_reasoning:
             item.encrypted_content = seal(item.content[-1].text)
 
@@ -235,10 +235,10 @@ class ResponseWriter:
     def _index(self) -> int:
         return len(self.response.output) - 1
 
-    def _place(self, content_index: int | None = None) -> dict[str, Any]:
+    def _address(self, content_index: int | None = None) -> dict[str, Any]:
         assert self._open is not None
-        place: dict[str, Any] = {"item_id": self._open.id, "output_index": self._index}
-        return place if content_index is None else {**place, "content_index": content_index}
+        address: dict[str, Any] = {"item_id": self._open.id, "output_index": self._index}
+        return address if content_index is None else {**address, "content_index": content_index}
 
     def _snapshot(self) -> dict[str, Any]:
         return self.response.model_dump(mode="json")

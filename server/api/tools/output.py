@@ -64,9 +64,10 @@ class OutputPlan:
 
 def output_plan(model: ServedModel, config: ApiConfig, body: GenerationRequest) -> OutputPlan:
     """Check the fields of a request that are about tools, formats and reasoning. Raises InvalidRequest."""
+    output_format = requested_format(model, body)
     if not isinstance(body, ChatRequest):
-        return OutputPlan(requested_format(model, body))
-    tools, output_format = tool_plan(model, config, body), requested_format(model, body)
+        return OutputPlan(output_format)
+    tools = tool_plan(model, config, body)
     _, name = chosen_parsers(config, template_source(model, body))
     budget = body.thinking_token_budget
     if budget is not None and name == "none":
@@ -98,12 +99,12 @@ async def compile_output(model: ServedModel, plan: OutputPlan, prompt: str) -> C
     barred = list(model.defaults.eos_token_ids) if plan.ignores_ends else []
     marks = Marks(plan.tags, model.tokenizer.token_id, barred)
     try:
-        held = await compile_plan(model, plan.tools, output_format, lead(thinking, marks, is_open, plan.budget))
-        if held.grammar or plan.budget is None:
-            return held
+        constraint = await compile_plan(model, plan.tools, output_format, lead(thinking, marks, is_open, plan.budget))
+        if constraint.grammar or plan.budget is None:
+            return constraint
         rules = "\n".join(budget_rules(thinking, marks, is_open, plan.budget))
         budget = await compile_format(model, OutputFormat(BUDGET, "lark", rules))
-        return replace(held, grammar=budget.grammar)
+        return replace(constraint, grammar=budget.grammar)
     except GrammarError as error:
         raise InvalidRequest(f"{BUDGET} cannot be used: {error}.", BUDGET, "invalid_grammar") from error
 
