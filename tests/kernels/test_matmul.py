@@ -31,6 +31,7 @@ from tests.kernels.kernel_bench import (
     Array,
     address,
     aligned,
+    default_paths,
     from_cell,
     from_panels,
     rounded,
@@ -48,8 +49,7 @@ OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a form
 CASES: list[tuple[WeightFormat, Isa]] = [
     (weights, isa) for weights, isas in OWN.items() for isa in isas if isa in host_isas()
 ]
-# The best instruction set of this host, and the portable one; those between are other hosts' best.
-OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "portable")]
+OFTEN = default_paths(CASES)
 
 GATES = ACTIVATIONS[1:]  # activations of gates
 
