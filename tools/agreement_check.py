@@ -141,8 +141,8 @@ def main(arguments: list[str]) -> int:
     for name, of in (("request_rate", float), ("num_prompts", int), ("slots", int), ("seed", int)):
         parser.add_argument(f"--{name.replace('_', '-')}", type=of, default=getattr(CheckedWorkload(), name))
     parser.add_argument("--stack", choices=STACK_NAMES, default="ideal")
-    asked, of_serve = parser.parse_known_args(arguments)
-    checked = CheckedWorkload(**vars(asked))
+    args, of_serve = parser.parse_known_args(arguments)
+    checked = CheckedWorkload(**vars(args))
     workload = checked.workload
     report, candidate = planned(checked, workload)
     sides = {"plan": ServiceFigures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}

@@ -81,7 +81,7 @@ def check_advisories() -> bool:
         advisories = advisories_of(json.loads(ended.stdout))
     except ValueError:
         reason = (ended.stderr.strip().splitlines() or ["no output"])[-1]
-        print(f"advisories: not asked for, pip-audit could not reach the registry: {reason}")
+        print(f"advisories: none requested, pip-audit could not reach the registry: {reason}")
         return True
     for line in advisories.found:
         print(line)

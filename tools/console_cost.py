@@ -104,8 +104,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=15)
-    asked = parser.parse_args()
-    asyncio.run(measure(asked.url, asked.streams, asked.rounds, asked.seconds))
+    args = parser.parse_args()
+    asyncio.run(measure(args.url, args.streams, args.rounds, args.seconds))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def written(page: str, blocks: Blocks) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the pages, or with --check print what is stale; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.doc_tables", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 when a page is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"default: all of {', '.join(PAGES)}")
     arguments = parser.parse_args(argv)
     if unknown := set(arguments.pages) - PAGES.keys():

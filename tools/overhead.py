@@ -242,7 +242,7 @@ def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m tools.overhead", description=__doc__, formatter_class=form)
     parser.add_argument("names", nargs="*", choices=[*FEATURES, []], metavar="NAME", help=", ".join(FEATURES))
-    parser.add_argument("--tokens-per-s", type=float, default=5000, help="of the whole server")
+    parser.add_argument("--tokens-per-s", type=float, default=5000, help="tokens a second of the server")
     parser.add_argument("--tokens-per-request", type=float, default=100)
     parser.add_argument("--seqs", type=int, default=64, help="sequences in a step, and requests that wait")
     args = parser.parse_args()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_i64
 from neuronserve.server.kernels.matmul.epilogue import OUTPUTS, Output
 from neuronserve.server.kernels.records import STEP, offsets, size_of
@@ -28,6 +28,7 @@ ACTIVATE, ACTIVATE_BYTES = offsets(ActivateOperands), size_of(ActivateOperands)
 
 
 def _activate(to: Output) -> Any:
+    """Return a kernel's loop over the rows of every core."""
     place, store = to
 
     @inline
@@ -45,22 +46,6 @@ def _activate(to: Output) -> Any:
     return activate
 
 
-_plain, _rows, _panels = (_activate(OUTPUTS[name]) for name in ("plain", "gated", "gated_panels"))
-
-
-@kernel
-def activate_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Activation of float32 rows. Items are rows of every core."""
-    _plain(operands, cores, step, worker, workers)
-
-
-@kernel
-def gate_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Compute activation(gate) * up of float32 rows, as gated products do. Items are rows of every core."""
-    _rows(operands, cores, step, worker, workers)
-
-
-@kernel
-def gate_panels(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Compute activation(gate) * up into bfloat16 panels, as the tile unit does. Items are rows of every core."""
-    _panels(operands, cores, step, worker, workers)
+activate_rows = made_kernel("activate_rows", _activate(OUTPUTS["plain"]))
+gate_rows = made_kernel("gate_rows", _activate(OUTPUTS["gated"]))
+gate_panels = made_kernel("gate_panels", _activate(OUTPUTS["gated_panels"]))  # bfloat16, for the tile unit

@@ -132,14 +132,14 @@ def _turn_in_cache(report: Report) -> Iterator[Path | None]:
 
 def _wait_for_lock(folder: int, holder: Path, report: Report) -> bool:
     """Take the lock, and report its holder at once and every few seconds; False if the file system has no locks."""
-    begin, said = time.monotonic(), -REPORT_S
+    begin, reported = time.monotonic(), -REPORT_S
     while True:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waited = time.monotonic() - begin
-            if waited >= said + REPORT_S:
-                said = waited
+            if waited >= reported + REPORT_S:
+                reported = waited
                 report(f"waiting for {_holder(holder)} to fill {holder.parent} ({waited:.0f} s)")
             time.sleep(POLL_S)
         except OSError:  # a file system without locks: each process compiles for itself

@@ -80,9 +80,9 @@ class CompileHelper:
     """A helper process. It must be started before this process compiles in another thread."""
 
     def __init__(self) -> None:
-        self._end, theirs = socket.socketpair()
-        self._pid, self._wait = (_fork if _may_fork() else _begin)(self._end, theirs)
-        theirs.close()
+        self._end, child_end = socket.socketpair()
+        self._pid, self._wait = (_fork if _may_fork() else _begin)(self._end, child_end)
+        child_end.close()
         self._end.settimeout(IDLE_S)
 
     def compile(self, kernel: Kernel | HostFunction) -> bool:
@@ -120,7 +120,7 @@ def _may_fork() -> bool:
     return sys.platform == "linux" and is_main and multiprocessing.parent_process() is not None
 
 
-def _fork(own: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], object]]:
+def _fork(parent_end: socket.socket, child_end: socket.socket) -> tuple[int, Callable[[], object]]:
     declare()
     parent = os.getpid()
     with warnings.catch_warnings():  # Python 3.12 warns of other threads, which `-W error` makes an error
@@ -131,17 +131,17 @@ def _fork(own: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], 
     try:
         end_with_parent()
         if os.getppid() == parent:
-            own.close()
-            help_compile(theirs.makefile(), theirs)
+            parent_end.close()
+            help_compile(child_end.makefile(), child_end)
     finally:
         os._exit(0)
 
 
-def _begin(own: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], object]]:
+def _begin(parent_end: socket.socket, child_end: socket.socket) -> tuple[int, Callable[[], object]]:
     # It gets its own session: a terminal's interrupt goes to the server, which shuts the socket.
-    process = subprocess.Popen([sys.executable, "-I", "-c", _NEW], stdin=theirs.fileno(), start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-I", "-c", _NEW], stdin=child_end.fileno(), start_new_session=True)
     config = numba.config
     settings = {"path": sys.path, "cpu": config.CPU_NAME, "features": config.CPU_FEATURES}
     settings |= {"cache": config.CACHE_DIR, "checks": is_checked()}
-    own.sendall(json.dumps(settings).encode() + b"\n")
+    parent_end.sendall(json.dumps(settings).encode() + b"\n")
     return process.pid, process.wait

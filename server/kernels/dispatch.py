@@ -94,7 +94,7 @@ def require_isa(isa: LevelIsa | None) -> None:
     if isa is None or isa == host_isas()[0]:
         return
     lacks = BY_ISA[isa].lacks(target.host_features())
-    why = f"this host lacks {', '.join(lacks)}" if lacks else f"this process compiles for {host_isas()[0]} already"
+    why = f"this host lacks {', '.join(lacks)}" if lacks else f"this process already compiles for {host_isas()[0]}"
     raise DeviceError(f"isa is {isa}: {why}")
 
 

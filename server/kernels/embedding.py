@@ -12,17 +12,17 @@ import numpy as np
 
 from neuronserve.server.kernels.isa import memory, simd
 from neuronserve.server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
 from neuronserve.server.kernels.records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
 from neuronserve.server.kernels.rotation import rotate_back
 
 
 def _embed(copy_row: Any) -> Any:
-    """Return the loop over tokens for one way to read a row."""
+    """Return a kernel's loop over tokens for one way to read a row."""
 
     @inline
-    def embed(operands, step, worker, workers):  # type: ignore[no-untyped-def]
+    def embed(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
         tokens = load_i64(step + STEP.num_tokens)
         vocab_per_core, width = load_i64(operands + EMBED.vocab_per_core), load_i64(operands + EMBED.width)
         for t in range(share_begin(tokens, worker, workers), share_begin(tokens, worker + 1, workers)):
@@ -68,7 +68,7 @@ def _add_rows(cell: Cell) -> Any:
     load, size = cell.load, cell.size
 
     @inline
-    def add_rows(op, step, worker, workers):  # type: ignore[no-untyped-def]
+    def add_rows(op, cores, step, worker, workers):  # type: ignore[no-untyped-def]
         tokens, width = load_i64(step + STEP.num_tokens), load_i64(op + ADD_ROWS.width)
         table, index_field = load_i64(op + ADD_ROWS.table), load_i64(op + ADD_ROWS.index_field)
         for t in range(share_begin(tokens, worker, workers), share_begin(tokens, worker + 1, workers)):
@@ -80,9 +80,6 @@ def _add_rows(cell: Cell) -> Any:
                 simd.store(hidden + i * 4, value)
 
     return add_rows
-
-
-_add_bf16, _add_f32 = _add_rows(BFLOAT16), _add_rows(FLOAT32)
 
 
 def _from_groups(load_value: Any, chunk_bytes: int, load_scale: Any) -> Any:
@@ -149,97 +146,17 @@ def _from_bytes(load_one: Any) -> Any:
     return copy_row
 
 
-_rows_bf16, _rows_f32 = _embed(_from_rows(BFLOAT16)), _embed(_from_rows(FLOAT32))
-_tiles_bf16, _tiles_f32 = _embed(_from_tiles(memory.load_bf16, 2)), _embed(_from_tiles(memory.load_f32, 1))
-_tiles_i8, _tiles_i8_rotated = (_embed(_from_tiles(memory.load_i8, 4, is_rotated)) for is_rotated in (False, True))
-_tiles_int4, _tiles_fp4 = (
-    _embed(_from_groups(_int4_at, 256, memory.load_f16)),
-    _embed(_from_groups(_e2m1_at, 256, memory.load_bf16)),
-)
-_tiles_i8_groups = _embed(_from_groups(_int8_at, 512, memory.load_f16))
-_tiles_mxfp8 = _embed(_from_bytes(memory.load_e4m3fn))
-_tiles_e4m3, _tiles_e5m2 = _embed(_from_tiles(memory.load_e4m3, 4)), _embed(_from_tiles(memory.load_e5m2, 4))
-
-
-@kernel
-def embed_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read bfloat16 rows."""
-    _rows_bf16(operands, step, worker, workers)
-
-
-@kernel
-def embed_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read float32 rows."""
-    _rows_f32(operands, step, worker, workers)
-
-
-@kernel
-def add_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Add rows of a bfloat16 table. Items are tokens."""
-    _add_bf16(operands, step, worker, workers)
-
-
-@kernel
-def add_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Add rows of a float32 table. Items are tokens."""
-    _add_f32(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read bfloat16 tiles."""
-    _tiles_bf16(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read float32 tiles."""
-    _tiles_f32(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read int8 tiles."""
-    _tiles_i8(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read rotated int8 tiles."""
-    _tiles_i8_rotated(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read float8 e4m3 tiles."""
-    _tiles_e4m3(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_e5m2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read float8 e5m2 tiles."""
-    _tiles_e5m2(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_i4(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read int4 tiles."""
-    _tiles_int4(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_fp4(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read MXFP4 tiles."""
-    _tiles_fp4(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_i8_groups(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read int8 tiles in groups."""
-    _tiles_i8_groups(operands, step, worker, workers)
-
-
-@kernel
-def embed_tiles_mxfp8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Read MXFP8 tiles."""
-    _tiles_mxfp8(operands, step, worker, workers)
+embed_rows_bf16 = made_kernel("embed_rows_bf16", _embed(_from_rows(BFLOAT16)))
+embed_rows_f32 = made_kernel("embed_rows_f32", _embed(_from_rows(FLOAT32)))
+add_rows_bf16 = made_kernel("add_rows_bf16", _add_rows(BFLOAT16))
+add_rows_f32 = made_kernel("add_rows_f32", _add_rows(FLOAT32))
+embed_tiles_bf16 = made_kernel("embed_tiles_bf16", _embed(_from_tiles(memory.load_bf16, 2)))
+embed_tiles_f32 = made_kernel("embed_tiles_f32", _embed(_from_tiles(memory.load_f32, 1)))
+embed_tiles_i8 = made_kernel("embed_tiles_i8", _embed(_from_tiles(memory.load_i8, 4)))
+embed_tiles_i8_rotated = made_kernel("embed_tiles_i8_rotated", _embed(_from_tiles(memory.load_i8, 4, is_rotated=True)))
+embed_tiles_e4m3 = made_kernel("embed_tiles_e4m3", _embed(_from_tiles(memory.load_e4m3, 4)))
+embed_tiles_e5m2 = made_kernel("embed_tiles_e5m2", _embed(_from_tiles(memory.load_e5m2, 4)))
+embed_tiles_i4 = made_kernel("embed_tiles_i4", _embed(_from_groups(_int4_at, 256, memory.load_f16)))
+embed_tiles_fp4 = made_kernel("embed_tiles_fp4", _embed(_from_groups(_e2m1_at, 256, memory.load_bf16)))
+embed_tiles_i8_groups = made_kernel("embed_tiles_i8_groups", _embed(_from_groups(_int8_at, 512, memory.load_f16)))
+embed_tiles_mxfp8 = made_kernel("embed_tiles_mxfp8", _embed(_from_bytes(memory.load_e4m3fn)))

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from neuronserve.server.device.layout import LORA_RANKS
 from neuronserve.server.kernels.isa import simd
 from neuronserve.server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32
 from neuronserve.server.kernels.panels import rows_of_bf16, rows_of_f32, rows_of_i8, rows_of_i8_chunks
 from neuronserve.server.kernels.records import STEP, offsets, size_of
@@ -133,6 +133,7 @@ def _num_chunks(table, parts):  # type: ignore[no-untyped-def]
 
 
 def _shrink(cell: Cell) -> Any:
+    """Return a kernel's loop over groups, whose items are rows of A, or else of inputs."""
     dots, size = _dots(cell), cell.size
 
     @inline
@@ -207,6 +208,7 @@ def _expand_pair(cell: Cell) -> Any:
 
 
 def _expand(cell: Cell) -> Any:
+    """Return a kernel's loop over groups, whose items are tiles of outputs."""
     expand_pair = _expand_pair(cell)
 
     @inline
@@ -236,28 +238,7 @@ def _expand(cell: Cell) -> Any:
     return expand
 
 
-_shrink_bf16, _shrink_f32, _expand_bf16, _expand_f32 = (f(c) for f in (_shrink, _expand) for c in (BFLOAT16, FLOAT32))
-
-
-@kernel
-def lora_shrink_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply by A in bfloat16. Each group's items are rows of A, or else of inputs."""
-    _shrink_bf16(operands, cores, step, worker, workers)
-
-
-@kernel
-def lora_shrink_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply by A in float32. Each group's items are rows of A, or else of inputs."""
-    _shrink_f32(operands, cores, step, worker, workers)
-
-
-@kernel
-def lora_expand_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply by B in bfloat16. Each group's items are tiles of outputs."""
-    _expand_bf16(operands, cores, step, worker, workers)
-
-
-@kernel
-def lora_expand_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply by B in float32. Each group's items are tiles of outputs."""
-    _expand_f32(operands, cores, step, worker, workers)
+lora_shrink_bf16 = made_kernel("lora_shrink_bf16", _shrink(BFLOAT16))
+lora_shrink_f32 = made_kernel("lora_shrink_f32", _shrink(FLOAT32))
+lora_expand_bf16 = made_kernel("lora_expand_bf16", _expand(BFLOAT16))
+lora_expand_f32 = made_kernel("lora_expand_f32", _expand(FLOAT32))

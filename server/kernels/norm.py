@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64
 from neuronserve.server.kernels.panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks, pack_i8_rotated
 from neuronserve.server.kernels.records import NORM
@@ -114,8 +114,10 @@ _plain_row, _post_row = _norm_row(False), _norm_row(True)
 
 
 def _norm(pack: Any) -> Any:
+    """Return a kernel's loop over rows, which `pack` writes to panels."""
+
     @inline
-    def norm(operands, step, worker, workers):  # type: ignore[no-untyped-def]
+    def norm(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
         rows = load_i64(step + load_i64(operands + NORM.rows_field))
         width = load_i64(operands + NORM.width)
         normed = load_i64(operands + NORM.scratch) + worker * load_i64(operands + NORM.scratch_stride)
@@ -134,35 +136,8 @@ def _norm(pack: Any) -> Any:
     return norm
 
 
-_bf16, _f32, _i8, _i8_chunks = _norm(pack_bf16), _norm(pack_f32), _norm(pack_i8), _norm(pack_i8_chunks)
-_i8_rotated = _norm(pack_i8_rotated)
-
-
-@kernel
-def reduce_norm_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write bfloat16 panels. Items are rows."""
-    _bf16(operands, step, worker, workers)
-
-
-@kernel
-def reduce_norm_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write float32 panels. Items are rows."""
-    _f32(operands, step, worker, workers)
-
-
-@kernel
-def reduce_norm_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write int8 panels and row scales. Items are rows."""
-    _i8(operands, step, worker, workers)
-
-
-@kernel
-def reduce_norm_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write int8 panels and row scales, rotated. Items are rows."""
-    _i8_rotated(operands, step, worker, workers)
-
-
-@kernel
-def reduce_norm_i8_chunks(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write int8 panels with a scale for each 32 of a row. Items are rows."""
-    _i8_chunks(operands, step, worker, workers)
+reduce_norm_bf16 = made_kernel("reduce_norm_bf16", _norm(pack_bf16))
+reduce_norm_f32 = made_kernel("reduce_norm_f32", _norm(pack_f32))
+reduce_norm_i8 = made_kernel("reduce_norm_i8", _norm(pack_i8))
+reduce_norm_i8_rotated = made_kernel("reduce_norm_i8_rotated", _norm(pack_i8_rotated))
+reduce_norm_i8_chunks = made_kernel("reduce_norm_i8_chunks", _norm(pack_i8_chunks))

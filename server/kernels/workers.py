@@ -37,7 +37,7 @@ class WorkerPool:
         for i, address in enumerate(apart.function_addresses()):
             self._set(executor.CONTROL.functions + i * 8, address)
         if executor.init_control(self._control) != 0:
-            raise DeviceError(f"this host has no {how} for a worker thread to sleep on")
+            raise DeviceError(f"this host has no {how}, on which worker threads sleep")
         self._threads = [
             threading.Thread(target=executor.serve_steps, args=(self._control, i), name=f"core-{i}", daemon=True)
             for i in range(1, num_threads)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # `make arm-test`: kernels and golden files on an emulated ARM host, which has every path for ARM (qemu-user, of CPU max).
 #
-# Everything is kept below build/arm: Debian's Python for arm64 as packages that are unpacked and not installed, PyPI's
-# wheels for it, and kernels that this host has compiled for it. The tests are rows of run.py, each with a time after
-# which it is ended; arguments choose those that have one of them in their level or name.
+# Everything is below build/arm: Debian's Python for arm64 (packages unpacked, not installed), PyPI's wheels for it, and
+# kernels that this host has compiled for it. The tests are rows of run.py with a time limit each; arguments select the
+# rows with one of them in their level or name.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=${BIN:-.venv/bin} work=$PWD/build/arm
@@ -19,7 +19,7 @@ if ! command -v qemu-aarch64-static >/dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-user-static
 fi
 
-# The packages of a Debian that has none yet, by a state of apt's own: this host's is not touched.
+# Packages of an empty Debian, with an apt state of its own: this host's is not touched.
 if [ ! -x "$root/usr/bin/python3.11" ]; then
     : >"$apt/status"
     options=(-qq -o Dir::State="$apt" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache"
@@ -39,10 +39,10 @@ if [ ! -d "$site-test" ]; then
         --python-version 3.11 --implementation cp --only-binary :all:)
     "${pip[@]}" --target "$site" --require-hashes --requirement requirements.lock
     "${pip[@]}" --target "$site-test.new" pytest pytest-asyncio httpx "hypothesis>=6.130" "scipy>=1.14"
-    mv "$site-test.new" "$site-test" # what is in both is taken from the first
+    mv "$site-test.new" "$site-test" # packages in both are taken from the first
 fi
 
-# What Python calls itself: tests start processes by it.
+# sys.executable, with which tests start processes.
 cat >"$work/python" <<END
 #!/bin/sh
 export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site:$site-test PYTHONPYCACHEPREFIX=$work/pycache
@@ -50,7 +50,7 @@ exec env QEMU_CPU="\${QEMU_CPU:-max}" qemu-aarch64-static -L $root -0 $work/pyth
 END
 chmod +x "$work/python"
 
-# Compiled by this host where the tests look for them; what a test makes for itself is compiled emulated.
+# Compiled by this host into the tests' cache; kernels that a test defines are compiled under emulation.
 for level in neon-i8mm neon-dot portable; do
     "$bin/python" -m tests.arm.cross "$work/cache/d/kernels" "$level"
 done

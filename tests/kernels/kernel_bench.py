@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,11 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from neuronserve.server.config.formats import Isa, WeightFormat
 from neuronserve.server.device.layout import round_up
 from neuronserve.server.host.address_map import ADDRESSES
 from neuronserve.server.kernels.attention.items import COUNTER_BYTES
+from neuronserve.server.kernels.dispatch import linear_kernels
 from neuronserve.server.kernels.isa.jit import Kernel
 from neuronserve.server.kernels.matmul.packing import pack_weights
 from neuronserve.server.kernels.program import Program
@@ -19,6 +22,13 @@ from neuronserve.server.kernels.records import StepRecord
 from neuronserve.server.kernels.workers import WorkerPool
 
 Array = npt.NDArray[Any]
+Path = tuple[WeightFormat, Isa]  # kernels of a format on an instruction set
+IS_EMULATED = "tests.kernels.emulated" in sys.modules
+
+
+def default_paths(paths: Sequence[Path]) -> list[Path]:
+    """Return this host's best path and the portable one of each format, or all paths if the run emulates them."""
+    return [path for path in paths if IS_EMULATED or path[1] in (linear_kernels(path[0]).isa, "portable")]
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:

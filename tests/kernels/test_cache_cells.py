@@ -9,12 +9,13 @@ import pytest
 from neuronserve.server.config.formats import Isa, KVCacheDtype
 from neuronserve.server.kernels.dispatch import shared_kernels
 from neuronserve.server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.attention_case import CACHES, INTEGERS
 from tests.kernels.kernel_bench import Array, address, aligned, run, step_record, work_counters
 from tests.kernels.rope_case import rope_operands
 
 TOKENS, HEADS, KV_HEADS, BLOCK, BLOCKS = 9, 3, 2, 32, 3
-EIGHT_BITS = [cache for cache in CACHES if cache[0] in ("int8", "fp8")]
+EIGHT_BITS = [cache for cache in CACHES if cache[0] in ("int8", "fp8") and cache[1] not in INTEGERS[1:]]  # one kernel
 CODES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3}
 
 
@@ -54,7 +55,7 @@ def written(pool: WorkerPool, cache: tuple[KVCacheDtype, Isa], qkv: Array, slots
 
 
 @pytest.mark.parametrize("cache", EIGHT_BITS, ids="-".join)
-@pytest.mark.parametrize("head_dim", [64, 96, 256])
+@pytest.mark.parametrize("head_dim", representative([64, 96, 256], 96))
 def test_codes_times_scales_are_the_heads(
     two_threads: WorkerPool, cache: tuple[KVCacheDtype, Isa], head_dim: int
 ) -> None:
@@ -71,7 +72,7 @@ def test_codes_times_scales_are_the_heads(
         want = np.where(np.isfinite(heads) & (np.abs(heads) > 1e-30), heads, 0)
         largest = np.abs(want).max(-1, keepdims=True)
         scales = expected = largest / (127 if cache[0] == "int8" else 240)
-        if codes is k[0]:  # a key that is not finite is not a number to whoever sees it; a value is zero
+        if codes is k[0]:  # a key that is not finite scores NaN; a value is zero
             is_strange = ~np.isfinite(heads).all(-1, keepdims=True)
             assert is_strange.sum() == 2
             expected = np.where(is_strange, np.nan, expected)

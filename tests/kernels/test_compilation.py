@@ -100,11 +100,11 @@ def test_a_start_compiles_what_the_cache_lacks_and_is_silent_of_the_rest(tmp_pat
 def test_processes_that_start_together_wait_for_the_first_and_say_for_whom(tmp_path: Path) -> None:
     path = use_cache(str(tmp_path / "cache"))
     folder = os.open(path, os.O_RDONLY)
-    said: list[str] = []
+    reported: list[str] = []
     waits = threading.Event()
 
     def report(line: str) -> None:
-        said.append(line)
+        reported.append(line)
         waits.set()
 
     second = threading.Thread(target=compile_kernels, args=([nothing], report))
@@ -113,12 +113,12 @@ def test_processes_that_start_together_wait_for_the_first_and_say_for_whom(tmp_p
         (path / "compiling").write_text("process 1 of elsewhere (compiling attention (1/8))")
         second.start()
         assert waits.wait(60)
-        (waited,) = said
+        (waited,) = reported
         assert waited == f"waiting for process 1 of elsewhere (compiling attention (1/8)) to fill {path} (0 s)"
     finally:
         os.close(folder)
     second.join(60)
-    assert said[1:] == ["compiling nothing (1/1)"]
+    assert reported[1:] == ["compiling nothing (1/1)"]
     assert not (path / "compiling").exists()
 
 

@@ -10,18 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.config.formats import Isa, WeightFormat
-from neuronserve.server.device.layout import GROUP_ROWS, K_TILES, round_up
+from neuronserve.server.device.layout import GROUP_ROWS, round_up
 from neuronserve.server.kernels.dispatch import ExpertKernels
 from neuronserve.server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
 from neuronserve.server.kernels.experts.route import ROUTINGS
-from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
 from neuronserve.server.kernels.matmul.packing import interleave
 from neuronserve.server.kernels.pack import pack_rows_bf16, pack_rows_i8
-from neuronserve.server.kernels.records import STEP, MatmulOperands, PackOperands
+from neuronserve.server.kernels.records import PackOperands
 from neuronserve.server.kernels.workers import WorkerPool
 from tests.depth import representative
 from tests.kernels.kernel_bench import Array, address, aligned, from_panels, rounded, run, step_record
-from tests.kernels.test_matmul import Inputs, Product, Shard, cases, gated, kernels_of, multiply, output_of
+from tests.kernels.test_matmul import Inputs, Product, Shard, cases, gated, kernels_of, multiply, operands_of, output_of
 
 KERNELS = ExpertKernels()
 
@@ -112,36 +111,21 @@ def grouped(
     pool: WorkerPool, product: Product, x: Inputs, matrices: list[list[Shard]], counts: list[int] = COUNTS
 ) -> list[Array]:
     """Return the kernel's output [rows, columns] of each core, which has a shard of every matrix."""
-    kernel, weights, columns, leaves_panels, activation, *_ = product
     groups, begin = [], 0
     for matrix, count in enumerate(counts):
         if count:
             groups.append((matrix, begin, begin + count))
             begin = round_up(begin + count, GROUP_ROWS)
     table = np.array([len(groups), *(word for group in groups for word in group)], np.int64)
-    n, k = matrices[0][0].value.shape
-    outputs, scratch = (
-        [output_of(begin, columns, leaves_panels) for _ in matrices],
-        aligned((pool.num_threads, 64 * k), np.uint8),
-    )
+    scratch = aligned((pool.num_threads, 64 * matrices[0][0].value.shape[1]), np.uint8)
+    outputs = [output_of(begin, product.columns, product.leaves_panels) for _ in matrices]
     operands = [
-        MatmulOperands(
-            *(address(each) for each in (x.panels, x.scales, shard.tiles, shard.scales, shard.sums, output)),
-            n // 16,
-            k // K_TILES[weights],
-            columns,
-            STEP.num_tokens,
-            address(scratch),
-            64 * k,
-            activation=ACTIVATIONS.index(activation),
-            groups=address(table),
-            matrices=len(counts),
-        )
+        operands_of(product, x, shard, output, scratch, groups=address(table), matrices=len(counts))
         for shards, output in zip(matrices, outputs, strict=True)
         for shard in shards
     ]
-    run(pool, kernel, operands, step_record(num_tokens=1))
-    return [from_panels(output, begin) if leaves_panels else output for output in outputs]
+    run(pool, product.kernel, operands, step_record(num_tokens=1))
+    return [from_panels(output, begin) if product.leaves_panels else output for output in outputs]
 
 
 @cases

@@ -19,7 +19,17 @@ from neuronserve.server.kernels.matmul.packing import GroupMemory, interleave, p
 from neuronserve.server.kernels.records import STEP, EmbedOperands, MatmulOperands, NormOperands, PackOperands
 from neuronserve.server.kernels.workers import WorkerPool
 from tests.depth import representative
-from tests.kernels.kernel_bench import Array, address, aligned, float_bits, rounded, run, step_record, to_panels
+from tests.kernels.kernel_bench import (
+    Array,
+    address,
+    aligned,
+    default_paths,
+    float_bits,
+    rounded,
+    run,
+    step_record,
+    to_panels,
+)
 from tests.kernels.test_matmul import activated, close
 
 CASES: list[tuple[WeightFormat, Isa]] = [
@@ -28,7 +38,7 @@ CASES: list[tuple[WeightFormat, Isa]] = [
     for isa in host_isas()
     if linear_kernels(weights, isa).isa == isa  # type: ignore[arg-type]
 ]
-OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "portable")]
+OFTEN = default_paths(CASES)
 SHIFTED = WeightGroups(64, is_symmetric=False)
 GROUPS = [WeightGroups(32), SHIFTED, WeightGroups(128), WeightGroups(128, False)]
 

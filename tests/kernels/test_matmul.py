@@ -31,6 +31,7 @@ from tests.kernels.kernel_bench import (
     Array,
     address,
     aligned,
+    default_paths,
     from_cell,
     from_panels,
     rounded,
@@ -48,8 +49,7 @@ OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a form
 CASES: list[tuple[WeightFormat, Isa]] = [
     (weights, isa) for weights, isas in OWN.items() for isa in isas if isa in host_isas()
 ]
-# The best instruction set of this host, and the portable one; those between are other hosts' best.
-OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "portable")]
+OFTEN = default_paths(CASES)
 
 GATES = ACTIVATIONS[1:]  # activations of gates
 
@@ -113,31 +113,36 @@ class Product(NamedTuple):
 
 def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard]) -> list[Array]:
     """Return the kernel's output [T, columns] on each core."""
-    kernel, weights, columns, leaves_panels, activation, has_bias = product
-    rows, (n, k) = len(x.value), shards[0].value.shape
-    outputs = [output_of(round_up(rows, 16), columns, leaves_panels) for _ in shards]
+    rows, k = len(x.value), shards[0].value.shape[1]
+    outputs = [output_of(round_up(rows, 16), product.columns, product.leaves_panels) for _ in shards]
     scratch = aligned((pool.num_threads, 64 * k), np.uint8)
-    operands = [
-        MatmulOperands(
-            activations=address(x.panels),
-            row_scales=address(x.scales),
-            weights=address(shard.tiles),
-            column_scales=address(shard.scales),
-            column_sums=address(shard.sums),
-            output=address(output),
-            n_tiles=n // 16,
-            k_tiles=k // K_TILES[weights],
-            ldc=columns,
-            rows_field=STEP.num_tokens,
-            scratch=address(scratch),
-            scratch_stride=64 * k,
-            activation=ACTIVATIONS.index(activation),
-            bias=address(shard.bias) if has_bias else 0,
-        )
-        for shard, output in zip(shards, outputs, strict=True)
-    ]
-    run(pool, kernel, operands, step_record(num_tokens=rows))
-    return [from_panels(output, rows) if leaves_panels else output[:rows] for output in outputs]
+    operands = [operands_of(product, x, *pair, scratch) for pair in zip(shards, outputs, strict=True)]
+    run(pool, product.kernel, operands, step_record(num_tokens=rows))
+    return [from_panels(output, rows) if product.leaves_panels else output[:rows] for output in outputs]
+
+
+def operands_of(
+    product: Product, x: Inputs, shard: Shard, output: Array, scratch: Array, **fields: int
+) -> MatmulOperands:
+    """Return the operands of one core; `scratch` is [threads, 64 k]."""
+    n, k = shard.value.shape
+    return MatmulOperands(
+        activations=address(x.panels),
+        row_scales=address(x.scales),
+        weights=address(shard.tiles),
+        column_scales=address(shard.scales),
+        column_sums=address(shard.sums),
+        output=address(output),
+        n_tiles=n // 16,
+        k_tiles=k // K_TILES[product.weights],
+        ldc=product.columns,
+        rows_field=STEP.num_tokens,
+        scratch=address(scratch),
+        scratch_stride=64 * k,
+        activation=ACTIVATIONS.index(product.activation),
+        bias=address(shard.bias) if product.has_bias else 0,
+        **fields,
+    )
 
 
 def output_of(rows: int, columns: int, leaves_panels: bool) -> Array:

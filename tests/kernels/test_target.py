@@ -106,8 +106,8 @@ def test_numba_compiles_for_the_level_of_this_host() -> None:
 
 
 def test_the_environment_can_ask_for_another_cpu() -> None:
-    asked = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": "+sse3"}
-    assert run_python(CODEGEN, **asked) == "('x86-64', '+sse3')"
+    environment = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": "+sse3"}
+    assert run_python(CODEGEN, **environment) == "('x86-64', '+sse3')"
 
 
 def test_a_new_cache_folder_begins_with_the_prebuilt_kernels(tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ def test_a_new_cache_folder_begins_with_the_prebuilt_kernels(tmp_path: Path) -> 
     ("folder", "changes", "why"),
     [
         (source_hash(), {}, None),
-        ("0123456789abcdef", {}, "they are of other sources"),
-        ("0123456789abcdef", {"numba": "0.1.2"}, f"they are of Numba 0.1.2, and this is {numba.__version__}"),
-        (source_hash(), {"python": "3.8"}, "they are of Python 3.8, and this is 3."),
-        (source_hash(), {"cpu": "some-cpu +amx"}, "they are for some-cpu +amx, and this host's are for "),
+        ("0123456789abcdef", {}, "they were compiled from other sources"),
+        ("0123456789abcdef", {"numba": "0.1.2"}, f"they were compiled by Numba 0.1.2, this is {numba.__version__}"),
+        (source_hash(), {"python": "3.8"}, "they were compiled for Python 3.8, this is 3."),
+        (source_hash(), {"cpu": "some-cpu +amx"}, "they were compiled for some-cpu +amx, this host needs "),
     ],
 )
 def test_a_start_says_why_it_compiles_beside_prebuilt_kernels(
@@ -140,11 +140,13 @@ def test_a_start_says_why_it_compiles_beside_prebuilt_kernels(
     mark_prebuilt(shipped)
     (about,) = shipped.iterdir()
     about.write_text(json.dumps(json.loads(about.read_text()) | changes))
-    said: list[str] = []
-    use_cache(str(tmp_path / "cache"), shipped.parent, said.append)
-    assert [line.partition(" are not used: ")[2][: len(why or "")] for line in said] == ([] if why is None else [why])
-    use_cache(str(tmp_path / "cache"), shipped.parent, said.append)
-    assert len(said) == (why is not None)  # once for a new cache
+    reported: list[str] = []
+    use_cache(str(tmp_path / "cache"), shipped.parent, reported.append)
+    assert [line.partition(" are not used: ")[2][: len(why or "")] for line in reported] == (
+        [] if why is None else [why]
+    )
+    use_cache(str(tmp_path / "cache"), shipped.parent, reported.append)
+    assert len(reported) == (why is not None)  # once for a new cache
 
 
 def test_a_folder_that_exists_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -216,5 +218,5 @@ def test_one_that_the_host_lacks_is_refused_with_what_it_lacks(monkeypatch: pyte
     monkeypatch.setattr(dispatch.target, "host_features", lambda: BY_ISA["avx512"].all_features)
     with pytest.raises(DeviceError, match=r"^isa is avx512-vnni: this host lacks avx512vnni$"):
         dispatch.require_isa("avx512-vnni")
-    with pytest.raises(DeviceError, match=r"^isa is avx512: this process compiles for avx2 already$"):
+    with pytest.raises(DeviceError, match=r"^isa is avx512: this process already compiles for avx2$"):
         dispatch.require_isa("avx512")

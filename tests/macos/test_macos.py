@@ -103,16 +103,16 @@ def test_templates_and_grammars_are_held_to_their_memory(server: Server) -> None
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "words"),
     [
         (["doctor", "--port", "0"], 0, "kernel cache"),
         (["serve", "--port", "0", "--cpu-binding", "auto"], 2, "this system binds no threads to CPUs"),
     ],
 )
 def test_commands_know_where_they_are(
-    kernel_cache: str, temporary: Path, command: list[str], status: int, said: str
+    kernel_cache: str, temporary: Path, command: list[str], status: int, words: str
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{PYTHON}{os.pathsep}{ROOT}", "TMPDIR": tempfile.gettempdir()}
     whole = [*COMMAND, *command, "--kernel-cache-dir", kernel_cache]
     done = subprocess.run(whole, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, said in " ".join((done.stdout + done.stderr).split())) == (status, True)
+    assert (done.returncode, words in " ".join((done.stdout + done.stderr).split())) == (status, True)

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.golden", description="Write reference logits to tests/golden."
     )
-    parser.add_argument("shapes", metavar="SHAPE", nargs="*", help=f"of {', '.join(TINY)}; all when none is named")
+    parser.add_argument("shapes", metavar="SHAPE", nargs="*", help=f"{', '.join(TINY)} (default: all)")
     shapes = parser.parse_args(argv).shapes or TINY
     for unknown in set(shapes) - set(TINY):
         parser.error(f"unknown shape {unknown!r}")

@@ -31,10 +31,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("shape", metavar="SHAPE", choices=SHAPES, help=", ".join(SHAPES))
     parser.add_argument("directory", metavar="DIR", type=Path, help="empty or absent")
-    parser.add_argument("--layers", type=_positive, help="number of layers, when not the shape's own")
+    parser.add_argument("--layers", type=_positive, help="number of layers (default: the shape's)")
     parser.add_argument("--seed", type=_natural, default=0)
     parser.add_argument("--dtype", choices=TORCH_DTYPES, default="bf16")
-    parser.add_argument("--vocab", type=_positive, help="vocabulary size, when not the shape's own")
+    parser.add_argument("--vocab", type=_positive, help="vocabulary size (default: the shape's)")
     parser.add_argument("--shards", type=_positive, default=1, help="number of safetensors files")
     return parser
 

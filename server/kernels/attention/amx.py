@@ -24,7 +24,7 @@ from neuronserve.server.kernels.attention.softmax import Weights, softmax
 from neuronserve.server.kernels.attention.state import first_key, state_bytes
 from neuronserve.server.kernels.isa import amx, simd
 from neuronserve.server.kernels.isa.avx512 import exp2, store_bf16_pair
-from neuronserve.server.kernels.isa.jit import inline, kernel
+from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
 from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64
 from neuronserve.server.kernels.records import ATTENTION
 
@@ -235,31 +235,19 @@ def _attend_codes(convert: Any) -> Any:
     return attend
 
 
+def _kernel(name: str, attend: Any) -> Kernel:
+    items = attention_items(_prepare, attend)
+
+    @inline
+    def attention(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        amx.configure(16)
+        items(operands, cores, step, worker, workers)
+        amx.release()
+
+    return made_kernel(name, attention)
+
+
 _chunk_bf16 = _chunk_loop(False)
-_bf16 = attention_items(_prepare, _attend_bf16)
-_i8 = attention_items(_prepare, _attend_codes(cache_elements.tiles_of_int8))
-_e4m3 = attention_items(_prepare, _attend_codes(cache_elements.tiles_of_e4m3))
-
-
-@kernel
-def attention_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to a bfloat16 KV cache in pairs."""
-    amx.configure(16)
-    _bf16(operands, cores, step, worker, workers)
-    amx.release()
-
-
-@kernel
-def attention_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to an int8 KV cache in pairs."""
-    amx.configure(16)
-    _i8(operands, cores, step, worker, workers)
-    amx.release()
-
-
-@kernel
-def attention_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to a float8 KV cache in pairs."""
-    amx.configure(16)
-    _e4m3(operands, cores, step, worker, workers)
-    amx.release()
+attention_amx = _kernel("attention_amx", _attend_bf16)
+attention_i8_amx = _kernel("attention_i8_amx", _attend_codes(cache_elements.tiles_of_int8))
+attention_e4m3_amx = _kernel("attention_e4m3_amx", _attend_codes(cache_elements.tiles_of_e4m3))

@@ -18,7 +18,7 @@ from neuronserve.server.kernels.attention.lane_rows import four_row_loops
 from neuronserve.server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
 from neuronserve.server.kernels.attention.state import begin_state, finish_row, state_bytes
 from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
 from neuronserve.server.kernels.isa.memory import fetch_add, load_i32, load_i64, store_i64
 from neuronserve.server.kernels.records import BOTH_SIDES, BOTH_SIDES_BYTES, STEP, offsets
 
@@ -216,16 +216,5 @@ def _items(attend: Any) -> Any:
     return loop
 
 
-_bf16, _f32 = _items(_attend(cache_elements.BFLOAT16)), _items(_attend(cache_elements.FLOAT32))
-
-
-@kernel
-def attention_both_sides_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to bfloat16 keys and values."""
-    _bf16(operands, cores, step, worker, workers)
-
-
-@kernel
-def attention_both_sides_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to float32 keys and values."""
-    _f32(operands, cores, step, worker, workers)
+attention_both_sides_bf16 = made_kernel("attention_both_sides_bf16", _items(_attend(cache_elements.BFLOAT16)))
+attention_both_sides_f32 = made_kernel("attention_both_sides_f32", _items(_attend(cache_elements.FLOAT32)))

@@ -22,7 +22,7 @@ from neuronserve.server.kernels.attention.state import state_bytes
 from neuronserve.server.kernels.isa import int16_pairs, simd
 from neuronserve.server.kernels.isa.dot_product import float_of_sums
 from neuronserve.server.kernels.isa.int16_pairs import INT16_MAX, load_i8, store_i16
-from neuronserve.server.kernels.isa.jit import inline, kernel
+from neuronserve.server.kernels.isa.jit import inline, made_kernel
 from neuronserve.server.kernels.isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
 from neuronserve.server.kernels.records import ATTENTION, offsets
 
@@ -266,17 +266,5 @@ def _attend(dot: Any) -> Any:
     return attend
 
 
-_avx2 = attention_items(_prepare, _attend(int16_pairs.dot_avx2))
-_avx512 = attention_items(_prepare, _attend(int16_pairs.dot_avx512))
-
-
-@kernel
-def attention_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to an int8 KV cache in pairs, in 256-bit registers."""
-    _avx2(operands, cores, step, worker, workers)
-
-
-@kernel
-def attention_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to an int8 KV cache in pairs, in 512-bit registers."""
-    _avx512(operands, cores, step, worker, workers)
+attention_i8_avx2 = made_kernel("attention_i8_avx2", attention_items(_prepare, _attend(int16_pairs.dot_avx2)))
+attention_i8_avx512 = made_kernel("attention_i8_avx512", attention_items(_prepare, _attend(int16_pairs.dot_avx512)))

@@ -19,7 +19,7 @@ from neuronserve.server.kernels.attention.lane_rows import four_row_loops
 from neuronserve.server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
 from neuronserve.server.kernels.attention.state import state_bytes
 from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, kernel
+from neuronserve.server.kernels.isa.jit import inline, made_kernel
 from neuronserve.server.kernels.isa.memory import load_i64, prefetch_to_l2
 from neuronserve.server.kernels.records import ATTENTION
 
@@ -199,31 +199,7 @@ def _attend(cell: CacheCell) -> Any:
     return attend
 
 
-_bf16 = attention_items(_prepare, _attend(cache_elements.BFLOAT16))
-_f32 = attention_items(_prepare, _attend(cache_elements.FLOAT32))
-_i8 = attention_items(_prepare, _attend(cache_elements.INT8))
-_e4m3 = attention_items(_prepare, _attend(cache_elements.FLOAT8))
-
-
-@kernel
-def attention_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to a bfloat16 KV cache."""
-    _bf16(operands, cores, step, worker, workers)
-
-
-@kernel
-def attention_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to a float32 KV cache."""
-    _f32(operands, cores, step, worker, workers)
-
-
-@kernel
-def attention_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to an int8 KV cache."""
-    _i8(operands, cores, step, worker, workers)
-
-
-@kernel
-def attention_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Attend to a float8 KV cache."""
-    _e4m3(operands, cores, step, worker, workers)
+attention_bf16 = made_kernel("attention_bf16", attention_items(_prepare, _attend(cache_elements.BFLOAT16)))
+attention_f32 = made_kernel("attention_f32", attention_items(_prepare, _attend(cache_elements.FLOAT32)))
+attention_i8 = made_kernel("attention_i8", attention_items(_prepare, _attend(cache_elements.INT8)))
+attention_e4m3 = made_kernel("attention_e4m3", attention_items(_prepare, _attend(cache_elements.FLOAT8)))

@@ -14,7 +14,7 @@ from typing import Any
 from neuronserve.server.kernels.attention.cache_elements import BFLOAT16, FLOAT8, FLOAT32, INT8, CacheCell
 from neuronserve.server.kernels.attention.items import COUNTER_BYTES
 from neuronserve.server.kernels.isa import avx512, simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
+from neuronserve.server.kernels.isa.jit import inline, kernel, made_kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
 from neuronserve.server.kernels.records import ROPE, ROPE_BYTES, STEP
 
@@ -171,6 +171,8 @@ def _round_queries(op, row, t):  # type: ignore[no-untyped-def]
 
 
 def _rope(write_kv: Any, queries: Any) -> Any:
+    """Return a kernel's loop over the tokens of every core."""
+
     @inline
     def one_token(op, cores, row, t, position, slot):  # type: ignore[no-untyped-def]
         heads, kv_heads = load_i64(op + ROPE.heads), load_i64(op + ROPE.kv_heads)
@@ -204,12 +206,6 @@ def _rope(write_kv: Any, queries: Any) -> Any:
     return rope
 
 
-_bf16, _f32 = (_rope(_writer(cell, False), _keep_queries) for cell in (BFLOAT16, FLOAT32))
-_i8, _e4m3 = (_rope(_writer(cell, False), _keep_queries) for cell in (INT8, FLOAT8))
-_bf16_pairs, _i8_pairs, _e4m3_pairs = (_rope(_writer(cell, True), _round_queries) for cell in (BFLOAT16, INT8, FLOAT8))
-_i8_lane_pairs = _rope(_writer(INT8, True), _keep_queries)
-
-
 @kernel
 def head_squares(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Sum the squares of each core's q, and of the k that no earlier core has. Items are tokens of every core."""
@@ -229,49 +225,12 @@ def head_squares(operands: int, cores: int, step: int, worker: int, workers: int
         store_f32(to + 4, _sum_squares(row + (heads + own) * head_dim * 4, (kv_heads - own) * head_dim))
 
 
-@kernel
-def rope_kv_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to a bfloat16 KV cache. Items are tokens of every core."""
-    _bf16(operands, cores, step, worker, workers)
-
-
-@kernel
-def rope_kv_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to a float32 KV cache. Items are tokens of every core."""
-    _f32(operands, cores, step, worker, workers)
-
-
-@kernel
-def rope_kv_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to an int8 KV cache. Items are tokens of every core."""
-    _i8(operands, cores, step, worker, workers)
-
-
-@kernel
-def rope_kv_i8_lane_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to an int8 KV cache in pairs, for lanes. Items are tokens of every core."""
-    _i8_lane_pairs(operands, cores, step, worker, workers)
-
-
-@kernel
-def rope_kv_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to a float8 KV cache. Items are tokens of every core."""
-    _e4m3(operands, cores, step, worker, workers)
-
-
-@kernel
-def rope_kv_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to a bfloat16 KV cache in pairs, and queries as bfloat16. Items are tokens of every core."""
-    _bf16_pairs(operands, cores, step, worker, workers)
-
-
-@kernel
-def rope_kv_i8_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to an int8 KV cache in pairs, and queries as bfloat16. Items are tokens of every core."""
-    _i8_pairs(operands, cores, step, worker, workers)
-
-
-@kernel
-def rope_kv_e4m3_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Write to a float8 KV cache in pairs, and queries as bfloat16. Items are tokens of every core."""
-    _e4m3_pairs(operands, cores, step, worker, workers)
+rope_kv_bf16 = made_kernel("rope_kv_bf16", _rope(_writer(BFLOAT16, False), _keep_queries))
+rope_kv_f32 = made_kernel("rope_kv_f32", _rope(_writer(FLOAT32, False), _keep_queries))
+rope_kv_i8 = made_kernel("rope_kv_i8", _rope(_writer(INT8, False), _keep_queries))
+rope_kv_i8_lane_pairs = made_kernel("rope_kv_i8_lane_pairs", _rope(_writer(INT8, True), _keep_queries))
+rope_kv_e4m3 = made_kernel("rope_kv_e4m3", _rope(_writer(FLOAT8, False), _keep_queries))
+# For the tile unit, which reads queries as bfloat16.
+rope_kv_pairs = made_kernel("rope_kv_pairs", _rope(_writer(BFLOAT16, True), _round_queries))
+rope_kv_i8_pairs = made_kernel("rope_kv_i8_pairs", _rope(_writer(INT8, True), _round_queries))
+rope_kv_e4m3_pairs = made_kernel("rope_kv_e4m3_pairs", _rope(_writer(FLOAT8, True), _round_queries))

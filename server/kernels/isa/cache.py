@@ -63,7 +63,7 @@ def use_cache(directory: str, prebuilt: Path = PREBUILT, report: Callable[[str],
             raise SettingsError(f"{reason}; --kernel-cache-dir names another directory") from error
         path = _overlay(path)
     if num_untrusted := sum(not is_trusted(file.stat()) for file in path.rglob("*.nb[ic]") if file.exists()):
-        report(f"{num_untrusted} files in {path} are not used: they are another user's, or any user may write to them")
+        report(f"{num_untrusted} files in {path} are not used: another user owns them or any user may write to them")
     numba.config.CACHE_DIR = str(path)
     return path
 
@@ -82,14 +82,14 @@ def _why_not_prebuilt(prebuilt: Path, name: str) -> str | None:
         return None
     built = [about for _, about in found]
     if numba.__version__ not in (versions := {about["numba"] for about in built}):
-        return f"they are of Numba {', '.join(sorted(versions))}, and this is {numba.__version__}"
+        return f"they were compiled by Numba {', '.join(sorted(versions))}, this is {numba.__version__}"
     here = [about for folder, about in found if folder == name]
     if not here:
-        return "they are of other sources"
+        return "they were compiled from other sources"
     if _PYTHON not in (versions := {about["python"] for about in here}):
-        return f"they are of Python {', '.join(sorted(versions))}, and this is {_PYTHON}"
+        return f"they were compiled for Python {', '.join(sorted(versions))}, this is {_PYTHON}"
     if _cpu() not in (levels := {about["cpu"] for about in here if about["python"] == _PYTHON}):
-        return f"they are for {' and '.join(sorted(levels))}, and this host's are for {_cpu()}"
+        return f"they were compiled for {' and '.join(sorted(levels))}, this host needs {_cpu()}"
     return None
 
 

@@ -136,7 +136,9 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         try:
             super().save_overload(sig, data)
         except OSError as error:
-            log.warning("%s is compiled, and cannot be kept in %s: %s", self._name, self.cache_path, error.strerror)
+            log.warning(
+                "kernel %s is compiled but cannot be saved in %s: %s", self._name, self.cache_path, error.strerror
+            )
 
 
 class Kernel:

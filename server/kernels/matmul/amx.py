@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from neuronserve.server.kernels.isa import amx, simd
-from neuronserve.server.kernels.isa.jit import inline, kernel
+from neuronserve.server.kernels.isa.jit import inline, made_kernel
 from neuronserve.server.kernels.matmul import epilogue, weight_codes
 from neuronserve.server.kernels.matmul.amx_products import column_pair, few_rows, finisher, outputs, toucher
 from neuronserve.server.kernels.matmul.loop import column_item, converted_weights, matmul_loop, rows_of, stored_weights
@@ -37,12 +37,14 @@ def _matmul(item: Any, tile_bytes: int) -> Any:
 
 
 def _bf16(output: str) -> Any:
+    """Return the product of bfloat16 by bfloat16."""
     finish = finisher(simd.load, epilogue.unscaled, epilogue.OUTPUTS[output], has_row_scales=False)
     pair = column_pair(amx.dot_bf16, finish, toucher(epilogue.OUTPUTS[output]), outputs(has_column_scales=False))
     return _matmul(column_item(pair, stored_weights(16)), 64)
 
 
 def _i8(output: str) -> Any:
+    """Return the product of int8 by int8."""
     finish = finisher(simd.load_i32, epilogue.scaled_both, epilogue.OUTPUTS[output], has_row_scales=True)
     touch = toucher(epilogue.OUTPUTS[output])
     pair = column_pair(amx.dot_i8, finish, touch, outputs(has_column_scales=True), is_exact=True)
@@ -50,6 +52,7 @@ def _i8(output: str) -> Any:
 
 
 def _codes(convert: Any, output: str) -> Any:
+    """Return the product of bfloat16 by 8-bit codes."""
     finish = finisher(simd.load, epilogue.scaled_columns, epilogue.OUTPUTS[output], has_row_scales=False)
     outputs_of = outputs(has_column_scales=True)
     few = few_rows(convert, finish, outputs_of)
@@ -67,68 +70,14 @@ def _codes(convert: Any, output: str) -> Any:
     return _matmul(item, 128)
 
 
-_bf16_plain, _bf16_gated = _bf16("plain"), _bf16("gated_panels")
-_i8_plain, _i8_gated = _i8("plain"), _i8("gated_panels")
-_w8_plain, _w8_gated = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "gated_panels")
-_e4m3_plain, _e4m3_gated = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "gated_panels")
-_e5m2_plain, _e5m2_gated = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "gated_panels")
-
-
-@kernel
-def matmul_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by bfloat16."""
-    _bf16_plain(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by bfloat16, gated."""
-    _bf16_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply int8 by int8."""
-    _i8_plain(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply int8 by int8, gated."""
-    _i8_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by int8 weights."""
-    _w8_plain(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by int8 weights, gated."""
-    _w8_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by float8 e4m3 weights."""
-    _e4m3_plain(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by float8 e4m3 weights, gated."""
-    _e4m3_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by float8 e5m2 weights."""
-    _e5m2_plain(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Multiply bfloat16 by float8 e5m2 weights, gated."""
-    _e5m2_gated(operands, cores, step, worker, workers)
+_W8, _E4M3, _E5M2 = weight_codes.from_int8, weight_codes.from_e4m3, weight_codes.from_e5m2
+matmul_bf16_amx = made_kernel("matmul_bf16_amx", _bf16("plain"))
+gated_bf16_amx = made_kernel("gated_bf16_amx", _bf16("gated_panels"))
+matmul_i8_amx = made_kernel("matmul_i8_amx", _i8("plain"))
+gated_i8_amx = made_kernel("gated_i8_amx", _i8("gated_panels"))
+matmul_w8_amx = made_kernel("matmul_w8_amx", _codes(_W8, "plain"))
+gated_w8_amx = made_kernel("gated_w8_amx", _codes(_W8, "gated_panels"))
+matmul_e4m3_amx = made_kernel("matmul_e4m3_amx", _codes(_E4M3, "plain"))
+gated_e4m3_amx = made_kernel("gated_e4m3_amx", _codes(_E4M3, "gated_panels"))
+matmul_e5m2_amx = made_kernel("matmul_e5m2_amx", _codes(_E5M2, "plain"))
+gated_e5m2_amx = made_kernel("gated_e5m2_amx", _codes(_E5M2, "gated_panels"))
