@@ -24,7 +24,7 @@ from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.host.regular_file import open_regular
 from neuronserve.server.models.families.text_part import name_in_text
-from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.typed_json import shown
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -21,7 +21,8 @@ from neuronserve.server.kernels.lora import (
 )
 from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
 from neuronserve.server.kernels.program import Program
-from neuronserve.server.models.ops import Activate, Gated, Linear
+from neuronserve.server.models.linear import Linear
+from neuronserve.server.models.ops import Activate, Gated
 
 Inputs = Sequence[tuple[int, int]]  # rows or panels, and row scales, for each core
 Place = tuple[Sequence[int], int]  # of float32 rows: addresses on each core, and columns

@@ -48,6 +48,7 @@ from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.records import STEP, EmbedOperands
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import Graph, flat_ops, last_op
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.models.ops import (
     Activate,
     Add,
@@ -59,7 +60,6 @@ from neuronserve.server.models.ops import (
     Gated,
     HeadNorm,
     LayerNorm,
-    Linear,
     Norm,
     Op,
     Parallel,

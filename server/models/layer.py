@@ -1,4 +1,4 @@
-"""What a layer of a transformer is made of: a mixer, which lets tokens see each other, and a feed-forward network.
+"""Records of one layer: a mixer, which lets tokens see each other, and a feed-forward network.
 
 A new kind of mixer or feed-forward network is one more record in its union (`Mixer`, `FeedForward`).
 """

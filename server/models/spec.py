@@ -1,4 +1,4 @@
-"""What a model is made of, as nested records: all that is needed to size, price and build it.
+"""Records of a model: all that is needed to size, price and build it.
 
 A model has stacks; a stack has an input, a stream of vectors, and layers (`layer.py`). `families/` fill these records
 from a config.json, and `decoder.py` makes the graph of them. An input of vectors is one more record in `Input`.

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import flat_ops
-from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import DTYPE_BYTES, CoreShare
 

@@ -16,7 +16,7 @@ from neuronserve.server.engine.lowering import build_program
 from neuronserve.server.engine.operands import Placement
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.kernels.program import Program
-from neuronserve.server.models.ops import Linear, Vector
+from neuronserve.server.models.linear import Linear, Vector
 from neuronserve.server.models.spec import ModelSpec, NormSpec
 from tests.model_specs import network_of, with_attention, with_depth, with_input, with_layer_options, with_stack
 from tools.random_checkpoint.writer import Options, write_checkpoint

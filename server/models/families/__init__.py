@@ -1,4 +1,4 @@
-"""The families that are served, by the name that a config.json gives their architecture."""
+"""Families that are served, by the name of their architecture in a config.json."""
 
 from __future__ import annotations
 
