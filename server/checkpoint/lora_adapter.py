@@ -36,7 +36,6 @@ _HASHED_BYTES = 1 << 22
 
 Rank = Annotated[int, Meta(ge=1, le=1 << 20)]
 Alpha = Annotated[float, Meta(gt=-1e6, lt=1e6)]
-Names = list[str]
 
 
 class AdapterConfig(msgspec.Struct, frozen=True):
@@ -45,21 +44,21 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     peft_type: str
     r: Rank
     lora_alpha: Alpha
-    target_modules: Names | str | None = None
+    target_modules: list[str] | str | None = None
     use_rslora: bool = False
     rank_pattern: dict[str, Rank] | None = None
     alpha_pattern: dict[str, Alpha] | None = None
     layers_to_transform: list[int] | int | None = None
-    exclude_modules: Names | str | None = None
+    exclude_modules: list[str] | str | None = None
     # Options that are refused unless they are off.
     bias: str = "none"
     lora_bias: bool = False
     use_dora: bool = False
     use_qalora: bool = False
     fan_in_fan_out: bool = False
-    modules_to_save: Names | None = None
+    modules_to_save: list[str] | None = None
     trainable_token_indices: Any = None
-    target_parameters: Names | None = None
+    target_parameters: list[str] | None = None
     layer_replication: Any = None
     alora_invocation_tokens: Any = None
     megatron_config: Any = None

@@ -38,7 +38,7 @@ class HeadLayerNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class RowFunction:
     """A function of all values of the row."""
 
     function: HeadActivation
@@ -49,7 +49,7 @@ class Normalize:
     """Division of the row by its length."""
 
 
-HeadStep = Dense | HeadLayerNorm | Activation | Normalize
+HeadStep = Dense | HeadLayerNorm | RowFunction | Normalize
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def classification_head(architecture: str, values: Values) -> Head | None:
         assert isinstance(norm, HeadLayerNorm)
         norm = replace(norm, eps=keys.norm_eps, has_bias=keys.norm_bias)
         head = Head((keys.classifier_pooling,), (replace(dense, has_bias=keys.classifier_bias), norm, last))
-    return Head(head.pooling, (*head.steps, Activation(_scores(keys, len(labels)))), labels)
+    return Head(head.pooling, (*head.steps, RowFunction(_scores(keys, len(labels)))), labels)
 
 
 def _labels(keys: _LabelKeys) -> tuple[str, ...]:

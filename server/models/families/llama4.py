@@ -23,7 +23,7 @@ from neuronserve.server.models.config_values import (
     refuse,
 )
 from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_layers, sparse_layers
+from neuronserve.server.models.families.experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
 from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
 from neuronserve.server.models.names import Names
 from neuronserve.server.models.rope import read_rope
@@ -46,8 +46,8 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
     head_dim: HeadDim | None = 128
     max_position_embeddings: Positions = 131_072
     rms_norm_eps: Epsilon = 1e-5
-    num_local_experts: Experts = 16
-    num_experts_per_tok: Experts = 1
+    num_local_experts: ExpertCount = 16
+    num_experts_per_tok: ExpertCount = 1
     moe_layers: list[LayerIndex] | None = None
     interleave_moe_layer_step: Layers = 1
     use_qk_norm: bool = True
