@@ -46,7 +46,7 @@ def core_file(core: int) -> str:
 
 
 def model_values(spec: ModelSpec) -> dict[str, Any]:
-    """Return what packed bytes depend on, beside the padded sizes. Older manifests hold more keys of the model."""
+    """Return the options that packed bytes depend on. Manifests of older releases hold more keys of the model."""
     return {
         "architecture": spec.architecture,
         "num_layers": spec.num_layers,

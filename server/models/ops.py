@@ -1,4 +1,4 @@
-"""The ops that a model is a graph of, beside linear layers (`linear.py`)."""
+"""Ops of a model's graph. Linear layers are in `linear.py`."""
 
 from __future__ import annotations
 

@@ -89,13 +89,13 @@ def planned_spec(config: Values) -> ModelSpec:
 
 
 def _model_type(values: Values) -> str:
-    """Type of the model; Llama's where the file names none, as one written by hand."""
+    """Return the type of the model; Llama's where the file names none."""
     model_type = values.get("model_type") or "llama"
     if isinstance(model_type, str) and model_type in {**TRAITS, **ARCHITECTURES}:
         return model_type
     raise ConfigError(
-        f"model_type {shown(model_type)} is not known: what norms, biases and feed-forward its layers have is in no"
-        f" key. With 'llama' or none they are taken to be Llama's; known are {', '.join({**TRAITS, **ARCHITECTURES})}"
+        f"model_type {shown(model_type)} is not known, and no key states the norms, biases and networks of its layers."
+        f" 'llama', or no model_type, stands for those of Llama; known are {', '.join({**TRAITS, **ARCHITECTURES})}"
     )
 
 

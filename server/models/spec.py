@@ -157,7 +157,7 @@ class ModelSpec:
 
     @property
     def experts(self) -> ExpertsSpec | None:
-        """Experts of the first layer that has some, the same on all layers that do. None for a model without."""
+        """Experts of all layers that have some, None for a model without experts."""
         found = (layer.feed_forward for layer in self.layers)
         return next((each for each in found if isinstance(each, ExpertsSpec)), None)
 

@@ -86,7 +86,7 @@ def test_a_decoder_embeds_without_its_output_layer(architecture: str) -> None:
         ("Bert", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
         ("Bert", {"is_decoder": True}, "is_decoder is True"),
         ("Bert", {"num_attention_heads": 7}, "hidden_size is 768: not a multiple of num_attention_heads, 7"),
-        ("Roberta", {"max_position_embeddings": 2}, "max_position_embeddings is 2: the first 2 are no token's"),
+        ("Roberta", {"max_position_embeddings": 2}, "max_position_embeddings is 2: the first 2 are for padding"),
         ("MPNet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64"),
         ("ModernBert", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']: must name the type"),
         ("DistilBert", {"n_heads": 0}, "n_heads is 0"),

@@ -97,7 +97,7 @@ FAMILIES: dict[str, type[FamilyConfig]] = {
 def model_spec_of(config: Values) -> ModelSpec:
     """Return the model that `config`, the values of a config.json, describes.
 
-    Of a model that sees pictures, only the text's part is read. Raises ConfigError, naming the key, the value and the
+    Only the text's part of a model with a vision encoder is read. Raises ConfigError, naming the key, the value and the
     limit, for an unknown architecture, remote code, and values that are out of range, contradictory or not implemented.
     """
     config = text_part(config)
@@ -112,7 +112,7 @@ def model_spec_of(config: Values) -> ModelSpec:
 
 
 def own_keys(architecture: str) -> dict[str, str]:
-    """Return the family's own names of Llama's keys, by those. Llama's are read where the family's are missing.
+    """Return the family's names of keys by Llama's names. Llama's keys are read where the family's are missing.
 
     So a row of the table of public models may say hidden_size where a file says n_embd.
     """

@@ -88,7 +88,7 @@ class GraniteMoeConfig(GraniteConfig, kw_only=True):
 
 
 class GraniteMoeHybridConfig(GraniteMoeConfig, kw_only=True):
-    """Keys and defaults of GraniteMoeHybridConfig; without experts the network beside them is the only one."""
+    """Keys and defaults of GraniteMoeHybridConfig; without experts the shared network is the only one."""
 
     shared_intermediate_size: Width = 1024
     layer_types: Sequence[LayerKind] | None = None

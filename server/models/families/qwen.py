@@ -52,7 +52,7 @@ class QwenConfig(DecoderConfig, kw_only=True):
 
 
 class Qwen2Config(QwenConfig, kw_only=True):
-    """Qwen 2 and 2.5: q, k and v always have a bias, whatever attention_bias is."""
+    """Qwen 2 and 2.5: q, k and v always have a bias; attention_bias is not read."""
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=False)
@@ -78,7 +78,7 @@ class QwenMoeConfig(QwenConfig, kw_only=True):
     norm_topk_prob: bool = False
 
     def experts(self) -> ExpertsSpec:
-        """Return the experts of a layer that has some."""
+        """Return the experts of layers that choose."""
         return ExpertsSpec(
             self.num_experts,
             self.num_experts_per_tok,
