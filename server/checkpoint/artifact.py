@@ -1,6 +1,6 @@
-"""A compiled model: the packed weights of each core in one file, byte for byte as they lie in the core's memory.
+"""A compiled model: the packed weights of each core in one file, byte for byte as in the core's memory.
 
-A manifest names every piece, its place and its SHA-256. Reads the manifest only; what it names is read by
+A manifest names every piece with its place and its SHA-256. This file reads only the manifest; the pieces are read by
 server/engine/load/artifact_weights.py and written by artifact_writer.py beside it.
 """
 
@@ -32,7 +32,7 @@ from neuronserve.server.placement.matrices import Widths
 from neuronserve.server.placement.shard import ShardSpec
 from neuronserve.server.typed_json import JsonError, complaint, convert, read, shown_key
 
-VERSION: Literal[4] = 4  # of the manifest and of the packed layout: anything that moves a byte is a new version
+VERSION: Literal[4] = 4  # of the manifest and the packed layout: every change that moves a byte raises it
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CORES = 64
 
@@ -41,18 +41,27 @@ Lengths = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)] 
 
 
 def core_file(core: int) -> str:
-    """The name of the file with the weights of `core`."""
+    """Return the name of the file with the weights of `core`."""
     return f"core-{core}.weights"
 
 
 def model_values(spec: ModelSpec) -> dict[str, Any]:
-    """The model's dimensions and options as JSON has them: with lists for tuples."""
-    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(spec))
-    return values
+    """Return the options that packed bytes depend on. Manifests of older releases hold more keys of the model."""
+    return {
+        "architecture": spec.architecture,
+        "num_layers": spec.num_layers,
+        "hidden_size": spec.hidden_size,
+        "num_heads": spec.num_heads,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocab_size,
+        "norm_offset": spec.stack.norm.offset,  # part of the packed weights of norms
+        "names": msgspec.json.decode(msgspec.json.encode(spec.names)),
+    }
 
 
 def padded_sizes(spec: ModelSpec, shard: ShardSpec) -> dict[str, int]:
-    """Widths of the matrices on each core."""
+    """Return the widths of the matrices on each core."""
     return asdict(Widths.of(spec, shard))
 
 
@@ -65,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class CoreEntries(msgspec.Struct, frozen=True):
-    """The file of one core, and what lies in it by name."""
+    """The file of one core, and its pieces by name."""
 
     num_bytes: NumBytes
     entries: dict[str, Entry]
@@ -83,10 +92,10 @@ class CompiledBuckets(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What `MANIFEST` holds: what was compiled, how, and where its bytes are."""
+    """Content of `MANIFEST`: the model, its formats, and the places of its bytes."""
 
     format_version: Literal[4] = VERSION
-    neuronserve_version: str = ""  # that wrote it, for people
+    neuronserve_version: str = ""  # the release that wrote it, for people
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=MAX_CORES)]
     enable_expert_parallel: bool = False
     dtype: Dtype
@@ -94,17 +103,17 @@ class Manifest(msgspec.Struct, kw_only=True):
     modules_to_not_convert: tuple[str, ...]
     wide_modules: tuple[str, ...] = ()
     from_values: bool
-    group_size: GroupSize = 32  # of int4, as is_symmetric
+    group_size: GroupSize = 32  # int4 only, like is_symmetric
     is_symmetric: bool = True
-    config_sha256: str  # of config.json as it was
+    config_sha256: str  # of config.json at compilation
     model: dict[str, Any]  # `model_values`
     padded_sizes: dict[str, Any]
-    buckets: CompiledBuckets | None = None  # None in manifests from before there were any
+    buckets: CompiledBuckets | None = None  # None in manifests of releases without buckets
     files: list[CoreEntries]  # by core
 
 
 class Artifact:
-    """An artifact whose manifest has been checked against its files, not yet their contents. Made by `open`."""
+    """An artifact whose manifest agrees with its files; their contents are not checked yet. Made by `open`."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self.directory, self._tp = directory, manifest.tensor_parallel_size
@@ -123,7 +132,7 @@ class Artifact:
 
     @classmethod
     def open(cls, directory: Path, spec: ModelSpec) -> Artifact:
-        """Raises CheckpointError for a manifest of a newer version, of another model, or that its files belie."""
+        """Open `directory`. Raises CheckpointError for a manifest of a newer version, or that its files contradict."""
         file = directory / MANIFEST
         with refusals_of(file):
             manifest = _read_manifest(file)
@@ -139,7 +148,7 @@ class Artifact:
         return cls(directory, manifest)
 
     def require(self, asked: RequestedFormats, tp: int, is_expert_parallel: bool = False) -> None:
-        """Raises SettingsError, naming both values, when something else is asked than what was compiled."""
+        """Raise SettingsError, naming both values, when the requested formats are not the compiled ones."""
         pairs = [
             ("tensor_parallel_size", tp, self._tp),
             ("enable_expert_parallel", is_expert_parallel, self._is_expert_parallel),
@@ -161,9 +170,9 @@ class Artifact:
 
 
 def require_digest(directory: Path, digest: str) -> None:
-    """Raises CheckpointError when a directory's manifest has not this SHA-256, which by its hashes covers every byte.
+    """Raise CheckpointError unless the manifest has this SHA-256. It covers every byte, since it has their hashes.
 
-    Raises SettingsError for a checkpoint, of which nothing does.
+    Raises SettingsError for a checkpoint that is not compiled.
     """
     file = directory / MANIFEST
     if not file.is_file():
@@ -173,7 +182,7 @@ def require_digest(directory: Path, digest: str) -> None:
 
 
 def _read_manifest(file: Path) -> Manifest:
-    """The version is looked at first: what else there is depends on it."""
+    """Read the version first: all other keys depend on it."""
     values = read(file, MAX_MANIFEST_BYTES, dict[str, Any])
     version = convert(values, _Version).format_version
     if version != VERSION:
@@ -182,9 +191,9 @@ def _read_manifest(file: Path) -> Manifest:
 
 
 def _check_model(manifest: Manifest, spec: ModelSpec) -> None:
-    tp = manifest.tensor_parallel_size
+    tp, values = manifest.tensor_parallel_size, model_values(spec)
     for key, found, expected in (
-        ("model", manifest.model, model_values(spec)),
+        ("model", {key: manifest.model.get(key) for key in values}, values),
         (
             "padded_sizes",
             manifest.padded_sizes,
@@ -207,7 +216,7 @@ def _check_buckets(buckets: CompiledBuckets | None, longest: int) -> None:
 
 
 def _check_entries(files: list[CoreEntries]) -> None:
-    """Each piece is inside its file."""
+    """Check that each piece is inside its file."""
     for core, file in enumerate(files):
         for name, entry in file.entries.items():
             path = f"files[{core}].entries.{shown_key(name)}"
@@ -219,7 +228,7 @@ def _check_entries(files: list[CoreEntries]) -> None:
 
 
 def _check_size(path: Path, file: CoreEntries) -> None:
-    """The file has the size that it was written with."""
+    """Check that the file has the size that it was written with."""
     try:
         found = os.path.getsize(path)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The weights of one checkpoint directory: found, checked against the model's dimensions, and read slice by slice.
+"""Weights of one checkpoint directory: found, checked against the model's dimensions, and read slice by slice.
 
-Opens safetensors only, whole or sharded; never unpickles and never follows a name out of the directory. Holds no
-weights: each `load` reads just the asked slice (whole rows where columns are asked for), a chunk at a time, so that
-loading never needs the model twice. May be asked by several threads.
+Never unpickles and never follows a name out of the directory. Holds no weights: each `load` reads only the requested
+slice (whole rows where columns are requested), a chunk at a time, so that loading never needs the model twice. Several
+threads may load at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuronserve.server.errors import CheckpointError
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import embedding_weight, scale_name, tensor_shapes, tied_weight
 
-CODES = ("I8", "F8_E4M3")  # with a tensor of scales beside
+CODES = ("I8", "F8_E4M3")  # dtypes of codes that have a tensor of scales
 Float32 = npt.NDArray[np.float32]
 Bits16 = npt.NDArray[np.uint16]
 Tensors = Mapping[str, StoredTensor]
@@ -38,18 +38,19 @@ CHUNK = 1 << 18  # elements read and converted at once: the temporaries stay in 
 
 
 class Checkpoint:
-    """Every tensor the model needs, present and of the right shape. Made by `open`."""
+    """Tensors of a model, all present and of the right shape. Made by `open`."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor], surplus: tuple[str, ...]) -> None:
-        self._tensors = tensors  # by the model's names for them
-        self.surplus = surplus  # tensors in the files that the model has no use for, worth a note to the user
+        self._tensors = tensors  # by the model's names
+        self.surplus = surplus  # tensors that the model does not use, worth a note to the user
 
     @classmethod
     def open(cls, directory: Path, spec: ModelSpec, stored: Stored | None = None) -> Checkpoint:
-        """Open the files of `directory` and check them against `spec`, and the modules that are `stored` quantized.
+        """Open the files of `directory` and check them against `spec`, and modules that are `stored` quantized.
 
-        Raises CheckpointError for pickle-only directories, missing or lying files, and tensors that are missing, of
-        another shape than `spec` says, or of a dtype that is not BF16, F16 or F32 (of `stored`, for its modules).
+        Raises CheckpointError for pickle-only directories, missing or contradictory files, and tensors that are
+        missing, of another shape than `spec` says, or of a dtype other than BF16, F16 or F32 (other than that of
+        `stored`, for its modules).
         """
         expected = tensor_shapes(spec)
         tensors = open_tensors(directory, spec, expected)
@@ -66,36 +67,35 @@ class Checkpoint:
                 _check_tensor(directory, tensors, name, shape)
         if (head := tied_weight(spec)) is not None and head in tensors:
             _check_tie(tensors, head, embedding_weight(spec))
-        # Old checkpoints carry what follows from the rest: rope frequencies, a tied output layer.
+        # Old checkpoints hold tensors that follow from the rest: rope frequencies, a tied output layer.
         used, leftovers = expected.keys() | scales | {head}, spec.names.leftovers
         surplus = sorted(name for name in tensors if name not in used and not name.endswith(leftovers))
         return cls(tensors, tuple(surplus))
 
     @classmethod
     def of_file(cls, file: SafetensorsFile) -> Checkpoint:
-        """All tensors of one file, whatever they are."""
+        """Return all tensors of one file, unchecked."""
         return cls({name: PlainTensor(file, name) for name in file.names}, ())
 
     def has(self, name: str) -> bool:
-        """Whether the files hold such a tensor."""
+        """Return whether the files hold the tensor `name`."""
         return name in self._tensors
 
     def dtype(self, name: str) -> str:
-        """The dtype `name` is stored in: BF16, F16 or F32, or one of CODES."""
+        """Return the dtype in which `name` is stored: BF16, F16 or F32, or one of CODES."""
         return self._tensors[name].dtype
 
     def is_quantized(self, name: str) -> bool:
-        """Whether `load_codes` and `load_scales` can be asked for it."""
+        """Return whether `load_codes` and `load_scales` can read it."""
         return self.dtype(name) in CODES
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
 
     def load(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Float32:
-        """A contiguous float32 copy of `name[rows, columns]` (`columns` of two-dimensional tensors only).
+        """Return a contiguous float32 copy of `name[rows, columns]` (`columns` of two-dimensional tensors only).
 
-        Quantized tensors are given as what they stand for. Raises CheckpointError when a value of the slice is NaN or
-        infinite.
+        Quantized tensors are dequantized. Raises CheckpointError when a value of the slice is NaN or infinite.
         """
         if self.is_quantized(name):
             return self._dequantized(name, rows, columns)
@@ -107,7 +107,7 @@ class Checkpoint:
         return out
 
     def load_bf16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Bits16:
-        """A contiguous copy of `name[rows, columns]` as bfloat16 bits; F32 and F16 are rounded, ties to even.
+        """Return a contiguous copy of `name[rows, columns]` as bfloat16 bits; F32 and F16 are rounded, ties to even.
 
         Raises CheckpointError when a value of the slice is NaN, infinite, or beyond the range of bfloat16.
         """
@@ -115,21 +115,21 @@ class Checkpoint:
         out = np.empty(self._shape_of(name, rows, columns), np.uint16)
         for part in _chunks(out):
             chunk = self._read(name, rows, columns, part) if values is None else values[part]
-            with np.errstate(over="ignore"):  # what is beyond range becomes infinity, and is refused
+            with np.errstate(over="ignore"):  # a value beyond the range becomes infinity, which is refused
                 out.view(bfloat16)[part] = chunk
             if not _is_finite(out[part]):
                 raise self._not_finite(name, rows, part)
         return out
 
     def load_codes(self, name: str, rows: slice | None = None, columns: slice | None = None) -> npt.NDArray[np.uint8]:
-        """The codes of a quantized tensor as bytes, contiguous; CheckpointError when a float8 is NaN."""
+        """Return the codes of a quantized tensor as contiguous bytes. Raises CheckpointError when a float8 is NaN."""
         codes: npt.NDArray[np.uint8] = np.ascontiguousarray(self._read(name, rows, columns)).view(np.uint8)
         if self.dtype(name) == "F8_E4M3" and ((codes & 0x7F) == 0x7F).any():
             raise self._not_finite(name, rows, slice(0, 0))
         return codes
 
     def load_scales(self, name: str, rows: slice | None = None) -> Float32:
-        """The scale of each of the `rows` of a quantized tensor; CheckpointError when one is negative or not finite."""
+        """Return the scale of each of `rows`. Raises CheckpointError for one that is negative or not finite."""
         scales = self.load(scale_name(name)).reshape(-1)
         if (scales < 0).any():
             raise CheckpointError(str(self._tensors[name].path), "has a negative scale", scale_name(name))
@@ -138,17 +138,17 @@ class Checkpoint:
         return every if rows is None else every[rows]
 
     def held_by(self, name: str) -> Quantization | None:
-        """The narrowest format with groups that holds the values of a matrix, as its file has them; None = plain."""
+        """Return the narrowest format with groups that holds the file's values of a matrix exactly; None = plain."""
         tensor = self._tensors[name]
         return tensor.held_by if isinstance(tensor, GroupedTensor) else None
 
     def group(self, name: str) -> int:
-        """Inputs of a row that share a scale where the file has codes for `load_groups`; 0 where it has none."""
+        """Return how many inputs of a row share a scale; 0 where `load_groups` cannot read the tensor."""
         tensor = self._tensors[name]
         return tensor.group if isinstance(tensor, GroupedTensor) else 0
 
     def load_groups(self, name: str, rows: slice | None = None, columns: slice | None = None) -> GroupedCodes:
-        """The codes of `name[rows, columns]` with their scales; `columns` begin and end with a group.
+        """Return the codes of `name[rows, columns]` with their scales; `columns` begin and end with a group.
 
         Raises CheckpointError when a scale, offset or code is NaN or infinite.
         """
@@ -169,7 +169,7 @@ class Checkpoint:
         return values
 
     def _shape_of(self, name: str, rows: slice | None, columns: slice | None) -> tuple[int, ...]:
-        """The shape of `name[rows, columns]`; of a tensor without dimensions (1,)."""
+        """Return the shape of `name[rows, columns]`; (1,) for a tensor without dimensions."""
         shape = self.shape(name) or (1,)
         asked = (rows, columns)[: len(shape)]
         return (*(len(range(size)[part or slice(None)]) for size, part in zip(shape, asked, strict=False)), *shape[2:])
@@ -177,7 +177,7 @@ class Checkpoint:
     def _read(
         self, name: str, rows: slice | None, columns: slice | None, part: slice = slice(None)
     ) -> npt.NDArray[Any]:
-        """Rows `part` of `name[rows, columns]`, read from the file."""
+        """Read rows `part` of `name[rows, columns]` from the file."""
         num_rows = self.shape(name)[0] if self.shape(name) else 1
         asked = range(num_rows)[rows or slice(None)][part]
         values = self._tensors[name].rows(asked.start, max(asked.start, asked.stop))
@@ -190,12 +190,12 @@ class Checkpoint:
 
 
 def _is_finite(bits: Bits16) -> bool:
-    """Whether no bfloat16 is NaN or infinite; on the bits, where `np.isfinite` takes three times as long."""
+    """Return whether no bfloat16 is NaN or infinite. `np.isfinite` takes three times as long as this test of bits."""
     return int((bits & 0x7FFF).max(initial=0)) < BF16_INFINITY
 
 
 def _chunks(array: npt.NDArray[Any]) -> Iterator[slice]:
-    """Slices of the first axis of `array` of about CHUNK elements each."""
+    """Return slices of the first axis of `array` of about CHUNK elements each."""
     return _chunk_rows(array.shape[0], array.size)
 
 
@@ -207,7 +207,7 @@ def _chunk_rows(num_rows: int, num_elements: int) -> Iterator[slice]:
 def _check_tensor(
     directory: Path, tensors: Tensors, name: str, shape: tuple[int, ...], dtype: str | None = None
 ) -> None:
-    """It is there, of this shape, and of this dtype; None = one of values, not of codes."""
+    """Check presence, shape and dtype of a tensor; without a `dtype`, any dtype of values is allowed."""
     if name not in tensors:
         raise CheckpointError(str(directory), "missing from the files of the weights", name)
     tensor = tensors[name]
@@ -222,7 +222,7 @@ def _check_tensor(
 
 
 def _check_scales(directory: Path, tensors: Tensors, name: str, num_rows: int) -> None:
-    """One scale for each row, or one for all."""
+    """Check that there is one scale for each row, or one for all."""
     if name not in tensors:
         raise CheckpointError(str(directory), "missing from the files of the weights", name)
     shape = tensors[name].shape
@@ -233,7 +233,7 @@ def _check_scales(directory: Path, tensors: Tensors, name: str, num_rows: int) -
 
 
 def _check_tie(tensors: Tensors, head_name: str, embedding_name: str) -> None:
-    """Refuse an output layer that differs from the embedding it is said to be tied to: one of the two is wrong."""
+    """Refuse an output layer that differs from the embedding to which it is tied: one of the two is wrong."""
     head, embedding = tensors[head_name], tensors[embedding_name]
     is_same = head.shape == embedding.shape and head.dtype == embedding.dtype
     parts = _chunk_rows(head.shape[0], math.prod(head.shape)) if is_same else []

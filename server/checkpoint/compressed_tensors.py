@@ -1,8 +1,8 @@
-"""`quantization_config` of a compressed-tensors checkpoint: which modules hold 8-bit codes, and of which format.
+"""`quantization_config` of a compressed-tensors checkpoint: which modules hold 8-bit codes, and in which format.
 
 Served are int8 and float8 e4m3 weights with one symmetric scale per output row or per tensor, and activations that are
-not quantized or quantized token by token; whatever else the form can say is refused by name. Codes packed into words,
-of this form and of others, are read by packed_form.py, microscaling formats by microscaling.py. Reads no weights.
+not quantized or quantized token by token; any other option is refused by name. packed_form.py reads codes that are
+packed into words, of this form and of others, and microscaling.py microscaling formats. Reads no weights.
 (https://github.com/vllm-project/compressed-tensors)
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from neuronserve.server.checkpoint.microscaling import MicroscalingForm, is_microscaling, microscaling_form
-from neuronserve.server.checkpoint.packed_form import SECTION, PackedForm, is_packed, packed_form
+from neuronserve.server.checkpoint.packed_form import SECTION, PackedForm, is_packed, packed_form, require
 from neuronserve.server.config.formats import Quantization
 from neuronserve.server.models.config_values import Values
 from neuronserve.server.models.decoder import decoder_graph
@@ -25,11 +25,11 @@ from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import linear_modules
 from neuronserve.server.typed_json import JsonError, complaint, convert, shown_key
 
-READ_BY_TENSORS = ("mxfp4",)  # methods that tensors alone tell: fused_experts.py
+READ_BY_TENSORS = ("mxfp4",)  # methods that follow from the tensors: fused_experts.py
 METHODS = ("compressed-tensors", "gptq", "awq", *READ_BY_TENSORS)
 MAX_PATTERN = 200
-MAX_REPEATS, MAX_ALTERNATIVES = 3, 8  # in one pattern: they bound what a hostile one can cost
-# The patterns that are run: literals, ".", ".*", ".+", "\d+", "\.", anchors, and groups that nothing repeats.
+MAX_REPEATS, MAX_ALTERNATIVES = 3, 8  # in one pattern: they bound the time of a hostile one
+# Patterns that are run: literals, ".", ".*", ".+", "\d+", "\.", anchors, and groups that are not repeated.
 _PATTERN = re.compile(r"(?:[\w-]|\.[*+]?|\\d\+?|\\\.|\^|\$|\((?:\?:)?|\)(?![*+?{])|\|)*")
 
 Kind = Literal["int", "float"]
@@ -37,7 +37,7 @@ Kind = Literal["int", "float"]
 
 @dataclass(frozen=True, slots=True)
 class StoredQuantization:
-    """What the checkpoint has quantized: `modules` have codes, `left_out` are plain; together all linear modules."""
+    """Quantized modules of a checkpoint: `modules` have codes, `left_out` are plain; together all linear modules."""
 
     quantization: Quantization
     modules: frozenset[str]
@@ -45,7 +45,7 @@ class StoredQuantization:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the codes in safetensors."""
+        """Dtype of the codes in safetensors."""
         return "F8_E4M3" if self.quantization == "fp8" else "I8"
 
 
@@ -53,7 +53,7 @@ Stored = StoredQuantization | PackedForm | MicroscalingForm
 
 
 class _Weights(msgspec.Struct):
-    """How the codes are to be read. null stands for the form's own defaults: symmetric, not dynamic."""
+    """Format of the codes. null means the form's own defaults: symmetric, not dynamic."""
 
     type: Kind
     num_bits: Literal[8]
@@ -66,7 +66,7 @@ class _Weights(msgspec.Struct):
 
 
 class _Activations(msgspec.Struct):
-    """How inputs are quantized when they are multiplied."""
+    """Quantization of inputs at multiplication."""
 
     type: Kind
     num_bits: Literal[8]
@@ -90,7 +90,7 @@ class _Sparsity(msgspec.Struct):
 
 
 class _Section(msgspec.Struct):
-    """`quantization_config`, as far as it matters here."""
+    """Keys of `quantization_config` that are read."""
 
     config_groups: Annotated[dict[str, _Group], Meta(min_length=1, max_length=1)]
     format: str | None = None
@@ -102,7 +102,7 @@ class _Section(msgspec.Struct):
 
 
 def require_known_method(config: Values) -> None:
-    """Raises JsonError for weights that are quantized in a form that is not read."""
+    """Raise JsonError for weights that are quantized in a form that is not read."""
     if config.get(SECTION) is None:
         return
     section = convert(config[SECTION], dict[str, Any], f"{SECTION}.")
@@ -112,12 +112,12 @@ def require_known_method(config: Values) -> None:
 
 
 def read_stored_quantization(config: Values, spec: ModelSpec) -> Stored | None:
-    """What the values of a config.json say of its weights; None when they are not quantized. Raises JsonError."""
+    """Return how the weights are quantized by the values of a config.json; None when they are not. Raises JsonError."""
     require_known_method(config)
     if not config.get(SECTION) or config[SECTION].get("quant_method") in READ_BY_TENSORS:
         return None
     is_turned = spec.names.is_transposed
-    _require(not is_turned, SECTION, config[SECTION], "not supported where weights are stored [inputs, outputs]")
+    require(not is_turned, SECTION, config[SECTION], "not supported where weights are stored [inputs, outputs]")
     if is_packed(config[SECTION]):
         return packed_form(config[SECTION])
     if is_microscaling(config[SECTION]):
@@ -126,7 +126,7 @@ def read_stored_quantization(config: Values, spec: ModelSpec) -> Stored | None:
     [(name, group)] = section.config_groups.items()
     path, kind = f"{SECTION}.config_groups.{shown_key(name)}", group.weights.type
     for key in ("kv_cache_scheme", "transform_config"):
-        _require(not getattr(section, key), f"{SECTION}.{key}", getattr(section, key), "not supported")
+        require(not getattr(section, key), f"{SECTION}.{key}", getattr(section, key), "not supported")
     _check_format(SECTION, section.format, kind)
     _check_format(path, group.format, kind)
     _check_group(path, group)
@@ -139,42 +139,37 @@ def read_stored_quantization(config: Values, spec: ModelSpec) -> Stored | None:
     return StoredQuantization(quantization, frozenset(modules) - set(ignored), (*ignored, *tied))
 
 
-def _require(holds: bool, key: str, value: object, reason: str) -> None:
-    if not holds:
-        raise JsonError(complaint(key, value, reason))
-
-
 def _check_format(path: str, value: str | None, kind: str) -> None:
     allowed = (f"{kind}-quantized", "naive-quantized")
-    _require(value in (None, *allowed), f"{path}.format", value, f"with {kind} only {allowed[0]!r} is supported")
+    require(value in (None, *allowed), f"{path}.format", value, f"with {kind} only {allowed[0]!r} is supported")
 
 
 def _check_group(path: str, group: _Group) -> None:
-    """What types cannot say: all linear modules, symmetric, weights once and for all, activations token by token."""
-    _require(group.targets == ["Linear"], f"{path}.targets", group.targets, "only ['Linear'] is supported")
-    _require(not group.output_activations, f"{path}.output_activations", group.output_activations, "not supported")
+    """Check that all linear modules are quantized, symmetric, weights not dynamic, activations token by token."""
+    require(group.targets == ["Linear"], f"{path}.targets", group.targets, "only ['Linear'] is supported")
+    require(not group.output_activations, f"{path}.output_activations", group.output_activations, "not supported")
     weights, inputs, only = group.weights, group.input_activations, "only {} is supported"
-    _require(weights.symmetric is not False, f"{path}.weights.symmetric", weights.symmetric, only.format(True))
-    _require(not weights.dynamic, f"{path}.weights.dynamic", weights.dynamic, only.format(False))
+    require(weights.symmetric is not False, f"{path}.weights.symmetric", weights.symmetric, only.format(True))
+    require(not weights.dynamic, f"{path}.weights.dynamic", weights.dynamic, only.format(False))
     for key in ("group_size", "block_structure", "actorder"):
         value = getattr(weights, key)
-        _require(value in (None, False, -1), f"{path}.weights.{key}", value, "scales are per channel or per tensor")
+        require(value in (None, False, -1), f"{path}.weights.{key}", value, "scales are per channel or per tensor")
     if inputs is not None:
         path = f"{path}.input_activations"
-        _require(inputs.type == weights.type, f"{path}.type", inputs.type, only.format(repr(weights.type)))
-        _require(inputs.symmetric is not False, f"{path}.symmetric", inputs.symmetric, only.format(True))
-        _require(inputs.dynamic is True, f"{path}.dynamic", inputs.dynamic, only.format(True))
+        require(inputs.type == weights.type, f"{path}.type", inputs.type, only.format(repr(weights.type)))
+        require(inputs.symmetric is not False, f"{path}.symmetric", inputs.symmetric, only.format(True))
+        require(inputs.dynamic is True, f"{path}.dynamic", inputs.dynamic, only.format(True))
 
 
 def _matches(entry: str, module: str) -> bool:
-    """Whether an entry of `ignore` names `module`: exactly, or as a pattern from its beginning on after `re:`."""
+    """Return whether an entry of `ignore` names `module`: exactly, or by a pattern of its beginning after `re:`."""
     if not entry.startswith("re:"):
         return entry == module
     pattern = entry.removeprefix("re:")
     repeats = pattern.count("*") + pattern.count("+")
     is_bounded = len(pattern) <= MAX_PATTERN and repeats <= MAX_REPEATS and pattern.count("|") <= MAX_ALTERNATIVES
     is_simple = is_bounded and _PATTERN.fullmatch(pattern) is not None
-    _require(is_simple, f"{SECTION}.ignore", entry, "not a pattern of the simple kind that is run")
+    require(is_simple, f"{SECTION}.ignore", entry, "too complex a pattern: only simple ones are run")
     try:
         return re.match(pattern, module) is not None
     except re.error as error:

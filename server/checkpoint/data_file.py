@@ -1,7 +1,7 @@
 """A file of weights, open for reading piece by piece at any place.
 
-Nothing is mapped: what was read once would stay in the process beside the weights that were made of it, and a file that
-shrinks while it is read would end the process instead of the load.
+The file is not mapped: pages that were read would stay in the process beside the weights, and a file that shrinks while
+it is read would end the process instead of the load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.host.regular_file import open_regular, why_unreadable
 
-MOST_BYTES = 1 << 30  # of one call: macOS refuses more than 2^31 - 1, where Linux reads that much
+MOST_BYTES = 1 << 30  # of one call: macOS refuses more than 2^31 - 1
 
 
 class DataFile:
@@ -34,7 +34,7 @@ class DataFile:
         self.num_bytes = os.fstat(self._descriptor).st_size
 
     def read_into(self, out: npt.NDArray[Any], begin: int, tensor: str | None = None) -> None:
-        """Fill `out` from byte `begin` of the file, for `tensor`. May be called by several threads.
+        """Fill `out` from byte `begin` of the file, for `tensor`. Several threads may call it.
 
         Raises CheckpointError when the file has become shorter, or cannot be read.
         """
@@ -49,7 +49,7 @@ class DataFile:
             raise CheckpointError(str(self.path), f"cannot be read: {error.strerror}", tensor) from None
 
     def bytes_at(self, begin: int, num_bytes: int) -> bytes:
-        """`num_bytes` bytes from byte `begin` on, as `read_into`."""
+        """Return `num_bytes` bytes from byte `begin` on. Raises as `read_into`."""
         out = np.empty(num_bytes, np.uint8)
         self.read_into(out, begin)
         return out.tobytes()

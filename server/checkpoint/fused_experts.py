@@ -1,7 +1,7 @@
-"""Checkpoints that hold the experts of a layer in one tensor, as the tensors of each expert that the model asks for.
+"""Checkpoints that hold the experts of a layer in one tensor: slices of it as the tensors of each expert.
 
-A tensor of all gates and ups, `experts.gate_up_proj`, and one of all downs, `experts.down_proj`: [experts, outputs,
-inputs] or [experts, inputs, outputs], as `Names.fused` says; or their values as MXFP4 in `_blocks`, [experts, outputs,
+One tensor has all gates and ups, `experts.gate_up_proj`, another all downs, `experts.down_proj`: [experts, outputs,
+inputs] or [experts, inputs, outputs], as `Names.fused` says; or the values are MXFP4 in `_blocks`, [experts, outputs,
 inputs / 32, 16], and `_scales`. Source: transformers, models/{qwen2_moe,gpt_oss,llama4}/modeling_*.py, and for the
 codes the OCP Microscaling Formats specification 1.0 (e2m1 values, a power of two for each 32; the lower half of a byte
 first).
@@ -34,7 +34,7 @@ BLOCKS, SCALES = "_blocks", "_scales"
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """One tensor of all experts. What it has of the expert asked for last is kept: it is read in many small pieces."""
+    """One tensor of all experts. The slice of the last expert is kept, since it is read in many small pieces."""
 
     name: str
     tensor: StoredTensor
@@ -46,7 +46,7 @@ class _Fused:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the experts together: [experts, outputs, inputs], or [experts, outputs] of a bias."""
+        """Shape of all experts: [experts, outputs, inputs], or [experts, outputs] for a bias."""
         count, *rest = self.tensor.shape
         if self.scales is not None:
             outputs, groups, size = rest
@@ -54,7 +54,7 @@ class _Fused:
         return (count, *reversed(rest)) if self.is_transposed else (count, *rest)
 
     def rows(self, expert: int, part: slice, begin: int, end: int) -> tuple[Array, ...]:
-        """Outputs [begin, end) of a part of one expert's; of MXFP4 blocks, and scales beside."""
+        """Return outputs [begin, end) of a part of one expert: values, or MXFP4 blocks and scales."""
         return tuple(each[part][begin:end] for each in self._of(expert))
 
     def _of(self, expert: int) -> tuple[Array, ...]:
@@ -73,7 +73,7 @@ class _Fused:
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensor:
-    """The rows of one expert's gate, up or down in the tensor of all."""
+    """Rows of one expert's gate, up or down in the tensor of all experts."""
 
     fused: _Fused
     expert: int
@@ -97,10 +97,10 @@ class ExpertTensor:
         return self.fused.scales is not None or self.fused.tensor.has_values
 
     def rows(self, begin: int, end: int) -> Array:
-        """[begin, end) of the first axis; MXFP4 in bfloat16, which holds it exactly."""
+        """Return [begin, end) of the first axis; MXFP4 as bfloat16, which holds it exactly."""
         if not self.group:
             return self.fused.rows(self.expert, self.part, begin, end)[0]
-        with np.errstate(over="ignore"):  # what is beyond range becomes infinity, and is refused
+        with np.errstate(over="ignore"):  # a value beyond the range becomes infinity, which is refused
             values: Array = self.grouped(begin, end).values().astype(bfloat16)
         return values
 
@@ -113,7 +113,7 @@ class ExpertTensor:
         return 0 if self.fused.scales is None else MICROSCALING_GROUP
 
     def grouped(self, begin: int, end: int) -> GroupedCodes:
-        """The codes of rows [begin, end)."""
+        """Return the codes of rows [begin, end)."""
         blocks, scales = self.fused.rows(self.expert, self.part, begin, end)
         return microscaled_codes(blocks.reshape(len(blocks), -1), scales, "mxfp4")
 
@@ -121,7 +121,7 @@ class ExpertTensor:
 def with_experts(
     tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], form: FusedExperts
 ) -> Mapping[str, StoredTensor]:
-    """`tensors`, with those of all experts in one taken apart where the model expects one for each.
+    """Return `tensors`, where tensors of all experts are split if the model expects one for each.
 
     Raises CheckpointError for a tensor that has other dimensions, or another number of experts.
     """
@@ -143,7 +143,7 @@ def with_experts(
 
 
 def _open(tensors: Mapping[str, StoredTensor], name: str, form: FusedExperts, count: int) -> _Fused | None:
-    """The tensor of all experts of this name; None where there is none."""
+    """Return the tensor of all experts of this name; None where there is none."""
     is_blocks = name + BLOCKS in tensors
     tensor = tensors.get(name + BLOCKS if is_blocks else name)
     if tensor is None:
@@ -162,7 +162,7 @@ def _open(tensors: Mapping[str, StoredTensor], name: str, form: FusedExperts, co
 
 
 def _part(projection: str, fused: _Fused) -> slice:
-    """The outputs of a projection among those of the tensor that it is in."""
+    """Return the outputs of a projection within the tensor of all experts."""
     if projection == "down":
         return slice(None)
     if fused.takes_turns:

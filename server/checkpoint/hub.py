@@ -1,4 +1,4 @@
-"""What the user called the model -> a local checkpoint directory, downloaded when it is a hub id, made of a GGUF file.
+"""Local directory of a model by its path or hub id: downloaded from the hub, or made of a GGUF file.
 
 The only file that may touch the network, and it does so only for a hub id. Downloads no pickle and no code.
 """
@@ -31,7 +31,7 @@ from neuronserve.server.errors import SettingsError
 
 log = logging.getLogger("neuronserve")
 
-# What the user can do about each refusal; the first match counts, so subclasses stand before their parents.
+# Reasons of refusals. The first match counts, so subclasses come before their parents.
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (HFValidationError, "it is neither a local directory nor a well-formed hub id (owner/name)"),
     (GatedRepoError, "the repository is gated: accept its terms on the hub and provide an access token"),
@@ -46,17 +46,16 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Path:
-    """The local directory of the checkpoint `path_or_id`, downloaded first when it is a hub id.
+    """Return the local directory of the checkpoint `path_or_id`, downloaded first when it is a hub id.
 
-    An existing directory or GGUF file is used without a look at the network; a file is given a directory below
-    `gguf_cache`. Raises CheckpointError for a GGUF file that cannot be served and for a pointer of Git LFS, and
-    SettingsError, saying what was tried, when the directory is missing, the id is malformed or unknown, access is
-    denied, or the hub cannot be reached.
+    An existing directory or GGUF file is used without network access; a file gets a directory below `gguf_cache`.
+    Raises CheckpointError for a GGUF file that cannot be served and for a pointer of Git LFS, and SettingsError when
+    the directory is missing, the id is malformed or unknown, access is denied, or the hub cannot be reached.
     """
     local = os.path.expanduser(path_or_id)
     if os.path.exists(local) and revision is not None:
         kind = "directory" if os.path.isdir(local) else "file"
-        raise SettingsError(f"revision {revision!r} was asked for, but {path_or_id!r} is a local {kind}")
+        raise SettingsError(f"revision is {revision!r}, but {path_or_id!r} is a local {kind}, which has no revisions")
     if os.path.isdir(local):
         refuse_pointers(Path(local))
         return Path(local)
@@ -72,7 +71,7 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
 
 
 def _download(repo_id: str, revision: str | None) -> Path:
-    """With the library's own bars on a terminal, and lines of the log elsewhere."""
+    """Download with the library's progress bars on a terminal, and with log lines elsewhere."""
     if sys.stderr is None or not sys.stderr.isatty():
         disable_progress_bars()
     log.info("downloading %s, unless it is in the local cache", repo_id)
@@ -83,7 +82,7 @@ def _download(repo_id: str, revision: str | None) -> Path:
         )
         log.info("%s is in %s, after %.1f s", repo_id, directory, time.perf_counter() - begin)
         return Path(directory)
-    except Exception as error:  # the library lets errors of its own HTTP client through, and these change with it
+    except Exception as error:  # the library also raises errors of its HTTP client, which differ by release
         reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
         at = "" if revision is None else f" at revision {revision!r}"
         detail = str(error).strip().split("\n", 1)[0] or type(error).__name__

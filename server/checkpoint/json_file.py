@@ -1,4 +1,4 @@
-"""JSON files of a checkpoint as typed records: what is refused is a `CheckpointError` that names the file."""
+"""JSON files of a checkpoint as typed records. A bad value is a `CheckpointError` that names the file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 def read_json(path: Path, max_bytes: int, record: type[T]) -> T:
-    """The file at `path`, of at most `max_bytes` bytes, as a `record`. Raises CheckpointError."""
+    """Read the file at `path`, of at most `max_bytes` bytes, as a `record`. Raises CheckpointError."""
     with refusals_of(path):
         return read(path, max_bytes, record)
 
 
 @contextmanager
 def refusals_of(file: Path) -> Iterator[None]:
-    """Turns each JsonError raised inside into a CheckpointError of the `file`."""
+    """Turn a JsonError raised inside into a CheckpointError of the `file`."""
     try:
         yield
     except JsonError as error:

@@ -1,7 +1,7 @@
-"""A LoRA adapter as PEFT saves it: adapter_config.json beside adapter_model.safetensors, held to the model it is for.
+"""A LoRA adapter as PEFT saves it, adapter_config.json and adapter_model.safetensors, checked against its model.
 
-Names and meanings as in github.com/huggingface/peft (LoraConfig). What would change the result and is not computed here
-is refused by name. Patterns in the configuration are not run as they are: a regular expression may take for ever.
+Names and meanings as in github.com/huggingface/peft (LoraConfig). An option that would change the result and is not
+computed is refused by name. Only simple patterns of the configuration are run: a regular expression may never end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.host.regular_file import open_regular
 from neuronserve.server.models.families.text_part import name_in_text
-from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.typed_json import shown
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -36,37 +36,36 @@ _HASHED_BYTES = 1 << 22
 
 Rank = Annotated[int, Meta(ge=1, le=1 << 20)]
 Alpha = Annotated[float, Meta(gt=-1e6, lt=1e6)]
-Names = list[str]
 
 
 class AdapterConfig(msgspec.Struct, frozen=True):
-    """The keys of adapter_config.json that this server looks at, with PEFT's defaults."""
+    """Keys of adapter_config.json that are read, with PEFT's defaults."""
 
     peft_type: str
     r: Rank
     lora_alpha: Alpha
-    target_modules: Names | str | None = None
+    target_modules: list[str] | str | None = None
     use_rslora: bool = False
     rank_pattern: dict[str, Rank] | None = None
     alpha_pattern: dict[str, Alpha] | None = None
     layers_to_transform: list[int] | int | None = None
-    exclude_modules: Names | str | None = None
-    # What is refused unless it asks for nothing.
+    exclude_modules: list[str] | str | None = None
+    # Options that are refused unless they are off.
     bias: str = "none"
     lora_bias: bool = False
     use_dora: bool = False
     use_qalora: bool = False
     fan_in_fan_out: bool = False
-    modules_to_save: Names | None = None
+    modules_to_save: list[str] | None = None
     trainable_token_indices: Any = None
-    target_parameters: Names | None = None
+    target_parameters: list[str] | None = None
     layer_replication: Any = None
     alora_invocation_tokens: Any = None
     megatron_config: Any = None
     init_lora_weights: bool | str | None = True
 
 
-# Key, and why an adapter that sets it is not served.
+# Keys that are refused when set, with the reason.
 REFUSED: Mapping[str, str] = {
     "lora_bias": "biases of adapters are not computed",
     "use_dora": "magnitudes (DoRA) are not computed",
@@ -93,10 +92,10 @@ class Module:
 
 
 class LoraAdapter:
-    """An adapter's files, checked against the layers that may be adapted. Reads tensors when they are asked for."""
+    """Files of an adapter, checked against the layers that may be adapted. Tensors are read on request."""
 
     def __init__(self, directory: Path, linears: Iterable[Linear], max_rank: int) -> None:
-        """`linears` are the layers that may be adapted. Raises CheckpointError, naming tensor and reason."""
+        """Open the adapter of `linears`, the layers that may be adapted. Raises CheckpointError."""
         self._path = directory / CONFIG
         self._config = read_json(self._path, MAX_CONFIG_BYTES, AdapterConfig)
         linears = list(linears)
@@ -113,7 +112,7 @@ class LoraAdapter:
         self.digest = self._digest()
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor as float32. Raises CheckpointError where it has a value that is not finite."""
+        """Read a tensor as float32. Raises CheckpointError for a value that is not finite."""
         values = self._file.array(name).astype(np.float32)
         if not np.isfinite(values).all():
             raise CheckpointError(str(self._file.path), "has values that are not finite", name)
@@ -136,7 +135,7 @@ class LoraAdapter:
         raise CheckpointError(str(self._path), f"{key} is {shown(value)}: {why}")
 
     def _modules(self) -> dict[str, Module]:
-        """By the checkpoint's names, each with both of its tensors."""
+        """Return the adapted modules by the checkpoint's names, each with both of its tensors."""
         found = self._found()
         for name in self._wanted():
             if name not in found:
@@ -145,15 +144,15 @@ class LoraAdapter:
         return {name: self._module(name, tensors) for name, tensors in found.items()}
 
     def _found(self) -> dict[str, dict[str, str]]:
-        """Tensors of A and B, by module."""
+        """Return the tensors of A and B by module."""
         found: dict[str, dict[str, str]] = {}
         for tensor in self._file.names:
             module, side = _split(tensor)
             if side not in SIDES:
-                raise CheckpointError(str(self._file.path), f"{_what(tensor)}: not computed", tensor)
+                raise CheckpointError(str(self._file.path), f"{_kind_of(tensor)}: not computed", tensor)
             if module not in self._widths:
                 known = ", ".join(sorted({name.rpartition(".")[2] for name in self._widths}))
-                reason = f"{shown(module)} is no module that can be adapted; of a layer, these are: {known}"
+                reason = f"{shown(module)} is no module that can be adapted; a layer has {known}"
                 raise CheckpointError(str(self._file.path), reason, tensor)
             found.setdefault(module, {})[side] = tensor
         if not found:
@@ -161,7 +160,7 @@ class LoraAdapter:
         return found
 
     def _wanted(self) -> Iterator[str]:
-        """Modules that the configuration names; none where it does so by an expression."""
+        """Yield the modules that the configuration names; none where it names them by an expression."""
         config, targets, layers = self._config, self._config.target_modules, self._config.layers_to_transform
         if config.exclude_modules or (isinstance(targets, str) and targets != "all-linear"):
             return
@@ -193,7 +192,7 @@ class LoraAdapter:
             raise CheckpointError(str(self._file.path), f"dtype is {info.dtype}, not {', '.join(READABLE)}", tensor)
 
     def _pattern(self, values: Mapping[str, Any] | None, name: str, default: Any) -> Any:
-        """The value whose key the module's name ends with, as PEFT has it: the first one."""
+        """Return the value of the first key that the module's name ends with, as in PEFT."""
         for key, value in (values or {}).items():
             if not _is_quick(key):
                 self._refuse(
@@ -207,7 +206,7 @@ class LoraAdapter:
         return default
 
     def _digest(self) -> str:
-        """SHA-256 of both files: what computes the same has the same prefixes."""
+        """SHA-256 of both files: adapters with the same files share cached prefixes."""
         digest = hashlib.sha256()
         for path in (self._path, self._file.path):
             try:
@@ -221,7 +220,7 @@ class LoraAdapter:
 
 
 def module_widths(linears: Iterable[Linear]) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs of each module, of which several parts may be rows."""
+    """Return inputs and outputs of each module, of which several parts may be rows."""
     found: dict[str, tuple[int, int]] = {}
     for linear in linears:
         for part in linear.parts:
@@ -233,15 +232,15 @@ def module_widths(linears: Iterable[Linear]) -> dict[str, tuple[int, int]]:
 
 
 def _split(tensor: str) -> tuple[str, str]:
-    """Module and kind of a tensor: base_model.model.MODULE.KIND.weight."""
+    """Return module and kind of a tensor: base_model.model.MODULE.KIND.weight."""
     module, _, kind = tensor.removesuffix(".weight").rpartition(".")
     is_known = tensor.startswith(PREFIX) and tensor.endswith(".weight")
     return name_in_text(module.removeprefix(PREFIX)), kind if is_known else ""
 
 
-def _what(tensor: str) -> str:
+def _kind_of(tensor: str) -> str:
     kinds = {"lora_embedding": "adapter of an embedding", "lora_magnitude": "magnitude of DoRA", "bias": "bias"}
-    known = next((what for part, what in kinds.items() if part in tensor), None)
+    known = next((kind for word, kind in kinds.items() if word in tensor), None)
     return known or ("trained embedding" if "embed" in tensor else "neither lora_A nor lora_B of a module")
 
 
@@ -250,11 +249,11 @@ def _ends_with(name: str, target: str) -> bool:
 
 
 def _layer(name: str) -> int | None:
-    """Number of the layer that a module is of."""
+    """Return the number of a module's layer."""
     return next((int(word) for word in name.split(".") if word.isdecimal()), None)
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether a match takes a bounded time: at most four repetitions, and none of a group."""
+    """Return whether a match takes a bounded time: at most four repetitions, and none of a group."""
     simple = re.compile(r"\.[*+]|\\d[*+]|\[0-9\][*+]")
     return len(pattern) <= 256 and len(simple.findall(pattern)) <= 4 and not set("*+?{") & set(simple.sub("", pattern))

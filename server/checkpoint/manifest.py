@@ -1,4 +1,4 @@
-"""Whether a directory holds a model compiled ahead of time. What is in its manifest is read by artifact.py."""
+"""Test whether a directory holds a compiled model. artifact.py reads its manifest."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ MANIFEST = "neuronserve.json"
 
 
 def is_artifact(directory: Path) -> bool:
-    """Whether `neuronserve compile` wrote `directory`."""
+    """Return whether `neuronserve compile` wrote `directory`."""
     return os.path.lexists(directory / MANIFEST)

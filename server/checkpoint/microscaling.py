@@ -1,8 +1,8 @@
 """compressed-tensors checkpoints in the OCP microscaling formats: `mxfp8-quantized` and `mxfp4-pack-quantized`.
 
-A module has e4m3 codes in `weight`, or two E2M1 codes a byte, the lower half first, in `weight_packed`, and in
-`weight_scale` a power of two (E8M0) for each 32 inputs. Inputs that the form has quantized too stay as they are served
-with the format. Sources: compressed-tensors (compressors/mxfp4, mxfp8), OCP Microscaling Formats specification 1.0.
+A module has e4m3 codes in `weight`, or two E2M1 codes a byte, the lower half first, in `weight_packed`, and a power of
+two (E8M0) for each 32 inputs in `weight_scale`. A quantization of inputs in the file is not read. Sources:
+compressed-tensors (compressors/mxfp4, mxfp8), OCP Microscaling Formats specification 1.0.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Microscaling = Literal["mxfp8", "mxfp4"]
 
 @dataclass(frozen=True, slots=True)
 class MicroscalingForm:
-    """The format of all modules that are quantized. Which these are, their tensors say."""
+    """Format of all quantized modules. The names of tensors say which modules are quantized."""
 
     quantization: Microscaling
 
     @property
     def codes(self) -> str:
-        """What follows a module's name in that of its codes."""
+        """Ending of the name of a module's codes."""
         return "weight" if self.quantization == "mxfp8" else "weight_packed"
 
     @property
     def dtype(self) -> str:
-        """Of the codes in safetensors."""
+        """Dtype of the codes in safetensors."""
         return "F8_E4M3" if self.quantization == "mxfp8" else "U8"
 
     @property
@@ -68,7 +68,7 @@ class _Group(msgspec.Struct):
 
 
 class _Section(msgspec.Struct):
-    """`quantization_config`, as far as it matters here."""
+    """Keys of `quantization_config` that are read."""
 
     format: Literal["mxfp8-quantized", "mxfp4-pack-quantized"]
     config_groups: Annotated[dict[str, _Group], Meta(min_length=1, max_length=1)]
@@ -77,23 +77,23 @@ class _Section(msgspec.Struct):
 
 
 def is_microscaling(section: Values) -> bool:
-    """Whether a section is one of those read here."""
+    """Return whether `microscaling_form` reads a section."""
     return section.get("format") in FORMS
 
 
 def microscaling_form(section: Values) -> MicroscalingForm:
-    """What a section that `is_microscaling` says. Raises JsonError for what is not supported, by its key."""
+    """Return the form of a section that `is_microscaling`. Raises JsonError for an unsupported key."""
     read = convert(section, _Section, f"{SECTION}.")
     form = FORMS[read.format]
     [(name, group)] = read.config_groups.items()
     path = f"{SECTION}.config_groups.{shown_key(name)}"
-    asked: dict[str, object] = {
+    unsupported: dict[str, object] = {
         f"{SECTION}.kv_cache_scheme": read.kv_cache_scheme,
         f"{SECTION}.transform_config": read.transform_config,
         f"{path}.output_activations": group.output_activations,
         f"{path}.weights.dynamic": group.weights.dynamic,
     }
-    for key, value in asked.items():
+    for key, value in unsupported.items():
         if value:
             raise JsonError(complaint(key, value, "not supported"))
     if group.weights.num_bits * form.per_byte != 8:
@@ -127,11 +127,11 @@ class MicroscaledTensor:
         return MICROSCALING_GROUP
 
     def rows(self, begin: int, end: int) -> Float32:
-        """[begin, end) of the outputs."""
+        """Return rows [begin, end) as float32."""
         return self.grouped(begin, end).values()
 
     def grouped(self, begin: int, end: int) -> GroupedCodes:
-        """The codes of rows [begin, end)."""
+        """Return the codes of rows [begin, end)."""
         codes, scales = self.codes.rows(begin, end), self.scales.rows(begin, end)
         return microscaled_codes(codes.view(np.uint8), scales, self.held_by)
 
@@ -139,9 +139,9 @@ class MicroscaledTensor:
 def microscaled_codes(
     codes: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8], quantization: Microscaling
 ) -> GroupedCodes:
-    """Rows of codes as the files have them, [rows, bytes], with a scale for each group, [rows, groups].
+    """Return the codes of rows of a file, [rows, bytes], with a scale for each group, [rows, groups].
 
-    Where a scale is no number, neither are its values.
+    Values of a group whose scale is NaN are NaN.
     """
     if quantization == "mxfp8":
         return GroupedCodes(codes.view(float8_e4m3fn), powers_of_two(scales), None, MICROSCALING_GROUP)
@@ -152,9 +152,9 @@ def microscaled_codes(
 def with_microscaled(
     tensors: Mapping[str, StoredTensor], form: MicroscalingForm, expected: Mapping[str, tuple[int, ...]]
 ) -> dict[str, StoredTensor]:
-    """`tensors` with the weights of quantized modules in the place of their parts.
+    """Return `tensors` with one weight for each quantized module in place of its codes and scales.
 
-    Raises CheckpointError for parts of another type or shape than the model's dimensions make them.
+    Raises CheckpointError for codes or scales of another dtype or shape than the model's dimensions imply.
     """
     weights = {name.removesuffix(".weight"): shape for name, shape in expected.items() if name.endswith(".weight")}
     modules = {each: shape for each, shape in weights.items() if f"{each}.{SCALE}" in tensors}
@@ -162,7 +162,7 @@ def with_microscaled(
         _check(tensors, f"{module}.{form.codes}", (n, k // form.per_byte), form.dtype)
         _check(tensors, f"{module}.{SCALE}", (n, -(-k // MICROSCALING_GROUP)), "U8")
         if k % MICROSCALING_GROUP:
-            reason = f"has {k} inputs, which are no groups of {MICROSCALING_GROUP}"
+            reason = f"has {k} inputs, which is no multiple of the group size {MICROSCALING_GROUP}"
             raise CheckpointError(str(tensors[f"{module}.{SCALE}"].path), reason, f"{module}.{form.codes}")
     quantized = {
         f"{module}.weight": MicroscaledTensor(
@@ -175,7 +175,7 @@ def with_microscaled(
 
 
 def _check(tensors: Mapping[str, StoredTensor], name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """It is there, of this shape and dtype."""
+    """Check presence, shape and dtype of a tensor."""
     tensor = tensors.get(name)
     if tensor is None:
         any_scale = next(tensors[each].path for each in tensors if each.endswith(SCALE))

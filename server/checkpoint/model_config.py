@@ -1,4 +1,4 @@
-"""config.json of a Hugging Face checkpoint, read: what families of models it may describe is in server/models."""
+"""config.json of a Hugging Face checkpoint. Families of models are in server/models."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_CONFIG_BYTES = 4 << 20
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """The values of a file in the form of config.json. Raises CheckpointError for a missing or malformed one."""
+    """Read the values of a file in the form of config.json. Raises CheckpointError for a missing or malformed one."""
     values: dict[str, Any] = read_json(path, MAX_CONFIG_BYTES, dict[str, Any])
     return values
 
 
 def read_model_spec(path: Path) -> ModelSpec:
-    """The dimensions and options that `path`, a checkpoint's directory or a file in the form of config.json, describes.
+    """Return the model that `path`, a checkpoint's directory or a file in the form of config.json, describes.
 
     Raises CheckpointError, naming the file, the key, the value and what is allowed, for a missing or malformed file,
     an unknown architecture, remote code, foreign quantization, and values that are out of range or contradictory.
@@ -34,7 +34,7 @@ def read_model_spec(path: Path) -> ModelSpec:
 
 
 def model_spec_of(config: Values) -> ModelSpec:
-    """As `read_model_spec`, of a configuration that has been read. Raises JsonError."""
+    """Return the model that the values of a config.json describe. Raises JsonError where `read_model_spec` raises."""
     if config.get("compression_config"):
         raise JsonError("compression_config is set: this older form is not supported, only quantization_config")
     require_known_method(config)

@@ -1,7 +1,7 @@
 """Matrices whose codes are packed into 32-bit words, read by rows of outputs.
 
-GPTQ and AWQ pack [inputs, outputs], so rows of outputs lie all over a tensor: the parts of a few matrices are kept,
-still packed, while their blocks of rows are asked for. Codes count from 0; a value is scale * (code - zero point).
+GPTQ and AWQ pack [inputs, outputs], so rows of outputs are scattered over a tensor: the arrays of a few matrices are
+kept, still packed, while their blocks of rows are read. Codes count from 0; a value is scale * (code - zero point).
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from neuronserve.server.config.formats import Quantization
 from neuronserve.server.errors import CheckpointError
 
 WORD_BITS = 32
-KEPT = 4  # matrices whose parts are kept: queries, keys and values are read side by side
-AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # place in a word of each of eight columns in order
+KEPT = 4  # matrices whose arrays are kept: queries, keys and values are read side by side
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # for each of eight columns, its place in a word
 Codes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class PartNames:
-    """What follows the module's name in the names of its tensors."""
+class Endings:
+    """Endings of the names of a module's tensors."""
 
     codes: str
     scales: str
     zeros: str
-    groups: str  # group of each input, where these are not in order
+    groups: str  # the group of each input, where groups are not in order
 
 
-NAMES: dict[Layout, PartNames] = {
-    "gptq": PartNames(".qweight", ".scales", ".qzeros", ".g_idx"),
-    "awq": PartNames(".qweight", ".scales", ".qzeros", ".g_idx"),
-    "compressed-tensors": PartNames(".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_g_idx"),
+NAMES: dict[Layout, Endings] = {
+    "gptq": Endings(".qweight", ".scales", ".qzeros", ".g_idx"),
+    "awq": Endings(".qweight", ".scales", ".qzeros", ".g_idx"),
+    "compressed-tensors": Endings(".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_g_idx"),
 }
-SHAPE = ".weight_shape"  # of compressed-tensors: says nothing that the model does not
+SHAPE = ".weight_shape"  # of compressed-tensors: not read, since it follows from the model
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """All of a matrix as its file has it, turned so that outputs come where the layout has them."""
+class PackedArrays:
+    """Arrays of one matrix. Codes stay in the layout of the file."""
 
     codes: Array
     scales: Float32  # [n, groups]
@@ -63,7 +63,7 @@ class PackedTensor:
     path: Path
     shape: tuple[int, ...]
     form: PackedForm
-    parts: Callable[[str], Parts]
+    arrays: Callable[[str], PackedArrays]
 
     @property
     def dtype(self) -> str:
@@ -80,62 +80,65 @@ class PackedTensor:
     @property
     def group(self) -> int:
         """Inputs that share a scale, 0 for groups that are not in order."""
-        is_in_order = self.parts(self.module).groups is None
+        is_in_order = self.arrays(self.module).groups is None
         return (self.form.group_size or self.shape[1]) if is_in_order else 0
 
     def rows(self, begin: int, end: int) -> Float32:
-        """[begin, end) of the outputs."""
-        parts = self.parts(self.module)
-        codes, scales, zeros = self._codes(parts, begin, end), parts.scales[begin:end], self._zeros(parts, begin, end)
-        with np.errstate(over="ignore", invalid="ignore"):  # scales that are not finite: whoever asks looks for them
-            if parts.groups is not None:
-                return (codes.astype(np.float32) - zeros[:, parts.groups]) * scales[:, parts.groups]
+        """Return rows [begin, end) as float32."""
+        arrays = self.arrays(self.module)
+        codes, scales, zeros = (
+            self._codes(arrays, begin, end),
+            arrays.scales[begin:end],
+            self._zeros(arrays, begin, end),
+        )
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses values that are not finite
+            if arrays.groups is not None:
+                return (codes.astype(np.float32) - zeros[:, arrays.groups]) * scales[:, arrays.groups]
             values = codes.reshape(*scales.shape, -1).astype(np.float32) - zeros[:, :, None]
             values *= scales[:, :, None]
         return values.reshape(codes.shape)
 
     def grouped(self, begin: int, end: int) -> GroupedCodes:
-        """The codes of rows [begin, end) of a matrix that has a `group`."""
-        parts = self.parts(self.module)
+        """Return the codes of rows [begin, end) of a matrix that has a `group`."""
+        arrays = self.arrays(self.module)
         middle = 1 << self.form.bits - 1
-        codes = (self._codes(parts, begin, end).astype(np.int16) - middle).astype(np.int8)
-        scales, shift = parts.scales[begin:end], np.float32(middle) - self._zeros(parts, begin, end)
+        codes = (self._codes(arrays, begin, end).astype(np.int16) - middle).astype(np.int8)
+        scales, shift = arrays.scales[begin:end], np.float32(middle) - self._zeros(arrays, begin, end)
         return GroupedCodes(codes, scales, scales * shift if shift.any() else None, self.group)
 
-    def _codes(self, parts: Parts, begin: int, end: int) -> Codes:
+    def _codes(self, arrays: PackedArrays, begin: int, end: int) -> Codes:
         bits = self.form.bits
         if self.form.layout == "compressed-tensors":
-            return _unpacked(parts.codes[begin:end], bits)[:, : self.shape[1]]
+            return _unpacked(arrays.codes[begin:end], bits)[:, : self.shape[1]]
         if self.form.layout == "gptq":
-            return _unpacked(np.ascontiguousarray(parts.codes[:, begin:end].T), bits)
+            return _unpacked(np.ascontiguousarray(arrays.codes[:, begin:end].T), bits)
         per_word = WORD_BITS // bits
         first = begin // per_word * per_word
-        words = parts.codes[:, begin // per_word : -(-end // per_word)]
+        words = arrays.codes[:, begin // per_word : -(-end // per_word)]
         return np.ascontiguousarray(_unpacked(words, bits, AWQ_ORDER)[:, begin - first : end - first].T)
 
-    def _zeros(self, parts: Parts, begin: int, end: int) -> Float32:
-        if parts.zeros is None:
-            return np.full_like(parts.scales[begin:end], 1 << self.form.bits - 1)
-        # What was stored is the zero point less one; of 0 that leaves all bits set.
-        zeros = parts.zeros[begin:end] + np.uint8(self.form.zero_shift) & np.uint8((1 << self.form.bits) - 1)
+    def _zeros(self, arrays: PackedArrays, begin: int, end: int) -> Float32:
+        if arrays.zeros is None:
+            return np.full_like(arrays.scales[begin:end], 1 << self.form.bits - 1)
+        # GPTQ stores the zero point less one, so that a zero point of 0 is stored as all bits set.
+        zeros = arrays.zeros[begin:end] + np.uint8(self.form.zero_shift) & np.uint8((1 << self.form.bits) - 1)
         return zeros.astype(np.float32)
 
 
 def with_packed(
     tensors: Mapping[str, StoredTensor], form: PackedForm, expected: Mapping[str, tuple[int, ...]]
 ) -> dict[str, StoredTensor]:
-    """`tensors` with the weights of packed modules in the place of their parts.
+    """Return `tensors` with one weight for each packed module in place of its arrays.
 
-    Raises CheckpointError for parts that are missing, or of another type or shape than the model's dimensions make
-    them.
+    Raises CheckpointError for arrays that are missing, or of another dtype or shape than the model's dimensions imply.
     """
     names = NAMES[form.layout]
     weights = {name.removesuffix(".weight"): shape for name, shape in expected.items() if name.endswith(".weight")}
     modules = {each: shape for each, shape in weights.items() if f"{each}{names.codes}" in tensors}
     reader = _Reader(tensors, form, modules)
-    parts = functools.lru_cache(KEPT)(reader.parts)
+    arrays = functools.lru_cache(KEPT)(reader.arrays)
     packed = {
-        f"{module}.weight": PackedTensor(module, tensors[f"{module}{names.codes}"].path, shape, form, parts)
+        f"{module}.weight": PackedTensor(module, tensors[f"{module}{names.codes}"].path, shape, form, arrays)
         for module, shape in modules.items()
     }
     suffixes = (names.codes, names.scales, names.zeros, names.groups, SHAPE)
@@ -144,7 +147,7 @@ def with_packed(
 
 
 class _Reader:
-    """Checks the parts of all modules at once, and reads those of one."""
+    """Checks the arrays of all modules at once, and reads the arrays of one module."""
 
     def __init__(
         self, tensors: Mapping[str, StoredTensor], form: PackedForm, modules: Mapping[str, tuple[int, ...]]
@@ -153,8 +156,8 @@ class _Reader:
         for module, shape in modules.items():
             self._check(module, shape)
 
-    def parts(self, module: str) -> Parts:
-        """All parts of a module. Raises CheckpointError for groups that there are not."""
+    def arrays(self, module: str) -> PackedArrays:
+        """Read all arrays of a module. Raises CheckpointError for a group number that is out of range."""
         is_rows = self._form.layout == "compressed-tensors"
         codes, scales = self._read(module, self._names.codes), self._read(module, self._names.scales)
         assert codes is not None
@@ -165,7 +168,7 @@ class _Reader:
             order = AWQ_ORDER if self._form.layout == "awq" else None
             words = np.ascontiguousarray(zeros.T) if is_rows else zeros
             zeros = np.ascontiguousarray(_unpacked(words, self._form.bits, order)[:, : len(scales)].T)
-        return Parts(codes, scales, zeros, self._groups(module, scales.shape[1]))
+        return PackedArrays(codes, scales, zeros, self._groups(module, scales.shape[1]))
 
     def _groups(self, module: str, count: int) -> npt.NDArray[np.intp] | None:
         groups = self._read(module, self._names.groups)
@@ -222,7 +225,7 @@ class _Reader:
 
 
 def _unpacked(words: Array, bits: int, order: tuple[int, ...] | None = None) -> Codes:
-    """Codes [rows, words * codes of a word], the lowest bits first unless another order is given."""
+    """Return codes [rows, words * codes of a word], the lowest bits first unless another order is given."""
     places = np.arange(WORD_BITS // bits) if order is None else np.array(order)
     codes = words.view(np.uint32)[:, :, None] >> (places * bits).astype(np.uint32) & np.uint32((1 << bits) - 1)
     return codes.astype(np.uint8).reshape(len(words), -1)

@@ -1,8 +1,8 @@
 """`quantization_config` of checkpoints whose codes are packed into 32-bit words: GPTQ, AWQ, compressed-tensors' own.
 
-What a section says is read into a `PackedForm`; every option that would change the values and is not read is refused by
-name. Reads no weights. Sources: AutoGPTQ and GPTQModel (quantization/config.py), AutoAWQ (modules/linear/gemm.py),
-compressed-tensors (compressors/quantized_compressors/pack_quantized.py).
+A section is read as a `PackedForm`; an option that would change the values and is not read is refused by name. Reads no
+weights. Sources: the configurations of AutoGPTQ and GPTQModel, the GEMM module of AutoAWQ, and the packed compressor of
+compressed-tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bits = Literal[4, 8]
 
 @dataclass(frozen=True, slots=True)
 class PackedForm:
-    """How all packed modules of a checkpoint are to be read. Which these are, their tensors say."""
+    """Form of all packed modules of a checkpoint. The names of tensors say which modules are packed."""
 
     layout: Layout
     bits: Bits
@@ -34,7 +34,7 @@ class PackedForm:
 
 
 class _Gptq(msgspec.Struct):
-    """`sym` and `desc_act` need not be known: zero points and the groups of inputs are in the files."""
+    """Keys of GPTQ. `sym` and `desc_act` are not read: zero points and the groups of inputs are in the files."""
 
     bits: Bits
     group_size: GroupSize
@@ -43,8 +43,8 @@ class _Gptq(msgspec.Struct):
     is_marlin_format: bool = False
 
     def form(self, path: str) -> PackedForm:
-        _require(not self.is_marlin_format, f"{path}.is_marlin_format", True, "not supported")
-        _require(not self.dynamic, f"{path}.dynamic", self.dynamic, "modules that differ are not supported")
+        require(not self.is_marlin_format, f"{path}.is_marlin_format", True, "not supported")
+        require(not self.dynamic, f"{path}.dynamic", self.dynamic, "modules that differ are not supported")
         shift = 0 if self.checkpoint_format == "gptq_v2" else 1
         return PackedForm("gptq", self.bits, _size(self.group_size, path), shift)
 
@@ -56,13 +56,13 @@ class _Awq(msgspec.Struct):
     version: str = "gemm"
 
     def form(self, path: str) -> PackedForm:
-        _require(self.version.lower() == "gemm", f"{path}.version", self.version, "only 'gemm' is supported")
-        _require(self.zero_point, f"{path}.zero_point", self.zero_point, "only true is supported")
+        require(self.version.lower() == "gemm", f"{path}.version", self.version, "only 'gemm' is supported")
+        require(self.zero_point, f"{path}.zero_point", self.zero_point, "only true is supported")
         return PackedForm("awq", self.bits, _size(self.group_size, path))
 
 
 class _Weights(msgspec.Struct):
-    """null stands for the form's own defaults."""
+    """Format of the codes. null means the form's own defaults."""
 
     type: Literal["int"]
     num_bits: Bits
@@ -85,37 +85,38 @@ class _Compressed(msgspec.Struct):
 
     def form(self, path: str) -> PackedForm:
         for key in ("kv_cache_scheme", "transform_config"):
-            _require(not getattr(self, key), f"{path}.{key}", getattr(self, key), "not supported")
+            require(not getattr(self, key), f"{path}.{key}", getattr(self, key), "not supported")
         [(name, group)] = self.config_groups.items()
         path, weights = f"{path}.config_groups.{shown_key(name)}", group.weights
         for key in ("input_activations", "output_activations"):
             value = getattr(group, key)
-            _require(not value, f"{path}.{key}", value, "with packed weights activations are not quantized")
+            require(not value, f"{path}.{key}", value, "with packed weights activations are not quantized")
         for key in ("dynamic", "block_structure"):
-            _require(not getattr(weights, key), f"{path}.weights.{key}", getattr(weights, key), "not supported")
+            require(not getattr(weights, key), f"{path}.weights.{key}", getattr(weights, key), "not supported")
         size = _size(weights.group_size, f"{path}.weights")
         is_stated = (weights.strategy == "group") == (size is not None)
-        _require(is_stated, f"{path}.weights.group_size", size, f"the strategy is {weights.strategy!r}")
+        require(is_stated, f"{path}.weights.group_size", size, f"the strategy is {weights.strategy!r}")
         return PackedForm("compressed-tensors", weights.num_bits, size)
 
 
 def is_packed(section: Values) -> bool:
-    """Whether a section is one of those read here."""
+    """Return whether `packed_form` reads a section."""
     return section.get("quant_method") in ("gptq", "awq") or section.get("format") == PACKED
 
 
 def packed_form(section: Values) -> PackedForm:
-    """What a section that `is_packed` says. Raises JsonError for what is not supported, by its key."""
+    """Return the form of a section that `is_packed`. Raises JsonError for an unsupported key."""
     kinds: dict[object, type[_Gptq | _Awq]] = {"gptq": _Gptq, "awq": _Awq}
     kind: type[_Gptq | _Awq | _Compressed] = kinds.get(section.get("quant_method"), _Compressed)
     return convert(section, kind, f"{SECTION}.").form(SECTION)
 
 
 def _size(size: int | None, path: str) -> int | None:
-    _require(size != 0, f"{path}.group_size", size, "must be at least 1, or -1 for all of a row")
+    require(size != 0, f"{path}.group_size", size, "must be at least 1, or -1 for all of a row")
     return None if size == -1 else size
 
 
-def _require(holds: bool, key: str, value: object, reason: str) -> None:
+def require(holds: bool, key: str, value: object, reason: str) -> None:
+    """Raise JsonError with `key`, `value` and `reason` unless the condition holds."""
     if not holds:
         raise JsonError(complaint(key, value, reason))

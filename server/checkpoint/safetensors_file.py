@@ -1,4 +1,4 @@
-"""One safetensors file: its header parsed and distrusted here, its data read piece by piece, as it is asked for.
+"""One safetensors file: its header is parsed and checked, its data is read piece by piece on request.
 
 The format (https://github.com/huggingface/safetensors): 8 bytes of little-endian header length, the header as JSON,
 then the data, which the tensors cover from end to end without holes or overlap. Converts nothing: see `checkpoint.py`.
@@ -56,7 +56,7 @@ ITEM_BYTES = {dtype: np.dtype(view).itemsize for dtype, view in VIEWS.items()}
 
 
 class TensorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of the header. `data_offsets` are bytes from the start of the data: where it begins and ends."""
+    """One entry of the header. `data_offsets` are its first and last byte, counted from the start of the data."""
 
     dtype: Dtype
     shape: Annotated[tuple[Natural, ...], Meta(max_length=MAX_DIMS)]
@@ -86,7 +86,7 @@ class SafetensorsFile:
         return tuple(self.tensors)
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """The whole tensor in its own shape, read from the file; element types as in `VIEWS`.
+        """Read the whole tensor in its own shape; element types as in `VIEWS`.
 
         Raises CheckpointError when the file has become shorter, or cannot be read.
         """
@@ -96,7 +96,7 @@ class SafetensorsFile:
         return out
 
     def rows(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
-        """As `array`, only [begin, end) of the first axis, which must be within the shape."""
+        """Read [begin, end) of the first axis, which must be within the shape. Raises as `array`."""
         info = self.tensors[name]
         out = np.empty((end - begin, *info.shape[1:]), VIEWS[info.dtype])
         skipped = begin * (out.nbytes // max(1, end - begin))
@@ -136,7 +136,7 @@ def _parse_header(path: Path, header: bytes, data_bytes: int) -> dict[str, Tenso
 
 
 def _check_cover(file: str, tensors: dict[str, TensorInfo], data_bytes: int) -> None:
-    """Tensors lie side by side, from the first byte of the data to the last."""
+    """Check that the tensors cover the data without a hole, from the first byte to the last."""
     in_order = sorted(tensors.items(), key=lambda item: item[1].data_offsets)
     for (_, before), (name, info) in itertools.pairwise(in_order):
         if info.begin < before.end:
@@ -151,9 +151,9 @@ def _check_cover(file: str, tensors: dict[str, TensorInfo], data_bytes: int) -> 
         reason = f"truncated: ends at byte {tensors[name].end} of the data, the file has {data_bytes}"
         raise CheckpointError(file, reason, name)
     if last < data_bytes:
-        raise CheckpointError(file, f"{data_bytes - last} bytes after the last tensor belong to none")
+        raise CheckpointError(file, f"{data_bytes - last} bytes after the last tensor belong to no tensor")
 
 
 def is_plain(name: str) -> bool:
-    """Whether a tensor's name can be shown to a user as it is: of sane length, without control characters."""
+    """Return whether a tensor's name can be shown to a user: of sane length, without control characters."""
     return len(name) <= MAX_NAME and name.isprintable()

@@ -1,8 +1,8 @@
-"""What sentence-transformers keeps beside a checkpoint: pooling, small layers, normalization, lengths and prompts.
+"""Files of sentence-transformers beside a checkpoint: pooling, small layers, normalization, lengths and prompts.
 
-modules.json lists the modules that a text goes through: the transformer, then Pooling, Dense and Normalize, each with
-a config.json in a folder of its own. Formats: the `save` of each module in sentence-transformers, whose older spelling
-of the pooling has a boolean for each mode. Everything else is refused by its type.
+modules.json lists the modules of a text in order: the transformer, then Pooling, Dense and Normalize, each with a
+config.json in a folder of its own. Formats: the `save` of each module in sentence-transformers; older files have a
+boolean for each mode of pooling. Other modules are refused by their type.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ACTIVATIONS: dict[str, HeadActivation] = {
 
 @dataclass(frozen=True, slots=True)
 class SentenceModel:
-    """How a text becomes tokens, and what becomes of their last states. `head` is None without a modules.json."""
+    """Preparation of a text, and the head that pools its last states. `head` is None without a modules.json."""
 
     head: Head | None = None
-    max_seq_length: int | None = None  # tokens, special ones included; None = what the model takes
-    is_lower_case: bool = False  # texts are lowered before they are split
+    max_seq_length: int | None = None  # tokens, special ones included; None = the model's limit
+    is_lower_case: bool = False  # texts are made lower case before they are split
     prompts: dict[str, str] = field(default_factory=dict)  # put before texts, by name
     default_prompt_name: str | None = None
 
@@ -62,7 +62,7 @@ class _Prompts(msgspec.Struct):
 
 
 class _Pooling(msgspec.Struct):
-    """A mode or several, or the older booleans, whose order is that of the parts of the vector."""
+    """One mode or several, or the older booleans, in the order of their parts of the vector."""
 
     pooling_mode: PoolingMode | list[PoolingMode] | None = None
     pooling_mode_cls_token: bool = False
@@ -74,7 +74,7 @@ class _Pooling(msgspec.Struct):
     include_prompt: bool = True
 
     def modes(self) -> tuple[PoolingMode, ...]:
-        """At least one."""
+        """Return the modes, at least one."""
         if isinstance(self.pooling_mode, str):
             return (self.pooling_mode,)
         if self.pooling_mode:
@@ -99,7 +99,7 @@ class _Dense(msgspec.Struct):
 
 
 def read_sentence_model(directory: Path) -> SentenceModel:
-    """What the files beside a checkpoint say; nothing where there are none. Raises CheckpointError."""
+    """Read the files beside a checkpoint; defaults stand for missing files. Raises CheckpointError."""
     prompts = _read(directory / PROMPTS, _Prompts)
     if prompts.default_prompt_name not in (None, *prompts.prompts):
         reason = f"default_prompt_name is {shown(prompts.default_prompt_name)}, and no prompt has this name"
@@ -111,13 +111,15 @@ def read_sentence_model(directory: Path) -> SentenceModel:
 
 
 def _head(directory: Path, prompts: _Prompts) -> Head:
-    """The modules behind the transformer."""
+    """Return the head that the modules after the transformer make."""
     file = directory / MODULES
     modules = read_json(file, MAX_BYTES, list[_Module])
     kinds = [module.type.rpartition(".")[2] for module in modules]
     for module in modules:
         if not module.type.startswith("sentence_transformers."):
-            raise CheckpointError(str(file), f"module {shown(module.type)} is code of its own, which is never run")
+            raise CheckpointError(
+                str(file), f"module {shown(module.type)} is the checkpoint's code, which is never run"
+            )
     if kinds[:2] != ["Transformer", "Pooling"] or modules[0].path not in ("", "."):
         reason = f"modules are {', '.join(map(shown, kinds))}: they must begin with Transformer and Pooling"
         raise CheckpointError(str(file), reason)
@@ -149,7 +151,7 @@ def _dense(file: Path, module: _Module) -> Dense:
 
 
 def _folder(file: Path, module: _Module) -> Path:
-    """The folder of a module, which may not lead out of the checkpoint's."""
+    """Return the folder of a module. Raises CheckpointError for one outside of the checkpoint's."""
     path = PurePosixPath(module.path)
     if not module.path or path.is_absolute() or ".." in path.parts or "\\" in module.path or "\0" in module.path:
         raise CheckpointError(str(file), f"path {shown(module.path)} is not the name of a folder of the checkpoint")
@@ -157,5 +159,5 @@ def _folder(file: Path, module: _Module) -> Path:
 
 
 def _read(path: Path, record: type[T]) -> T:
-    """The file as a record, all default where there is none."""
+    """Read the file as a record; a record of defaults where there is no file."""
     return read_json(path, MAX_BYTES, record) if os.path.lexists(path) else record()

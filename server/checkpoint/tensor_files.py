@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint's directory by name, whatever files they are in.
+"""Tensors of a checkpoint's directory by name, from safetensors or GGUF files.
 
 Opens safetensors only, whole or sharded, or the GGUF file that the directory was made for; never unpickles and never
 follows a name out of the directory.
@@ -37,7 +37,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 @dataclass(frozen=True, slots=True)
 class PlainTensor:
-    """A tensor of a safetensors file, as it is there."""
+    """A tensor of a safetensors file, unchanged."""
 
     file: SafetensorsFile
     name: str
@@ -59,16 +59,16 @@ class PlainTensor:
         return self.dtype in READABLE
 
     def rows(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """[begin, end) of the first axis; of a scalar, one row."""
+        """Return [begin, end) of the first axis; one row for a scalar."""
         return self.file.rows(self.name, begin, end) if self.shape else self.file.array(self.name).reshape(1)
 
 
 def open_tensors(
     directory: Path, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, StoredTensor]:
-    """Every tensor of the directory by the model's name for it, and those left over by their own.
+    """Return the directory's tensors by the model's names, and surplus tensors by their own names.
 
-    Raises CheckpointError where there are no weights, or their files lie.
+    Raises CheckpointError where there are no weights, or where files contradict their headers.
     """
     if parts := linked_parts(directory):
         return model_tensors(open_gguf(parts), spec, expected)
@@ -76,9 +76,9 @@ def open_tensors(
 
 
 def by_names_of(spec: ModelSpec, tensors: dict[str, PlainTensor]) -> dict[str, PlainTensor]:
-    """By the model's names of today; a file that was saved without its output layer leaves the prefix of names out.
+    """Return tensors by the model's names of today. A file saved without an output layer has names without the prefix.
 
-    A text's part of a model that sees pictures has the names of the text alone.
+    Tensors of the text's part of a larger model get the names that files of the text alone have.
     """
     tensors = {name_in_text(name): tensor for name, tensor in tensors.items()}
     embedding, prefix, today = embedding_weight(spec), spec.names.prefix, dict(spec.names.old_names)
@@ -96,7 +96,7 @@ def by_names_of(spec: ModelSpec, tensors: dict[str, PlainTensor]) -> dict[str, P
 
 
 def open_safetensors(directory: Path) -> dict[str, PlainTensor]:
-    """Each tensor of the directory's safetensors files. Raises CheckpointError where there are none, or they lie."""
+    """Return the tensors of the directory's safetensors files. Raises CheckpointError for missing or broken files."""
     if os.path.lexists(directory / WEIGHTS):
         file = SafetensorsFile(directory / WEIGHTS)
         return {name: PlainTensor(file, name) for name in file.names}
@@ -110,13 +110,13 @@ def open_safetensors(directory: Path) -> dict[str, PlainTensor]:
 
 
 class _Index(msgspec.Struct):
-    """What lies in which shard."""
+    """Shard of each tensor."""
 
     weight_map: dict[str, str]  # names of tensors, and of files beside the index
 
 
 def read_weight_map(directory: Path) -> dict[str, str]:
-    """The name of the file that holds each tensor of a sharded checkpoint. Raises CheckpointError."""
+    """Return the file name of each tensor of a sharded checkpoint. Raises CheckpointError."""
     weight_map = read_json(directory / INDEX, MAX_INDEX_BYTES, _Index).weight_map
     for name, shard in weight_map.items():
         if not is_plain(name):
@@ -137,7 +137,7 @@ def _open_shards(directory: Path) -> dict[str, PlainTensor]:
 
 
 def _is_inside(shard: str) -> bool:
-    """Whether a shard's name stays inside its directory. Links may lead out: the hub's cache is made of them."""
+    """Return whether a shard's name stays inside its directory. Links may lead out, as in the hub's cache."""
     if not shard.endswith(".safetensors") or "\\" in shard or "\0" in shard:
         return False
     path = PurePosixPath(shard)

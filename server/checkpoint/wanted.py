@@ -1,4 +1,4 @@
-"""Which files of a checkpoint are read, and whether a clone of its repository has them."""
+"""Files of a checkpoint that are read, and a check that a clone of its repository has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POINTER, MAX_POINTER_BYTES = b"version https://git-lfs", 1024  # Git LFS's speci
 
 def refuse_pointers(path: Path) -> None:
     """Raise CheckpointError where Git LFS has left a pointer in place of a file of the directory, or of this file."""
-    with contextlib.suppress(OSError):  # what cannot be read is refused by who needs it
+    with contextlib.suppress(OSError):  # the reader of an unreadable file refuses it
         for file in path.iterdir() if path.is_dir() else (path,):
             is_wanted = any(map(file.match, (*WANTED, "*.gguf"))) and not file.match(COPIES)
             if is_wanted and file.is_file() and file.stat().st_size <= MAX_POINTER_BYTES and _begins_as_pointer(file):

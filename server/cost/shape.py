@@ -12,7 +12,8 @@ from functools import lru_cache
 from neuronserve.server.config.formats import Dtype, Quantization
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import flat_ops
-from neuronserve.server.models.ops import AxisName, Experts, Linear, Network
+from neuronserve.server.models.linear import AxisName, Linear
+from neuronserve.server.models.ops import Experts, Network
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import CoreShare
 
@@ -47,7 +48,7 @@ def matrix_params(model: ModelSpec) -> int:
     graph = decoder_graph(model)
     counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
     routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
-    return routed + graph.embed.part.outputs.size * graph.embed.hidden.size
+    return routed + graph.embed.table.outputs.size * graph.embed.hidden.size
 
 
 @lru_cache(maxsize=256)

@@ -22,7 +22,8 @@ from neuronserve.server.kernels.lora import (
 )
 from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
 from neuronserve.server.kernels.program import Program
-from neuronserve.server.models.ops import Activate, Gated, Linear
+from neuronserve.server.models.linear import Linear
+from neuronserve.server.models.ops import Activate, Gated
 
 FloatRows = tuple[Sequence[int], int]  # float32 rows: their address on each core, and columns
 

@@ -22,7 +22,8 @@ from neuronserve.server.kernels.experts.route import ROUTINGS
 from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
 from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.records import MatmulOperands
-from neuronserve.server.models.ops import Experts, Gated, Linear
+from neuronserve.server.models.linear import Linear
+from neuronserve.server.models.ops import Experts, Gated
 
 KERNELS = ExpertKernels()
 

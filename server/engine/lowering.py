@@ -50,6 +50,7 @@ from neuronserve.server.kernels.program import Program
 from neuronserve.server.kernels.records import STEP, EmbedOperands
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import last_op
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.models.ops import (
     Activate,
     Add,
@@ -61,7 +62,6 @@ from neuronserve.server.models.ops import (
     Gated,
     HeadNorm,
     LayerNorm,
-    Linear,
     Norm,
     Op,
     Parallel,

@@ -25,6 +25,7 @@ from neuronserve.server.kernels.records import (
     PackOperands,
     RopeOperands,
 )
+from neuronserve.server.models.linear import Vector
 from neuronserve.server.models.ops import (
     AddRows,
     Attention,
@@ -34,7 +35,6 @@ from neuronserve.server.models.ops import (
     Norm,
     PlainHeadNorm,
     Rope,
-    Vector,
 )
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.cache_layout import kv_head_bytes
@@ -143,7 +143,7 @@ class Operands:
     def add_rows(self, op: AddRows) -> AddRowsOperands:
         """Operands that add the rows of a table, chosen by positions or token types."""
         return AddRowsOperands(
-            table=self._at.weights.tables[op.part.weight].address,
+            table=self._at.weights.tables[op.table.weight].address,
             hidden=self._buffers.hidden.address,
             width=self._buffers.widths.hidden,
             index_field=STEP.positions if op.by == "positions" else STEP.token_types,

@@ -1,6 +1,6 @@
-"""Values of a config.json as typed records: what a field may hold is its type, and what it may not is refused by name.
+"""Values of a config.json as typed records: the type of a field says which values it may hold.
 
-Every complaint is a `ConfigError` that names the key, the limit and the value. Opens no file.
+Any other value is a `ConfigError` that names the key, the limit and the value. Opens no file.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class ConfigError(JsonError):
 
 
 def refuse(key: str, value: object, reason: str) -> ConfigError:
-    """The error of a `key` whose `value` cannot be served for this `reason`."""
+    """Return the error of a `key` whose `value` cannot be served for this `reason`."""
     return ConfigError(complaint(key, value, reason))
 
 
 def read_record(values: Values, kind: type[T], path: str = "") -> T:
-    """`values` as a record of this `kind`; keys that it does not name are left alone.
+    """Return `values` as a record of this `kind`; other keys are ignored.
 
-    null counts as missing, unless the field's type has None. `path` is put before keys in messages, such as
-    "rope_scaling.". Raises ConfigError.
+    null counts as missing, unless the field's type has None. Messages begin with `path`, such as "rope_scaling.".
+    Raises ConfigError.
     """
     hints = get_type_hints(kind)
     present = {key: value for key, value in values.items() if value is not None or NoneType in get_args(hints.get(key))}

@@ -3,10 +3,9 @@
 embed, [projection], [positions, token types, norm], then for each layer
   norm, linear qkv, [norm of heads], [rope], attention, [gate], linear o, [norm], add
   norm, linear gate_up, gated activation, linear down, [norm], add
-then norm, [projection] and the output layer. Options leave norms out, put them behind the addition, or have both
-branches read one value; a feed-forward network may be experts behind a router. Modules are named as Hugging Face's
-Llama, Mistral, Qwen and Gemma name them, and then as `ModelSpec.names` has it; in a model that is planned and not
-served, names tell tensors apart and no more.
+then norm, [projection] and the output layer. `NormPlacement` moves norms, or puts both branches side by side; a
+feed-forward network may be experts behind a router. Modules have the names of Hugging Face's Llama, translated by
+`ModelSpec.names`; in a model that is planned and not served, names only tell tensors apart.
 """
 
 from __future__ import annotations
@@ -17,30 +16,27 @@ from functools import lru_cache
 
 from neuronserve.server.models.graph import Graph, LayerGroup
 from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from neuronserve.server.models.linear import Axis, Linear, Vector, WeightRows
 from neuronserve.server.models.ops import (
     Activate,
     Add,
     AddRows,
     Attention,
     AttentionGate,
-    Axis,
     Embed,
     Experts,
     FinishLogits,
     Gated,
     HeadNorm,
     LayerNorm,
-    Linear,
     Network,
     Norm,
     Op,
     Parallel,
-    Part,
     PlainHeadNorm,
     Replace,
     Rope,
     StreamNorm,
-    Vector,
 )
 from neuronserve.server.models.spec import ModelSpec
 
@@ -51,9 +47,9 @@ FINAL_NORM = "model.norm"
 NORMS_OUTPUTS = ("before_and_after", "after")  # placements where the output of a branch is normed
 
 
-@lru_cache(maxsize=64)  # every room that needs the graph asks for it
+@lru_cache(maxsize=64)  # many rooms derive sizes from the same graph
 def decoder_graph(spec: ModelSpec) -> Graph:
-    """The graph of a model, decoder or encoder."""
+    """Return the graph of a model, decoder or encoder."""
     build = _Builder(spec)
     embedding = build.part(EMBEDDING, build.vocab)
     layers = tuple(build.layer(layer, f"{LAYERS}{i}.") for i, layer in enumerate(spec.layers))
@@ -81,17 +77,19 @@ class _Builder:
         self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
 
-    def part(self, module: str, outputs: Axis) -> Part:
+    def part(self, module: str, outputs: Axis) -> WeightRows:
         """Return all rows of `module`, under the checkpoint's name of it."""
         names = self._spec.names
-        return Part(names.module(module), outputs, is_transposed=names.is_transposed and module.startswith(LAYERS))
+        return WeightRows(
+            names.module(module), outputs, is_transposed=names.is_transposed and module.startswith(LAYERS)
+        )
 
     def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
         name = f"{self._spec.names.module(module)}.{tensor}"
         return Vector(name, axis.size, axis if axis.is_split else None)
 
     def prelude(self) -> list[Op]:
-        """Return what is done to the embeddings of tokens."""
+        """Return the ops that change the embeddings of tokens."""
         table, ops = self._spec.stack.input, list(self.projection("project_in", self.embedded, self.hidden))
         if table.num_positions:
             rows = self.part("model.embed_positions", Axis("rows", table.num_positions))
@@ -114,8 +112,8 @@ class _Builder:
         ends_normed = self._spec.layers[-1].norms == "stream"
         return () if ends_normed else (self.norm("final norm", FINAL_NORM),)
 
-    def heads(self, embedding: Part) -> tuple[Op, ...]:
-        """Return what reads the stream in the end: the output layer, or the pooler."""
+    def heads(self, embedding: WeightRows) -> tuple[Op, ...]:
+        """Return the output layer or the pooler, which reads the last stream."""
         head = self._spec.head
         if self._spec.has_pooler:
             return (Linear("pooler", (self.part("pooler.dense", self.hidden),), self.hidden, has_bias=True),)
@@ -193,16 +191,16 @@ class _Builder:
         )
         return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered)
 
-    def _parts(self, at: str, axes: Mapping[str, Axis]) -> tuple[Part, ...]:
+    def _parts(self, at: str, axes: Mapping[str, Axis]) -> tuple[WeightRows, ...]:
         """Return modules side by side; modules that the checkpoint's names make one are its rows in order."""
-        parts: list[Part] = []
+        parts: list[WeightRows] = []
         for name, axis in axes.items():
             part = self.part(f"{at}{name}", axis)
             alike = [before.outputs for before in parts if before.module == part.module]
             parts.append(replace(part, first_row=sum(outputs.size for outputs in alike)))
         return self._in_turns(parts) if self._spec.names.take_turns else tuple(parts)
 
-    def _in_turns(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+    def _in_turns(self, parts: Sequence[WeightRows]) -> tuple[WeightRows, ...]:
         """Return parts of one module whose units alternate: the first of each, then the second of each, and so on."""
         sizes = [part.outputs.unit_size for part in parts]
         return tuple(replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes)) for i, part in enumerate(parts))
@@ -211,7 +209,7 @@ class _Builder:
         return (self._experts(spec, at),) if isinstance(spec, ExpertsSpec) else self._network(spec, at)
 
     def _experts(self, spec: ExpertsSpec, at: str) -> Experts:
-        parts: tuple[Part, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
+        parts: tuple[WeightRows, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
         if spec.has_shared_gate:
             parts = (*parts, self.part(f"{at}shared_expert_gate", Axis("experts", 1)))
         return Experts(

@@ -1,10 +1,10 @@
 """A model as a graph of typed ops: what is computed, in order, and which tensors of a checkpoint it takes.
 
-One value flows. `Embed` begins the residual stream; a norm reads the stream; every other op of a layer reads what the
-op before it leaves (the stream, where that is `Add`, `StreamNorm` or `Replace`), until `Add` puts that on the stream.
-Linear layers name the *axes* they go from and to, and an axis is what tensor parallelism divides, so names, shards,
-bytes, programs and costs all follow from the graph (server/placement, server/cost, server/engine). Numbers and names
-only: no bytes, no cores, no files.
+One value flows. `Embed` begins the residual stream; a norm reads the stream; every other op of a layer reads the output
+of the op before (the stream, where that is `Add`, `StreamNorm` or `Replace`), until `Add` adds it to the stream.
+Linear layers name the *axes* they go from and to, and tensor parallelism divides axes, so names, shards, bytes,
+programs and costs all follow from the graph (server/placement, server/cost, server/engine). Numbers and names only: no
+bytes, no cores, no files.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from neuronserve.server.errors import DeviceError
-from neuronserve.server.models.ops import AttentionGate, Embed, Experts, Linear, Op, Parallel
+from neuronserve.server.models.linear import Linear
+from neuronserve.server.models.ops import AttentionGate, Embed, Experts, Op, Parallel
 
 _Op = TypeVar("_Op")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers that are alike but for the names of their tensors."""
+    """Layers that differ only in the names of their tensors."""
 
     indices: tuple[int, ...]
-    ops: tuple[Op, ...]  # of the first of them
+    ops: tuple[Op, ...]  # of the first layer
 
     @property
     def count(self) -> int:
@@ -33,13 +34,13 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A model: embed, what is done to embeddings, the layers, and what is done to the stream in the end."""
+    """A model: `embed`, `prelude`, the layers, and `tail`, which reads the last stream."""
 
     embed: Embed
     layers: tuple[tuple[Op, ...], ...]
-    tail: tuple[Op, ...]  # of a decoder: the final norm and the output layer
+    tail: tuple[Op, ...]  # the final norm, and the output layer or the pooler
     is_tied: bool  # the output layer has the embedding's tensor
-    prelude: tuple[Op, ...] = ()
+    prelude: tuple[Op, ...] = ()  # changes the embeddings
     groups: tuple[LayerGroup, ...] = ()
 
     @property
@@ -56,16 +57,16 @@ class Graph:
         raise DeviceError("the model has no output layer: it encodes texts and generates none")
 
     def ops(self) -> Iterator[Op]:
-        """All ops in order, those of experts and branches after the op that holds them."""
+        """Yield all ops in order, the ops of experts and branches after the op that holds them."""
         yield from (self.embed, *self.prelude)
         for layer in self.layers:
             yield from layer_ops(layer)
         yield from self.tail
 
     def counted(self, by_name: bool = False) -> Iterator[tuple[Op, int]]:
-        """Each op once for all those that differ from it in names alone, with their number: what sums need.
+        """Yield each op once for all that differ from it only in names, with their number: enough for sums.
 
-        With `by_name`, where names make a difference, all of them one by one.
+        With `by_name`, yield all ops one by one.
         """
         if by_name:
             yield from ((op, 1) for op in self.ops())
@@ -82,7 +83,7 @@ def is_output(linear: Linear) -> bool:
 
 
 def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
-    """The ops of a layer, those of branches and gates after the op that holds them. Experts stay closed."""
+    """Yield the ops of a layer, the ops of branches and gates after the op that holds them. Experts stay closed."""
     for op in layer:
         yield op
         if isinstance(op, Parallel):
@@ -93,7 +94,7 @@ def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
 
 
 def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
-    """As `flat_ops`, and the ops of each expert after the op that holds them."""
+    """Yield `flat_ops`, and the ops of each expert after the op that holds them."""
     for op in flat_ops(layer):
         yield op
         if isinstance(op, Experts):
@@ -104,7 +105,7 @@ def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
 
 
 def counted_ops(layer: tuple[Op, ...]) -> Iterator[tuple[Op, int]]:
-    """As `layer_ops`, but one expert for all, with the number of each op."""
+    """Yield `layer_ops` with the number of each, one expert for all."""
     for op in flat_ops(layer):
         yield op, 1
         if isinstance(op, Experts):
@@ -114,10 +115,10 @@ def counted_ops(layer: tuple[Op, ...]) -> Iterator[tuple[Op, int]]:
 
 
 def linears(graph: Graph) -> Iterator[Linear]:
-    """All linear layers in order, the output layer last."""
+    """Return all linear layers in order, the output layer last."""
     return (op for op in graph.ops() if isinstance(op, Linear))
 
 
 def last_op(ops: Sequence[Op], kind: type[_Op]) -> _Op | None:
-    """The last op of a kind."""
+    """Return the last op of a kind."""
     return next((op for op in reversed(ops) if isinstance(op, kind)), None)

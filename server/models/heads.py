@@ -1,8 +1,8 @@
-"""What is made of the last states of a text's tokens: pooled to one row, then a few small layers. Names and numbers.
+"""Heads that pool the last states of a text's tokens to one row. Names and numbers only.
 
-An embedding is a row that is pooled and, as a rule, normalized; a classification head is a row that is pooled and goes
-through one layer or two. sentence-transformers writes the first into modules.json (server/checkpoint/sentence.py); the
-second follows from the architecture's name, as transformers' `*ForSequenceClassification` have it.
+An embedding is a pooled row, normalized as a rule; a classification head is a pooled row that goes through one or two
+layers. sentence-transformers writes the first into modules.json (server/checkpoint/sentence.py); the second follows
+from the architecture's name, as in transformers' `*ForSequenceClassification`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HeadActivation = Literal["identity", "tanh", "gelu", "relu", "sigmoid", "softmax
 class Dense:
     """activation(row @ weight.T + bias)."""
 
-    module: str  # as the checkpoint calls it
+    module: str  # name in the checkpoint
     activation: HeadActivation = "identity"
     has_bias: bool = True
-    folder: str = ""  # of a file of its own below the model's; "" = the model's files
+    folder: str = ""  # with a weights file of its own, below the model's; "" = the model's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class HeadLayerNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class RowFunction:
     """A function of all values of the row."""
 
     function: HeadActivation
@@ -46,15 +46,15 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """The row over its length."""
+    """Division of the row by its length."""
 
 
-HeadStep = Dense | HeadLayerNorm | Activation | Normalize
+HeadStep = Dense | HeadLayerNorm | RowFunction | Normalize
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Pooled rows one after the other, then steps. With `labels` it classifies, otherwise it embeds."""
+    """Pooled rows one after the other, then steps. A head with `labels` classifies, otherwise it embeds."""
 
     pooling: tuple[PoolingMode, ...]
     steps: tuple[HeadStep, ...] = ()
@@ -66,7 +66,7 @@ class Head:
 
     @property
     def is_normalized(self) -> bool:
-        """Whether its rows have length 1."""
+        """True when its rows have length 1."""
         return bool(self.steps) and isinstance(self.steps[-1], Normalize)
 
 
@@ -102,15 +102,16 @@ class _LabelKeys(msgspec.Struct, kw_only=True):
     norm_eps: Epsilon = 1e-5
 
 
-# What a cross-encoder's logits go through, by the torch module that sentence-transformers names.
+# Functions of a cross-encoder's logits, by the torch module that sentence-transformers names.
 _MODULES: dict[str, HeadActivation] = {"Identity": "identity", "Sigmoid": "sigmoid", "Softmax": "softmax"}
 
 
 def classification_head(architecture: str, values: Values) -> Head | None:
-    """The head of a `*ForSequenceClassification`, ending with the function that makes scores of logits; else None.
+    """Return the head of a `*ForSequenceClassification`, which ends with the function that makes scores of logits.
 
-    That is what sentence-transformers has written into config.json; without it the sigmoid for one label and for
-    labels that do not exclude each other, otherwise the softmax. Raises ConfigError.
+    The function is the one that sentence-transformers has written into config.json. Without it, it is the sigmoid for
+    one label and for labels that do not exclude each other, otherwise the softmax. None for other architectures.
+    Raises ConfigError.
     """
     if not architecture.endswith(CLASSIFIES):
         return None
@@ -123,11 +124,11 @@ def classification_head(architecture: str, values: Values) -> Head | None:
         assert isinstance(norm, HeadLayerNorm)
         norm = replace(norm, eps=keys.norm_eps, has_bias=keys.norm_bias)
         head = Head((keys.classifier_pooling,), (replace(dense, has_bias=keys.classifier_bias), norm, last))
-    return Head(head.pooling, (*head.steps, Activation(_scores(keys, len(labels)))), labels)
+    return Head(head.pooling, (*head.steps, RowFunction(_scores(keys, len(labels)))), labels)
 
 
 def _labels(keys: _LabelKeys) -> tuple[str, ...]:
-    """Labels in the order of the logits; two where the file names none, as in transformers."""
+    """Return the labels in the order of the logits; two where the file names none, as in transformers."""
     if keys.id2label is None:
         return tuple(f"LABEL_{i}" for i in range(2 if keys.num_labels is None else keys.num_labels))
     order = [str(i) for i in range(len(keys.id2label))]
@@ -145,7 +146,7 @@ def _scores(keys: _LabelKeys, num_labels: int) -> HeadActivation:
 
 
 def named_activation(key: str, path: object, known: dict[str, HeadActivation]) -> HeadActivation:
-    """The function that a dotted path of torch means. Raises ConfigError for others: no code is ever imported."""
+    """Return the function that a dotted path of torch names. No code is imported: ConfigError for an unknown path."""
     name = path.rpartition(".")[2] if isinstance(path, str) and path.startswith("torch.nn.") else ""
     if name not in known:
         raise refuse(key, path, f"supported are {', '.join(f'torch.nn.{each}' for each in known)}")

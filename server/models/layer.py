@@ -1,4 +1,4 @@
-"""What a layer of a transformer is made of: a mixer, which lets tokens see each other, and a feed-forward network.
+"""Records of one layer: a mixer, which lets tokens see each other, and a feed-forward network.
 
 A new kind of mixer or feed-forward network is one more record in its union (`Mixer`, `FeedForward`).
 """
@@ -111,7 +111,7 @@ class NetworkSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
-    """Networks of which each token takes some, and one beside them that every token takes."""
+    """Several networks, of which each token takes `per_token`, and one shared by all tokens."""
 
     count: int
     per_token: int
@@ -119,7 +119,7 @@ class ExpertsSpec:
     shared: NetworkSpec | None = None
     has_shared_gate: bool = False  # the output of `shared` is multiplied with the sigmoid of a projection
     routing: Routing = "softmax_of_chosen"  # how the weights of chosen experts follow from the router's logits
-    weighs_inputs: bool = False  # the weight multiplies what an expert reads, not its output
+    weighs_inputs: bool = False  # the weight multiplies the input of an expert, not its output
     has_router_bias: bool = False
 
     @property

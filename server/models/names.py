@@ -1,10 +1,10 @@
-"""What a checkpoint calls the modules of a model, and how it stores them: a family's own words for the graph's.
+"""Names of a model's modules in a checkpoint, and the form in which it stores them.
 
 The graph names modules as Llama does: model.embed_tokens, model.layers.N.self_attn.q_proj, model.layers.N.mlp.up_proj.
-A family that calls them otherwise sets `ModelSpec.names`: each key of `words` is a run of whole words between dots,
-and stands for its value wherever the graph has it, the longest run first. So {"model.layers": "transformer.h",
-"mlp.up_proj": "mlp.c_fc"} makes transformer.h.7.mlp.c_fc of layer 7. Modules that are computed side by side and have
-one name are one module, whose rows they are in order: {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}.
+A family with other names sets `ModelSpec.names`: each key of `words` is a run of whole words between dots, which is
+replaced with its value, the longest run first. So {"model.layers": "transformer.h", "mlp.up_proj": "mlp.c_fc"} makes
+transformer.h.7.mlp.c_fc of layer 7. Modules side by side that get one name are consecutive rows of one module:
+{"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ FusedExperts = Literal["outputs", "inputs", "inputs, in turns"]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names and form of one family's tensors. `Names.of` makes them of a mapping."""
+    """Names and form of one family's tensors."""
 
     words: tuple[tuple[str, str], ...] = ()
-    prefix: str = "model."  # before all names but the output layer's; files of the model without one leave it out
-    leftovers: tuple[str, ...] = (ROPE_FREQUENCIES,)  # ends of names in old files whose values follow from the rest
-    take_turns: bool = False  # modules of one name are not one after the other: each head's q, k and v are
+    prefix: str = "model."  # of all names but the output layer's; files without an output layer leave it out
+    leftovers: tuple[str, ...] = (ROPE_FREQUENCIES,)  # endings of tensors in old files that follow from the rest
+    take_turns: bool = False  # modules of one name alternate by head: q, k and v of the first head, then of the next
     is_transposed: bool = False  # the matrices of layers are stored [inputs, outputs]
-    fused: FusedExperts = "outputs"  # of experts in one tensor: what comes first, and how gate and up share outputs
+    fused: FusedExperts = "outputs"  # experts in one tensor: the first dimension, and how gate and up share outputs
 
-    old_names: tuple[tuple[str, str], ...] = ()  # of tensors in older files, with those of today
-    old_endings: tuple[tuple[str, str], ...] = ()  # of such names, with those of today
+    old_names: tuple[tuple[str, str], ...] = ()  # names of tensors in older files, each with the name of today
+    old_endings: tuple[tuple[str, str], ...] = ()  # endings of names in older files, each with the ending of today
 
     @classmethod
     def of(cls, words: Mapping[str, str], prefix: str, leftovers: tuple[str, ...] = (ROPE_FREQUENCIES,)) -> Names:
-        """Names where `words` stand for the graph's, in a model whose names begin with `prefix`."""
+        """Return names with these `words`, in a model whose names begin with `prefix`."""
         return cls(tuple(words.items()), prefix, leftovers)
 
     def module(self, name: str) -> str:
-        """The checkpoint's name of the module that the graph calls `name`."""
+        """Return the checkpoint's name of the graph's module `name`."""
         return _module(self.words, name)
 
 

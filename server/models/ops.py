@@ -1,4 +1,4 @@
-"""The ops that a model is a graph of, with the axes that they go from and to. Numbers and names only."""
+"""Ops of a model's graph. Linear layers are in `linear.py`."""
 
 from __future__ import annotations
 
@@ -6,124 +6,23 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from neuronserve.server.models.layer import Activation, RopeSpec, Routing, TemperatureSpec
-
-AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts", "rows"]
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A dimension: so many units that stay together, of so many elements each."""
-
-    name: AxisName
-    units: int  # heads for query and kv, elements otherwise
-    unit_size: int = 1
-    is_of_expert: bool = False  # ffn: of one network of several, which expert parallelism leaves whole
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.units * self.unit_size
-
-    @property
-    def is_split(self) -> bool:
-        """True when the cores of a tensor-parallel group have a part each."""
-        return self.name in ("query", "kv", "ffn", "vocab")
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """A tensor of one dimension. A core has its units of `axis`, or the whole where there is none."""
-
-    tensor: str
-    size: int
-    axis: Axis | None = None
-    is_folded: bool = False  # stored with two: [units, unit_size] of its axis
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """As it is stored."""
-        return (self.axis.units, self.axis.unit_size) if self.axis is not None and self.is_folded else (self.size,)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of a module's weight, [outputs, inputs], and of its bias, from `first_row` on.
-
-    They follow one another, unless units of several parts take turns: then the next unit begins `unit_stride` rows on.
-    """
-
-    module: str
-    outputs: Axis
-    first_row: int = 0
-    unit_stride: int = 0  # 0 = the size of a unit
-    is_transposed: bool = False  # the weight is stored [inputs, outputs]
-    tensor: str | None = None  # of the weight, where the module has none of its own
-
-    @property
-    def weight(self) -> str:
-        """Name of the weight's tensor."""
-        return self.tensor or f"{self.module}.weight"
-
-    @property
-    def bias(self) -> str:
-        """Name of the bias's tensor."""
-        return f"{self.module}.bias"
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A product with the weights of its parts, whose outputs stand one after the other."""
-
-    name: str  # what it computes: qkv, o, gate_up, down, lm_head
-    parts: tuple[Part, ...]
-    inputs: Axis
-    has_bias: bool = False
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """Names of the modules in the checkpoint."""
-        return tuple(part.module for part in self.parts)
-
-    @property
-    def is_interleaved(self) -> bool:
-        """True when gate and up are computed together, to be multiplied with each other."""
-        return len(self.parts) == 2 and all(part.outputs.name == "ffn" for part in self.parts)
-
-    @property
-    def is_of_expert(self) -> bool:
-        """True for a layer of one network of several."""
-        return self.inputs.is_of_expert or self.parts[0].outputs.is_of_expert
-
-    @property
-    def is_router(self) -> bool:
-        """True when the outputs are logits of experts."""
-        return self.parts[0].outputs.name == "experts"
-
-    @property
-    def is_row_parallel(self) -> bool:
-        """True when the inputs are what is split, so that each core has a partial sum of all outputs."""
-        return self.inputs.is_split
-
-    @property
-    def num_weights(self) -> int:
-        """Weights without the bias."""
-        return sum(part.outputs.size for part in self.parts) * self.inputs.size
+from neuronserve.server.models.linear import Axis, Linear, Vector, WeightRows
 
 
 @dataclass(frozen=True, slots=True)
 class Embed:
     """Rows of the embedding, [vocab, hidden], times `scale`."""
 
-    part: Part
+    table: WeightRows
     hidden: Axis
     scale: float
 
 
 @dataclass(frozen=True, slots=True)
 class AddRows:
-    """Adds to the stream the rows of a table, [rows, hidden], that positions or token types choose, from `first` on."""
+    """Add rows of a table, [rows, hidden], to the stream. Positions or token types choose them, from `first` on."""
 
-    part: Part
+    table: WeightRows
     hidden: Axis
     by: Literal["positions", "token_types"]
     first: int = 0
@@ -151,25 +50,25 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class StreamNorm:
-    """Puts the normed stream in the stream's place."""
+    """Replace the stream with the normed stream."""
 
     norm: Norm | LayerNorm
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Puts what the linear layer before leaves in the stream's place."""
+    """Replace the stream with the output of the linear layer before."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """RMSNorm of each query head and each key head, whose weights are the same for all unless they have their axes."""
+    """RMSNorm of each query head and each key head. All heads have the same weights, unless the vectors have axes."""
 
     query: Vector
     key: Vector
     eps: float
     offset: float
-    is_wide: bool = False  # of all heads together
+    is_wide: bool = False  # one norm over all heads together
     is_centered: bool = False  # LayerNorm without a bias instead
 
 
@@ -189,23 +88,23 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Causal attention of the heads over the cache, which takes this token's keys and values.
+    """Causal attention over the cache, to which this token's keys and values are added.
 
-    Not causal: over all tokens of the same text, on both sides, without a cache.
+    Attention that is not causal reads all tokens of the same text, on both sides, and has no cache.
     """
 
     window: int  # tokens, 0 = all before
     scale: float  # of scores
     is_causal: bool = True
     is_chunked: bool = False  # the window begins at a multiple of its size, instead of moving with the token
-    cap: float = 0.0  # of scores, by a hyperbolic tangent; 0 = none
-    sinks: Vector | None = None  # of each query head the score of a key without a value
-    temperature: TemperatureSpec | None = None  # of queries, by position
+    cap: float = 0.0  # limit of scores, by a hyperbolic tangent; 0 = none
+    sinks: Vector | None = None  # for each query head, the score of a key without a value
+    temperature: TemperatureSpec | None = None  # factor of queries by position
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionGate:
-    """Attended values times the sigmoid of a projection of what attention read."""
+    """Output of attention times the sigmoid of a projection of its input."""
 
     projection: Linear
 
@@ -229,13 +128,14 @@ Network = tuple[Linear | Gated | Activate, ...]
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """`per_token` of `count` feed-forward networks for each token, weighted by `router`, and one that all take.
+    """`per_token` of `count` feed-forward networks for each token, weighted by `router`, and one that all tokens take.
 
-    The largest logits win, of equal ones the first. Weights are the softmax of all, of those chosen, or sigmoids.
+    The largest logits win, the first among equals. Weights are the softmax of all logits, of the chosen ones, or
+    sigmoids.
     """
 
     router: Linear  # a logit for each expert, and one for the gate of `shared` where it has one
-    first: Network  # the first expert; the others differ in names alone
+    first: Network  # the first expert; the others differ only in names
     count: int
     per_token: int
     shared: Network = ()
@@ -244,7 +144,7 @@ class Experts:
     has_shared_gate: bool = False
 
     def network(self, i: int) -> Network:
-        """Expert `i`: the first one, with the names of this."""
+        """Return expert `i`: the first one under other names."""
         if i == 0:
             return self.first
         return tuple(_of_expert(op, i) if isinstance(op, Linear) else op for op in self.first)
@@ -257,14 +157,14 @@ def _of_expert(linear: Linear, i: int) -> Linear:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Branches that read the same value; what they leave is added up."""
+    """Branches that read the same value; their outputs are added up."""
 
     branches: tuple[tuple[Op, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Puts a branch times `scale` on the residual stream, normed before where `norm` is given."""
+    """Add a branch times `scale` to the residual stream, normed first where `norm` is given."""
 
     norm: Norm | None = None
     scale: float = 1.0

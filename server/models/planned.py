@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from neuronserve.server.models.config_values import ConfigError, Values, read_record, refuse
-from neuronserve.server.models.families import FAMILIES, MODEL_TYPES, model_spec_of
+from neuronserve.server.models.families import ARCHITECTURES, FAMILIES, model_spec_of
 from neuronserve.server.models.families.generic import TRAITS, GenericConfig
 from neuronserve.server.models.families.text_part import TEXT_PARTS
 from neuronserve.server.models.spec import ModelSpec
@@ -81,21 +81,21 @@ def planned_spec(config: Values) -> ModelSpec:
     for key in REQUIRED:
         if key not in keys:
             raise ConfigError(f"{key} is missing" + _or_else(SYNONYMS[key]))
-    if model_type in MODEL_TYPES:
-        spec = model_spec_of({**values, **keys, "architectures": [MODEL_TYPES[model_type]]})
+    if model_type not in TRAITS:
+        spec = model_spec_of({**values, **keys, "architectures": [ARCHITECTURES[model_type]]})
     else:
         spec = read_record(keys, GenericConfig).spec(model_type, keys)
     return replace(spec, architecture=stated or model_type)
 
 
 def _model_type(values: Values) -> str:
-    """Type of the model; Llama's where the file names none, as one written by hand."""
+    """Return the type of the model; Llama's where the file names none."""
     model_type = values.get("model_type") or "llama"
-    if isinstance(model_type, str) and (model_type in TRAITS or model_type in MODEL_TYPES):
+    if isinstance(model_type, str) and model_type in {**TRAITS, **ARCHITECTURES}:
         return model_type
     raise ConfigError(
-        f"model_type {shown(model_type)} is not known: what norms, biases and feed-forward its layers have is in no"
-        f" key. With 'llama' or none they are taken to be Llama's; known are {', '.join((*TRAITS, *MODEL_TYPES))}"
+        f"model_type {shown(model_type)} is not known, and no key states the norms, biases and networks of its layers."
+        f" 'llama', or no model_type, stands for those of Llama; known are {', '.join({**TRAITS, **ARCHITECTURES})}"
     )
 
 

@@ -1,10 +1,10 @@
-"""Public models by name: their dimensions, for planning and for measurements that name a model and leave its shape out.
+"""Public models by name: their dimensions, for planning and for measurements that name a model without its shape.
 
 The table is public.json. Source of the sizes: the `config.json` published with the model's weights under the hub id,
-keys in its spelling. `params_b` is the number that the model's page or paper states, in billions: without what sees
-pictures, where a model does, and without an output layer, where it is an encoder. `also` names models of the very same
-dimensions. Positions are the published context; they bound the lengths that are accepted, and no time or byte follows
-from them. Rotary bases, which change no size, are given only for models that tools/random_checkpoint makes.
+keys in its spelling. `params_b` is the number that the model's page or paper states, in billions: without the vision
+encoder of a model that has one, and without the output layer of an encoder. `also` names models of the same dimensions.
+Positions are the published context; they bound the lengths that are accepted, and no time or byte follows from them.
+Rotary bases, which change no size, are given only for models that tools/random_checkpoint makes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE = Path(__file__).with_name("public.json")
 
 Key = tuple[str, ...]
 
-# Words of a name that change no dimension. Those of the second line are taken for such only where this names one model.
+# Words of a name that change no dimension. LOOSE_WORDS are left out only where the rest still names one model.
 PLAIN_WORDS = frozenset(("instruct", "chat", "it", "hf", "meta"))
 LOOSE_WORDS = frozenset(("base", "pt", "preview"))
 DATE = re.compile(r"\d{4}")
@@ -41,18 +41,18 @@ class PublicModel:
 
     @property
     def spec(self) -> ModelSpec:
-        """The model's dimensions."""
+        """Model with the row's dimensions."""
         return _spec(self.hub_id)
 
     @property
     def hub_ids(self) -> tuple[str, ...]:
-        """Every hub id of a model with these dimensions."""
+        """Hub ids of all models with these dimensions."""
         return (self.hub_id, *self.also)
 
 
 @cache
 def models() -> tuple[PublicModel, ...]:
-    """All rows, in the order of the table."""
+    """Return all rows in the order of the table."""
     table = json.loads(TABLE.read_text())
     return tuple(_rows(table["columns"], table["families"]))
 
@@ -82,13 +82,13 @@ def _by_name() -> dict[str, PublicModel]:
 
 
 def words(name: str) -> Key:
-    """The letters and numbers of a model's name apart, without words that change no dimension."""
+    """Split a model's name into words and numbers, without words that change no dimension."""
     found = re.findall(r"\d+(?:\.\d+)*[a-z]*|[a-z]+", name.lower())
     return tuple(word for word in found if word not in PLAIN_WORDS)
 
 
 def loose(key: Key) -> Key:
-    """`key` without versions such as v0.1, dates such as 2407 and words such as base."""
+    """Return `key` without versions such as v0.1, dates such as 2407 and words such as base."""
     kept: list[str] = []
     for word in key:
         if kept and kept[-1] == "v" and word[0].isdigit():
@@ -100,7 +100,7 @@ def loose(key: Key) -> Key:
 
 @cache
 def _by_words(is_loose: bool) -> dict[Key, tuple[PublicModel, ...]]:
-    """Models by the words of their names without the organisation, those of one name in the order of the table."""
+    """Models by the words of their names without the organisation; models of one name in the order of the table."""
     found: dict[Key, dict[str, PublicModel]] = {}
     for row in models():
         for hub_id in row.hub_ids:
@@ -110,9 +110,9 @@ def _by_words(is_loose: bool) -> dict[Key, tuple[PublicModel, ...]]:
 
 
 def candidates(name: str) -> tuple[PublicModel, ...]:
-    """Models that `name` may mean: by hub id in any case, by name without organisation or suffixes, then loosely.
+    """Return the models that `name` may mean: by hub id in any case, without organisation or suffixes, then loosely.
 
-    Several where versions of different dimensions share the name; none for a name that no model has.
+    There are several where versions of different dimensions share the name, and none for an unknown name.
     """
     own = name.lower().rpartition("/")[2]
     exact = _by_id().get(name.lower()) or _by_name().get(own)
@@ -123,9 +123,9 @@ def candidates(name: str) -> tuple[PublicModel, ...]:
 
 
 def known_model(name: str) -> ModelSpec | None:
-    """The model that a free description such as "Llama-3.1 8B" names; None when there is none.
+    """Return the model that a free description such as "Llama-3.1 8B" names, or None.
 
-    Of the models whose names are part of the description, the longest name; of versions, the first in the table.
+    The longest name that is part of the description wins; among versions of one name, the first in the table.
     """
     for is_loose in (False, True):
         description = loose(words(name)) if is_loose else words(name)
@@ -149,7 +149,7 @@ SHORT_NAMES = {
 }
 
 # Shapes of random checkpoints (tools/random_checkpoint): the layers of a public model and a vocabulary of their own.
-# They are no public models, and their names are not taken for one.
+# Their names are not names of public models.
 TEST_VOCABULARY = 32_000
 TEST_SHAPES = {"qwen-0.5b": "Qwen/Qwen2.5-0.5B-Instruct", "llama-1b": "meta-llama/Llama-3.2-1B"}
 

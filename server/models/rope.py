@@ -1,7 +1,7 @@
-"""The rotary-embedding part of config.json, in its old and new spellings, resolved to a `RopeSpec`.
+"""Rotary embeddings of a config.json, in the old and the new spelling, as `RopeSpec`.
 
-Computes no tables. What may be left out, and what stands in for it, is as in transformers'
-`modeling_rope_utils` (5.x): `_compute_{linear,yarn,longrope,llama3}_*` and `standardize_rope_params`.
+Computes no tables. Defaults of missing keys are those of transformers' `modeling_rope_utils` (5.x):
+`_compute_{linear,yarn,longrope,llama3}_*` and `standardize_rope_params`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Llama3(msgspec.Struct):
 
 
 class _Yarn(msgspec.Struct):
-    factor: Factor | None  # null: context now over context at training
+    factor: Factor | None  # null: context of today over context at training
     beta_fast: Turns = 0.0
     beta_slow: Turns = 0.0
     attention_factor: Turns | None = None
@@ -59,16 +59,16 @@ class _Yarn(msgspec.Struct):
 class _LongRope(msgspec.Struct):
     short_factor: list[Stretch]
     long_factor: list[Stretch]
-    factor: Factor | None = None  # null: context now over context at training
+    factor: Factor | None = None  # null: context of today over context at training
     attention_factor: Turns | None = None
 
 
 def read_rope(config: Values, max_position: int, theta: float = DEFAULT_THETA) -> RopeSpec:
-    """The rotary embedding of all layers, with the base `theta` where the file names none.
+    """Return the rotary embedding of all layers, with the base `theta` where the file names none.
 
-    transformers 5 writes one `rope_parameters` object; before it there were `rope_theta` and `rope_scaling` (which
-    wins when a file has both, as it does there). Raises ConfigError for kinds other than `RopeKind`, for parameters
-    that differ by layer type or turn a part of each head, and for values out of range.
+    transformers 5 writes one `rope_parameters` object; older releases write `rope_theta` and `rope_scaling`, which
+    wins when a file has both. Raises ConfigError for kinds other than `RopeKind`, for parameters that differ by layer
+    type or rotate a part of each head, and for values out of range.
     """
     path, rope = rope_object(config)
     for key in LAYER_TYPES:
@@ -78,7 +78,7 @@ def read_rope(config: Values, max_position: int, theta: float = DEFAULT_THETA) -
 
 
 def rope_object(config: Values) -> tuple[str, Values]:
-    """The object with the rotary parameters, and its path in the file; an empty one where there is none."""
+    """Return the path of the object with the rotary parameters, and the object; both empty where there is none."""
     for key in ("rope_scaling", "rope_parameters"):
         value = config.get(key)
         if value is not None and not isinstance(value, dict):
@@ -89,9 +89,9 @@ def rope_object(config: Values) -> tuple[str, Values]:
 
 
 def ropes_by_type(config: Values, max_position: int, local_theta: float, theta: float) -> tuple[RopeSpec, RopeSpec]:
-    """Rotations of sliding and of other layers, with these bases where the file names none.
+    """Return the rotations of sliding and of other layers, with these bases where the file names none.
 
-    Older files have the scaling of the others alone, beside their base. Raises ConfigError as `read_rope` does.
+    Older files have only the base and scaling of the other layers. Raises ConfigError as `read_rope` does.
     """
     path, rope = rope_object(config)
     by_type = {key: _object(f"{path}{key}", rope[key]) for key in LAYER_TYPES if key in rope}
@@ -106,14 +106,14 @@ def ropes_by_type(config: Values, max_position: int, local_theta: float, theta: 
 
 
 def _object(key: str, value: object) -> Values:
-    """The rotary parameters of one type of layers; none where they are null."""
+    """Return the rotary parameters of one type of layers; an empty object for null."""
     if value is not None and not isinstance(value, dict):
         raise refuse(key, value, "must be an object")
     return value or {}
 
 
 def check_ropes(ropes: Iterable[RopeSpec | None], head_dim: int) -> None:
-    """Raises ConfigError where one of the rotations does not fit heads of `head_dim`."""
+    """Raise ConfigError where one of the rotations does not fit heads of `head_dim`."""
     for rope in ropes:
         if rope is not None:
             _check_rope(rope, head_dim)
@@ -122,7 +122,7 @@ def check_ropes(ropes: Iterable[RopeSpec | None], head_dim: int) -> None:
 def _check_rope(rope: RopeSpec, head_dim: int) -> None:
     rotary_dim = rope.rotary_dim(head_dim)
     if rotary_dim == head_dim and head_dim % 2:
-        raise refuse("head_dim", head_dim, "odd, but rotary embeddings turn pairs of values")
+        raise refuse("head_dim", head_dim, "odd, but rotary embeddings rotate pairs of values")
     if rotary_dim < 2 or rotary_dim % 2:
         raise refuse(
             "partial_rotary_factor", rope.partial_factor, f"turns {rotary_dim} values of {head_dim}, not pairs"
@@ -136,7 +136,7 @@ def _check_rope(rope: RopeSpec, head_dim: int) -> None:
 def rope_of(
     config: Values, rope: Values, path: str, max_position: int, theta: float, *, may_be_partial: bool = False
 ) -> RopeSpec:
-    """The rotary embedding that `rope`, at `path` of the file, describes.
+    """Return the rotary embedding that `rope`, at `path` of the file, describes.
 
     Unless `may_be_partial`, rotations of a part of each head are refused: the family's code would rotate all of it.
     """
@@ -150,7 +150,7 @@ def rope_of(
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """Positions at training, and how many times as many there are now."""
+    """Positions at training, and the ratio of today's positions to them."""
 
     original: int
     ratio: float
@@ -163,7 +163,7 @@ class _Context:
 
 
 def _scaled(rope: Values, path: str, base: float, context: _Context) -> RopeSpec:
-    """By its kind, all of a head rotated."""
+    """Return the rotation by its kind, of all elements of a head."""
     kind = _kind(rope, path)
     if kind == "default":
         return RopeSpec(base)
@@ -193,7 +193,7 @@ def _llama3(theta: float, original: int, rope: _Llama3, path: str) -> RopeSpec:
 
 
 def _longrope(theta: float, context: _Context, rope: _LongRope) -> RopeSpec:
-    """LongRoPE (arXiv 2402.13753, section 3); the attention factor where the file has none is its equation 5."""
+    """LongRoPE (arXiv 2402.13753, section 3); its equation 5 is the attention factor where the file has none."""
     factor, attention_factor = rope.factor or context.ratio, rope.attention_factor
     if attention_factor is None:
         is_stretched = factor > 1.0 and context.original > 1
@@ -210,11 +210,11 @@ def _longrope(theta: float, context: _Context, rope: _LongRope) -> RopeSpec:
 
 
 def _yarn(theta: float, original: int, rope: _Yarn, path: str, ratio: float) -> RopeSpec:
-    """YaRN (arXiv 2309.00071). `ratio`: context now over context at training, the factor when it is null."""
+    """YaRN (arXiv 2309.00071). `ratio`, context of today over context at training, is the factor when it is null."""
     factor = ratio if rope.factor is None else rope.factor
     if factor < 1.0:
         raise refuse(f"{path}factor", factor, "must be at least 1")
-    # Zero, like null, stands for the default here, as transformers' `or` makes it.
+    # Zero, like null, means the default, as in transformers.
     fast, slow = rope.beta_fast or 32.0, rope.beta_slow or 1.0
     if fast < slow:
         raise refuse(f"{path}beta_fast", fast, f"must not be below beta_slow, which is {slow:g}")

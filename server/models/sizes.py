@@ -1,4 +1,4 @@
-"""A decoder like Llama by its sizes alone: what published measurements state of a model."""
+"""A decoder like Llama by its sizes alone, which published measurements state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is made of, as nested records: all that is needed to size, price and build it.
+"""Records of a model: all that is needed to size, price and build it.
 
 A model has stacks; a stack has an input, a stream of vectors, and layers (`layer.py`). `families/` fill these records
 from a config.json, and `decoder.py` makes the graph of them. An input of vectors is one more record in `Input`.
@@ -157,7 +157,7 @@ class ModelSpec:
 
     @property
     def experts(self) -> ExpertsSpec | None:
-        """Experts of the first layer that has some, the same on all layers that do. None for a model without."""
+        """Experts of all layers that have some, None for a model without experts."""
         found = (layer.feed_forward for layer in self.layers)
         return next((each for each in found if isinstance(each, ExpertsSpec)), None)
 

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint that a model takes: names and shapes. Matrices are [outputs, inputs] in most."""
+"""Tensors of a checkpoint that a model takes: names and shapes. Matrices are [outputs, inputs] in most families."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import Graph, linears
+from neuronserve.server.models.linear import Linear, Vector
 from neuronserve.server.models.ops import (
     Add,
     AddRows,
@@ -14,11 +15,9 @@ from neuronserve.server.models.ops import (
     Embed,
     HeadNorm,
     LayerNorm,
-    Linear,
     Norm,
     Op,
     StreamNorm,
-    Vector,
 )
 from neuronserve.server.models.spec import ModelSpec
 
@@ -26,14 +25,14 @@ Shape = tuple[int, ...]
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
-    """Tensors that the model needs, in the order it is used. A tied output layer is not among them."""
+    """Return the tensors that the model needs, in the order of use. A tied output layer is not among them."""
     graph = decoder_graph(model)
     shapes: dict[str, Shape] = {}
     transposed: set[str] = set()
     for op in graph.ops():
         if not _is_tied_head(op, graph):
             for name, shape in op_tensors(op):
-                rows, *rest = shape  # a tensor may be several parts
+                rows, *rest = shape  # a tensor may hold several parts
                 shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
         if isinstance(op, Linear):
             transposed.update(part.weight for part in op.parts if part.is_transposed)
@@ -41,10 +40,10 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
 
 
 def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
-    """Names and shapes of what one op takes; of a matrix [outputs, inputs], however it is stored."""
+    """Yield names and shapes of the tensors of one op; a matrix as [outputs, inputs], however it is stored."""
     match op:
-        case Embed(part=part, hidden=hidden) | AddRows(part=part, hidden=hidden):
-            yield part.weight, (part.outputs.size, hidden.size)
+        case Embed(table=table, hidden=hidden) | AddRows(table=table, hidden=hidden):
+            yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
             for part in op.parts:
                 yield part.weight, (part.outputs.size, op.inputs.size)
@@ -67,30 +66,30 @@ def _is_tied_head(op: Op, graph: Graph) -> bool:
 
 
 def embedding_weight(model: ModelSpec) -> str:
-    """The embedding's tensor."""
-    return decoder_graph(model).embed.part.weight
+    """Return the name of the embedding's tensor."""
+    return decoder_graph(model).embed.table.weight
 
 
 def tied_weight(model: ModelSpec) -> str | None:
-    """The tensor that the output layer would have if it were not the embedding; None where it is a layer of its own."""
+    """Return the tensor that a tied output layer would have; None where the output layer is not tied."""
     graph = decoder_graph(model)
     return f"{graph.head.modules[0]}.weight" if graph.is_tied and graph.has_head else None
 
 
 def linear_modules(model: ModelSpec) -> list[str]:
-    """Names of the modules that are matrices with a tensor of their own; a tied output layer is not among them."""
+    """Return the names of modules whose matrix is a tensor of its own; a tied output layer is not among them."""
     graph = decoder_graph(model)
     own = (linear for linear in linears(graph) if not _is_tied_head(linear, graph))
     return list(dict.fromkeys(module for linear in own for module in linear.modules))
 
 
 def scale_name(weight: str) -> str:
-    """The tensor with the scales of a quantized `weight`, as compressed-tensors calls it."""
+    """Return the tensor with the scales of a quantized `weight`, by the naming of compressed-tensors."""
     return f"{weight}_scale"
 
 
 def num_params(model: ModelSpec) -> int:
-    """Weights of the model, norms and biases included; a tied output layer is counted once."""
+    """Return the number of weights, norms and biases included; a tied output layer is counted once."""
     graph = decoder_graph(model)
     return sum(
         math.prod(shape) * count

@@ -14,7 +14,7 @@ from neuronserve.server.config import LoraConfig
 from neuronserve.server.device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import Graph, flat_ops
-from neuronserve.server.models.ops import Linear, Part
+from neuronserve.server.models.linear import Linear, WeightRows
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.matrices import PackedShape, Widths
 from neuronserve.server.placement.shard import ShardSpec
@@ -29,7 +29,7 @@ def adaptable(graph: Graph) -> Iterator[Linear]:
 class AdapterPart:
     """One module of a layer on one core: its columns, in tiles of the layer's output, and its bytes in a slot."""
 
-    part: Part
+    part: WeightRows
     first_tile: int
     tile_step: int  # 2 if tiles of gate and up alternate
     num_tiles: int

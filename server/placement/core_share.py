@@ -13,16 +13,14 @@ from neuronserve.server.config.formats import Dtype, WeightFormats
 from neuronserve.server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import flat_ops, is_output
+from neuronserve.server.models.linear import Axis, AxisName, Linear
 from neuronserve.server.models.ops import (
     Add,
     AddRows,
     Attention,
-    Axis,
-    AxisName,
     Embed,
     HeadNorm,
     LayerNorm,
-    Linear,
     Norm,
     Op,
     StreamNorm,
@@ -86,12 +84,12 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
 def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
     cell = DTYPE_BYTES[formats.dtype]
     match op:
-        case Embed(part=part, hidden=hidden):
-            return part.outputs.size * -(-hidden.size // share.tp) * cell
+        case Embed(table=table, hidden=hidden):
+            return table.outputs.size * -(-hidden.size // share.tp) * cell
         case Linear():
             return _linear_bytes(op, share, formats)
-        case AddRows(part=part, hidden=hidden):
-            return part.outputs.size * hidden.size * cell
+        case AddRows(table=table, hidden=hidden):
+            return table.outputs.size * hidden.size * cell
         case Norm(weight=weight) | Add(norm=Norm(weight=weight)) | LayerNorm(weight=weight, bias=None):
             return weight.size * cell
         case LayerNorm(weight=weight):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from neuronserve.server.device.hbm import ALIGNMENT
 from neuronserve.server.device.layout import FLOAT32_BYTES, GROUP_ROWS, N_TILE, round_up, vector_bytes
-from neuronserve.server.models.ops import Axis
+from neuronserve.server.models.linear import Axis
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.footprint import ServingShape
 from neuronserve.server.placement.matrices import Widths

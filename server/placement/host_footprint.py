@@ -14,18 +14,8 @@ from neuronserve.server.device.hbm import ALIGNMENT
 from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.layer import RopeSpec
-from neuronserve.server.models.ops import (
-    Add,
-    AddRows,
-    Attention,
-    HeadNorm,
-    LayerNorm,
-    Linear,
-    Norm,
-    Op,
-    StreamNorm,
-    Vector,
-)
+from neuronserve.server.models.linear import Linear, Vector
+from neuronserve.server.models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Norm, Op, StreamNorm
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.adapters import adapter_bytes
 from neuronserve.server.placement.cache_layout import AttentionSizes, kv_layer_bytes
@@ -58,7 +48,7 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             shape = PackedShape.of(op, widths)
             return shape.num_bytes(formats) + (vector_bytes(shape.n) if op.has_bias else 0)
         case AddRows():
-            return round_up(op.part.outputs.size, N_TILE) * widths.hidden * DTYPE_BYTES[formats.dtype]
+            return round_up(op.table.outputs.size, N_TILE) * widths.hidden * DTYPE_BYTES[formats.dtype]
         case LayerNorm(bias=Vector()) | StreamNorm(norm=LayerNorm(bias=Vector())):
             return 2 * vector_bytes(widths.hidden)
         case Norm() | LayerNorm() | StreamNorm() | Add(norm=Norm()):

@@ -10,7 +10,7 @@ from neuronserve.server.device.hbm import ALIGNMENT
 from neuronserve.server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import is_output, linears
-from neuronserve.server.models.ops import Axis, Linear
+from neuronserve.server.models.linear import Axis, Linear
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.shard import ShardSpec, intermediate_per_core
 

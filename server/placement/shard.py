@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from neuronserve.server.errors import DeviceError
-from neuronserve.server.models.ops import Axis, AxisName
+from neuronserve.server.models.linear import Axis, AxisName
 from neuronserve.server.models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights

@@ -216,7 +216,7 @@ def part(name: str, **changes: Any) -> Edit:
         (part("input_activations", type="float"), "input_activations.type is 'float': only 'int' is supported"),
         (part("input_activations", symmetric=False), "input_activations.symmetric is False: only True"),
         (lambda s: s.update(ignore="lm_head"), "ignore is 'lm_head': expected `array | null`"),
-        (lambda s: s.update(ignore=["re:(a+)+$"]), "ignore is 're:(a+)+$': not a pattern of the simple kind"),
+        (lambda s: s.update(ignore=["re:(a+)+$"]), "ignore is 're:(a+)+$': too complex a pattern"),
         (lambda s: s.update(ignore=["re:" + ".*" * 20]), "config.ignore is 're:.*.*"),
         (lambda s: s.update(ignore=["re:(lm"]), "ignore is 're:(lm': not a pattern: "),
     ],

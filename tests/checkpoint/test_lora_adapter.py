@@ -140,7 +140,7 @@ STRAYS = [
     ({f"{PREFIX}model.embed_tokens.lora_embedding_A": zeros(4, 4)}, "adapter of an embedding: not computed"),
     ({f"{PREFIX}model.embed_tokens.weight": zeros(4, 4)}, "trained embedding: not computed"),
     ({f"{PREFIX}model.layers.0.mlp.up_proj.bias": zeros(4)}, "bias: not computed"),
-    ({f"{PREFIX}lm_head.lora_A.weight": zeros(4, 64)}, "'lm_head' is no module that can be adapted; of a layer, these"),
+    ({f"{PREFIX}lm_head.lora_A.weight": zeros(4, 64)}, "'lm_head' is no module that can be adapted; a layer has"),
     ({f"{PREFIX}model.layers.3.mlp.up_proj.lora_A.weight": zeros(4, 64)}, "layers.3.mlp.up_proj' is no module"),
     ({f"{Q_PROJ}.lora_B.weight": zeros(9, 4)}, r"q_proj.lora_B.weight: shape is \[9, 4\], expected \[128, 4\]"),
     ({f"{Q_PROJ}.lora_B.weight": np.zeros((128, 4), np.int32)}, "dtype is I32, not BF16, F16, F32"),

@@ -76,7 +76,11 @@ def test_lengths_prompts_and_dense_layers(tmp_path: Path) -> None:
     ("modules", "files", "complaint"),
     [
         ([TRANSFORMER, POOLING, module("LSTM", "2_LSTM")], {}, "module 'LSTM' is not supported"),
-        ([{"type": "custom_st.Thing", "path": ""}, POOLING], {}, "module 'custom_st.Thing' is code of its own"),
+        (
+            [{"type": "custom_st.Thing", "path": ""}, POOLING],
+            {},
+            "module 'custom_st.Thing' is the checkpoint's",
+        ),
         ([module("WordEmbeddings"), POOLING], {}, "modules are 'WordEmbeddings', 'Pooling': they must begin with"),
         ([TRANSFORMER, module("Pooling", "../else")], {}, "path '../else' is not the name of a folder"),
         ([TRANSFORMER, module("Pooling", "/etc")], {}, "path '/etc' is not the name of a folder"),

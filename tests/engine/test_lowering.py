@@ -21,7 +21,7 @@ from neuronserve.server.engine.operands import Placement
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.kernels.compilation import compile_kernels
 from neuronserve.server.kernels.program import Program
-from neuronserve.server.models.ops import Linear, Vector
+from neuronserve.server.models.linear import Linear, Vector
 from neuronserve.server.models.spec import ModelSpec, NormSpec
 from neuronserve.server.types import SamplingParams, ScheduledSeq
 from tests.engine.config import engine_config

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel
 
 from neuronserve.server.models.config_values import ConfigError
 from neuronserve.server.models.families import ENCODERS, FAMILIES, model_spec_of
-from neuronserve.server.models.heads import Activation, Dense, classification_head
+from neuronserve.server.models.heads import Dense, RowFunction, classification_head
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
 from tests.model_specs import windows_of
@@ -86,7 +86,7 @@ def test_a_decoder_embeds_without_its_output_layer(architecture: str) -> None:
         ("Bert", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
         ("Bert", {"is_decoder": True}, "is_decoder is True"),
         ("Bert", {"num_attention_heads": 7}, "hidden_size is 768: not a multiple of num_attention_heads, 7"),
-        ("Roberta", {"max_position_embeddings": 2}, "max_position_embeddings is 2: the first 2 are no token's"),
+        ("Roberta", {"max_position_embeddings": 2}, "max_position_embeddings is 2: the first 2 are for padding"),
         ("MPNet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64"),
         ("ModernBert", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']: must name the type"),
         ("DistilBert", {"n_heads": 0}, "n_heads is 0"),
@@ -107,8 +107,8 @@ def test_a_classifier_has_a_head_and_scores(architecture: str) -> None:
     three = classification_head(architecture, {"id2label": {"1": "b", "0": "a", "2": "c"}})
     assert one is not None
     assert three is not None
-    assert one.steps[-1] == Activation("sigmoid")
-    assert three.steps[-1] == Activation("softmax")
+    assert one.steps[-1] == RowFunction("sigmoid")
+    assert three.steps[-1] == RowFunction("softmax")
     assert three.labels == ("a", "b", "c")
     assert any(isinstance(step, Dense) for step in one.steps)
 
@@ -126,7 +126,7 @@ def test_a_classifier_has_a_head_and_scores(architecture: str) -> None:
 def test_scores(values: dict[str, Any], function: str) -> None:
     head = classification_head("BertForSequenceClassification", values)
     assert head is not None
-    assert head.steps[-1] == Activation(function)  # type: ignore[arg-type]
+    assert head.steps[-1] == RowFunction(function)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

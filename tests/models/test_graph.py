@@ -9,7 +9,8 @@ import pytest
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import layer_ops
-from neuronserve.server.models.ops import Attention, Experts, Linear, Parallel
+from neuronserve.server.models.linear import Linear
+from neuronserve.server.models.ops import Attention, Experts, Parallel
 from neuronserve.server.models.public import candidates
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params, op_tensors, tensor_shapes

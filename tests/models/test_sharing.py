@@ -6,7 +6,7 @@ import pytest
 
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import linears
-from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.models.public import candidates
 from neuronserve.server.placement.matrices import PackedShape, Widths, packed_shapes
 from neuronserve.server.placement.shard import ShardSpec

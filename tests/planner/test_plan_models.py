@@ -53,7 +53,7 @@ def test_a_named_shape_has_the_size_and_dimensions_of_its_public_model(name: str
     spec, shape = resolve_shape(name), known_model(public)
     assert num_params(spec) / 1e9 == pytest.approx(billions, abs=0.006)
     assert shape is not None
-    for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size"):
+    for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "widest_intermediate"):
         assert getattr(spec, field) == getattr(shape, field)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronserve.server.models.families import own_keys
+from neuronserve.server.models.families import ARCHITECTURES, GENERATORS, own_keys
 from neuronserve.server.models.public import NAMED
 from tools.random_checkpoint.attention_shapes import TINY_ATTENTION
 from tools.random_checkpoint.expert_shapes import TINY_EXPERTS
@@ -16,36 +16,7 @@ from tools.random_checkpoint.tokenizer import END_OF_TEXT, END_OF_TURN, special_
 
 Config = dict[str, Any]
 
-MODEL_TYPES = {
-    "LlamaForCausalLM": "llama",
-    "Llama4ForCausalLM": "llama4_text",
-    "MistralForCausalLM": "mistral",
-    "MinistralForCausalLM": "ministral",
-    "Ministral3ForCausalLM": "ministral3",
-    "MixtralForCausalLM": "mixtral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen2MoeForCausalLM": "qwen2_moe",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "GemmaForCausalLM": "gemma",
-    "Gemma2ForCausalLM": "gemma2",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "Phi3ForCausalLM": "phi3",
-    "GraniteForCausalLM": "granite",
-    "GraniteMoeForCausalLM": "granitemoe",
-    "GraniteMoeHybridForCausalLM": "granitemoehybrid",
-    "Olmo2ForCausalLM": "olmo2",
-    "Olmo3ForCausalLM": "olmo3",
-    "OlmoeForCausalLM": "olmoe",
-    "GptOssForCausalLM": "gpt_oss",
-    "SmolLM3ForCausalLM": "smollm3",
-    "GPT2LMHeadModel": "gpt2",
-    "OPTForCausalLM": "opt",
-    "GPTNeoXForCausalLM": "gpt_neox",
-    "PhiForCausalLM": "phi",
-    "CohereForCausalLM": "cohere",
-    "Cohere2ForCausalLM": "cohere2",
-}
+MODEL_TYPES = {name: model_type for model_type, name in ARCHITECTURES.items() if name in GENERATORS}
 
 
 @dataclass(frozen=True, slots=True)

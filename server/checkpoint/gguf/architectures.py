@@ -1,7 +1,7 @@
-"""What conversion to GGUF makes of each architecture's config.json, and the way back: a row for each architecture.
+"""Keys of GGUF files as keys of config.json: a row for each architecture.
 
-A row names the architecture in config.json, the keys there that differ from those most have, and values that a GGUF
-file leaves out. Source of the rows: llama.cpp's conversion scripts (conversion/*.py; `find_hparam` for the common keys)
+A row names the architecture in config.json, its keys that differ from the common ones, and values that a GGUF file
+leaves out. Source of the rows: llama.cpp's conversion scripts (conversion/*.py; `find_hparam` for the common keys)
 and its readers (src/models/*.cpp), as in llama-cpp-python 0.3.36; the architecture's configuration class in
 transformers for names.
 """
@@ -46,26 +46,29 @@ COMMON: Keys = {
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One row. `name` is the file's; `values` and `derived` go over what is read by the keys."""
+    """One row. `name` is the file's; `values` and `derived` override what the keys give."""
 
     name: str
     hub_name: str  # the first of `architectures` in config.json
     model_type: str
-    keys: Keys = field(default_factory=dict)  # that are not as in COMMON
+    keys: Keys = field(default_factory=dict)  # that differ from COMMON
     values: Config = field(default_factory=dict)
     derived: Callable[[Config], Config] | None = None
-    has_rotary_pairs: bool = False  # rows of query and key heads lie in the order of rotary pairs
-    norm_shift: float = 0.0  # added to the weights of norms
-    words: Keys = field(default_factory=dict)  # of the model's names of tensors, those that the package maps instead
-    has_heads_apart: bool = False  # q of all heads, then k and v, where the model has q, k and v of each head in turn
+    has_rotary_pairs: bool = False  # rows of query and key heads are in the order of rotary pairs
+    norm_shift: float = 0.0  # added to the weights of norms in the file
+    words: Keys = field(default_factory=dict)  # words in the model's tensor names, each with the package's word
+    has_heads_apart: bool = False  # the file has q of all heads, then k, then v; the model has q, k and v of each head
 
     def is_read_with_config(self, tensor: str) -> bool:
-        """Whether a tensor is read for the sake of config.json, and not by the model."""
+        """Return whether a tensor holds values of config.json, not weights."""
         return tensor in (ROPE_FREQS, LONG_FACTORS, SHORT_FACTORS)
 
 
 def _gemma_scale(largest: int) -> Callable[[Config], Config]:
-    """Scores are scaled by the width of a head, in the family's largest model by the hidden size over the heads."""
+    """Return a function for the scale of scores: the size of a head, or the hidden size over the heads.
+
+    The second is the scale of the family's largest model, which has `largest` layers.
+    """
 
     def derived(config: Config) -> Config:
         is_largest = config.get("num_hidden_layers") == largest
@@ -89,18 +92,18 @@ def _olmo(config: Config) -> Config:
 
 
 def _gpt_oss(config: Config) -> Config:
-    """The model's own config.json has no whole dimensions at the ends of YaRN's ramp."""
+    """Set `truncate`, which the model's own config.json has: the ends of YaRN's ramp are not rounded."""
     rope = config.get("rope_scaling")
     return {"rope_scaling": {**rope, "truncate": False}} if rope else {}
 
 
 def _part_of_heads(key: str) -> Callable[[Config], Config]:
-    """How much of a head is rotated: all of it, which is not the family's default, where the file does not say."""
+    """Return a function for the rotated share of a head: all of it where the file does not say."""
     return lambda config: {key: config.get("partial_rotary_factor", 1.0)}
 
 
 def _llama4(config: Config) -> Config:
-    """The file says no more of attention than that it has no window: then it has no chunks, and all is rotated."""
+    """Derive attention: a window of 0 means that no layer has chunks and all layers are rotated."""
     plain: Config = {}
     if config.get("sliding_window") == 0:
         layers = config["num_hidden_layers"]
@@ -149,7 +152,7 @@ ARCHITECTURES = {
         Architecture("qwen2", "Qwen2ForCausalLM", "qwen2"),
         Architecture("qwen3", "Qwen3ForCausalLM", "qwen3"),
         Architecture("qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe"),
-        # The file does not say so, but llama.cpp norms the chosen experts' weights.
+        # llama.cpp normalizes the weights of the chosen experts, though no key says so.
         Architecture("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", values={"norm_topk_prob": True}),
         Architecture("gemma", "GemmaForCausalLM", "gemma", values=_GEGLU, norm_shift=1.0),
         Architecture("gemma2", "Gemma2ForCausalLM", "gemma2", values=_GEGLU, derived=_gemma_scale(46), norm_shift=1.0),
@@ -196,7 +199,7 @@ ARCHITECTURES = {
 
 
 def architecture_of(files: GgufFiles) -> Architecture:
-    """The row of a file. Raises CheckpointError for an architecture that has none."""
+    """Return the row of a file. Raises CheckpointError for an architecture without a row."""
     name = files.metadata.get(ARCHITECTURE)
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise files.error(f"{ARCHITECTURE} is {shown(name)}: read are {', '.join(ARCHITECTURES)}")

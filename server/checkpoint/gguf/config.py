@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file as the values of a config.json, which families then read as any other."""
+"""Metadata of a GGUF file as the values of a config.json, which families then read."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from neuronserve.server.models.config_values import MAX_LAYERS
 from neuronserve.server.typed_json import shown
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-TOLD_BY_TENSORS = {
+STATED_BY_TENSORS = {
     "attention_bias": {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"},
     "mlp_bias": {"blk.0.ffn_up.bias"},
     "use_qk_norm": {"blk.0.attn_q_norm.weight"},
 }
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 YARN = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
-# Llama 3's scaling (its config.json: rope_scaling), of which a file has nothing but the factor of each frequency.
+# Llama 3's scaling (`rope_scaling` in its config.json). A GGUF file has only the factor of each frequency.
 ORIGINAL_LENGTH = 8192
 FREQUENCY_FACTORS = (1.0, 4.0), (1.0, 1.0)  # low and high, of Llama 3 and of Llama 4
-TOLERANCE = 1e-4  # of these factors, relative: the file has them in float32
+TOLERANCE = 1e-4  # relative, of these factors: the file has them in float32
 
 
 def gguf_config(file: Path) -> Config | None:
-    """The values of the config.json of the model in a GGUF file, None when `file` is none. Raises CheckpointError."""
+    """Return the config.json of the model in a GGUF file, None when `file` is no GGUF file. Raises CheckpointError."""
     return config_of(open_gguf(parts_of(file))) if is_gguf(file) else None
 
 
 def config_of(files: GgufFiles) -> Config:
-    """The values of the config.json that the model had, as far as they matter.
+    """Return the values of the model's config.json, as far as they are read.
 
     Raises CheckpointError for an architecture without a row, and for values that no config.json can state.
     """
@@ -53,7 +53,7 @@ def config_of(files: GgufFiles) -> Config:
     config |= {"architectures": [row.hub_name], "model_type": row.model_type, "vocab_size": _vocab_size(files)}
     config.setdefault(keys["feed_forward_length"], config.get("moe_intermediate_size"))
     _check_heads(files, row.name, config)
-    config |= {key: not tensors.isdisjoint(files.entries) for key, tensors in TOLD_BY_TENSORS.items()}
+    config |= {key: not tensors.isdisjoint(files.entries) for key, tensors in STATED_BY_TENSORS.items()}
     config["tie_word_embeddings"] = OUTPUT not in files.entries
     config |= _token_ids(files) | _layer_types(files, row.name, config) | row.values
     if (rope := _rope(files, row.name, config)) is not None:
@@ -62,7 +62,7 @@ def config_of(files: GgufFiles) -> Config:
 
 
 def _value(files: GgufFiles, key: str) -> Any:
-    """A value of the metadata; one for every layer must be the same for all."""
+    """Return a value of the metadata. A list with a value for every layer must have the same for all."""
     value = files.metadata.get(key)
     if isinstance(value, np.ndarray):
         if not value.size or (value != value[0]).any():
@@ -72,7 +72,7 @@ def _value(files: GgufFiles, key: str) -> Any:
 
 
 def _plain(files: GgufFiles, key: str, value: Value | None) -> Any:
-    """A finite number."""
+    """Return a finite number. Raises CheckpointError for other values."""
     if isinstance(value, float) and math.isfinite(value):
         return _decimals(np.array([value], np.float32))[0]
     if value is not None and not isinstance(value, int):
@@ -81,7 +81,7 @@ def _plain(files: GgufFiles, key: str, value: Value | None) -> Any:
 
 
 def _decimals(values: Float32) -> list[float]:
-    """Each as the shortest decimal that it is nearest to, which is what a config.json had."""
+    """Return each value as the shortest decimal that rounds to it, which is the spelling of a config.json."""
     return [float(str(value)) for value in values]
 
 
@@ -93,7 +93,7 @@ def _vocab_size(files: GgufFiles) -> int:
 
 
 def _check_heads(files: GgufFiles, name: str, config: Config) -> None:
-    """The width of a head is stated, or is the hidden size over the heads; keys and values have the same."""
+    """Read the size of a head, or derive it from the hidden size; keys and values must have the same size."""
     hidden, heads = (_value(files, f"{name}.{key}") for key in ("embedding_length", "attention.head_count"))
     if not isinstance(hidden, int) or not isinstance(heads, int) or heads < 1:
         raise files.error(f"{name}.embedding_length is {shown(hidden)} and {name}.attention.head_count {shown(heads)}")
@@ -111,7 +111,7 @@ def _token_ids(files: GgufFiles) -> Config:
 
 
 def _layer_types(files: GgufFiles, name: str, config: Config) -> Config:
-    """Which layers have a window, where the file says so for each."""
+    """Return which layers have a window, where the file says so."""
     pattern, layers = files.metadata.get(f"{name}.{WINDOW_PATTERN}"), config.get("num_hidden_layers")
     if pattern is None:
         return {}
@@ -123,7 +123,7 @@ def _layer_types(files: GgufFiles, name: str, config: Config) -> Config:
 
 
 def _rope(files: GgufFiles, name: str, config: Config) -> Config | None:
-    """`rope_scaling`, None where there is none."""
+    """Return `rope_scaling`, None where there is none."""
     if ROPE_FREQS in files.entries:
         return _llama3(files, config)
     long, short = files.vector(LONG_FACTORS), files.vector(SHORT_FACTORS)
@@ -143,7 +143,7 @@ def _rope(files: GgufFiles, name: str, config: Config) -> Config | None:
 
 
 def _llama3(files: GgufFiles, config: Config) -> Config | None:
-    """Llama 3's scaling by the largest factor, held against all of them."""
+    """Return Llama 3's scaling by the largest factor, after a check of all factors against it."""
     found = files.vector(ROPE_FREQS)
     assert found is not None
     width, theta = config["head_dim"], config.get("rope_theta", 10_000.0)

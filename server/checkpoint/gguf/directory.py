@@ -1,7 +1,7 @@
-"""A GGUF file as a checkpoint's directory: what others have beside their weights, written once into a cache.
+"""A GGUF file as a checkpoint's directory, written once into a cache.
 
-Configuration, tokenizer and chat template are made of the metadata, the weights are links to the files where they are.
-So everything that reads a model's directory reads this one, in every process.
+Configuration, tokenizer and chat template are made from the metadata; the weights are links to the GGUF files. So all
+readers of a checkpoint's directory can read this one, in every process.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from neuronserve.server.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.host.private_file import is_trusted
 
-LINK = "model.gguf"  # to the first part; others are numbered
-FORM = 2  # of what is made of a file: another number where the same file would be read otherwise
+LINK = "model.gguf"  # link to the first file; others are numbered
+FORM = 2  # version of the directory: raised when the same file would give other contents
 TEMPLATE = "tokenizer.chat_template"
-# Tokens that end an assistant's turn, beside those that a file names (src/llama-vocab.cpp of llama.cpp, end of turn).
+# Tokens that end an assistant's turn though no key names them (src/llama-vocab.cpp of llama.cpp, end of turn).
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>")
 
 
 def gguf_directory(file: Path, cache: Path) -> Path:
-    """The directory below `cache` that stands for the model of which `file` is the only part, or one.
+    """Return the directory below `cache` for the model in `file`, which may be one file of several.
 
     Raises CheckpointError for a file that cannot be served, SettingsError when the cache cannot be written.
     """
@@ -54,7 +54,7 @@ def gguf_directory(file: Path, cache: Path) -> Path:
             try:
                 partial.rename(directory)
             except OSError:
-                if not directory.is_dir():  # otherwise another process has made the same
+                if not directory.is_dir():  # otherwise another process has written the same directory
                     raise
     except OSError as error:
         raise SettingsError(f"cache directory {cache} cannot be written: {error.strerror}") from error
@@ -62,7 +62,7 @@ def gguf_directory(file: Path, cache: Path) -> Path:
 
 
 def linked_parts(directory: Path) -> list[Path]:
-    """The GGUF files that `directory` stands for, () when it is none of these directories."""
+    """Return the GGUF files of a directory that `gguf_directory` wrote; none for another directory."""
     found: list[Path] = []
     while (link := directory / _link(len(found))).is_symlink():
         found.append(link.readlink())
@@ -74,16 +74,16 @@ def _link(number: int) -> str:
 
 
 def _state(part: Path) -> tuple[int, int] | None:
-    """What changes when a file does."""
+    """Return size and time of modification, by which a changed file is noticed."""
     try:
         stat = os.stat(part)
     except OSError:
-        return None  # said with its name when it is opened
+        return None  # refused when it is opened
     return stat.st_size, stat.st_mtime_ns
 
 
 def _derived(files: GgufFiles) -> dict[str, str]:
-    """The text of each file beside the weights."""
+    """Return the text of each file beside the weights."""
     vocabulary = GgufVocabulary(files)
     config = config_of(files)
     tokenizer = {
@@ -107,7 +107,7 @@ def _turn_ends(vocabulary: GgufVocabulary) -> list[int]:
 
 
 def _templates(metadata: Mapping[str, object]) -> dict[str, Any]:
-    """The chat template; several, where the file has some for other uses beside."""
+    """Return the chat template, or all of them by name where the file has several."""
     texts = {
         key.removeprefix(TEMPLATE).removeprefix(".") or "default": value
         for key, value in metadata.items()

@@ -1,4 +1,4 @@
-"""A model in GGUF files: one, or the parts of one that was split, as one table of tensors and one set of metadata."""
+"""A model in one GGUF file or several: one table of tensors and one set of metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Entry:
     info: TensorInfo
 
     def bytes_of(self, begin: int, end: int, name: str) -> Bytes:
-        """Rows [begin, end) of the tensor, seen as a matrix, as they are in the file, [rows, bytes]."""
+        """Read rows [begin, end) of the tensor, seen as a matrix, unchanged: [rows, bytes]."""
         out = np.empty((end - begin, self.info.row_bytes), np.uint8)
         self.file.read_into(out, self.info.begin + begin * self.info.row_bytes, name)
         return out
@@ -36,14 +36,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class GgufFiles:
-    """What all parts have together; the first one's metadata is the model's."""
+    """Tensors of all files, and the metadata of the first, which is the model's."""
 
-    path: Path  # of the first part
+    path: Path  # of the first file
     metadata: Mapping[str, Value]
     entries: Mapping[str, Entry]
 
     def vector(self, name: str) -> Float32 | None:
-        """All values of a small tensor in one row, None when there is no such tensor."""
+        """Return all values of a small tensor in one row, None when there is no such tensor."""
         entry = self.entries.get(name)
         if entry is None:
             return None
@@ -53,12 +53,12 @@ class GgufFiles:
         return entry.info.type.values(entry.bytes_of(0, rows, name)).reshape(-1)
 
     def error(self, reason: str, tensor: str | None = None) -> CheckpointError:
-        """A refusal that names the first part."""
+        """Return an error that names the first file."""
         return CheckpointError(str(self.path), reason, tensor)
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All parts of the model of which `path` is one, by their names: `name-00001-of-00003.gguf` and so on."""
+    """Return the paths of all files of a split model by the name of one: `name-00001-of-00003.gguf` and so on."""
     match = PART.fullmatch(path.name)
     if match is None:
         return [path]
@@ -69,10 +69,10 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def open_gguf(parts: list[Path]) -> GgufFiles:
-    """Open the model that these files, in order, are the parts of.
+    """Open the model that is split over these files, in order.
 
-    Raises CheckpointError for what `read_header` refuses, for parts that are missing or are not of one model, and for
-    tensors that are in two of them.
+    Raises CheckpointError where `read_header` does, for files that are missing or belong to different models, and for
+    tensors that are in two files.
     """
     headers = [read_header(path) for path in parts]
     entries: dict[str, Entry] = {}
@@ -90,8 +90,8 @@ def open_gguf(parts: list[Path]) -> GgufFiles:
 
 
 def _check_part(path: Path, header: Header, number: int, count: int) -> None:
-    """A part says which it is, and of how many."""
+    """Check that a file's metadata agrees with its number and with the number of files."""
     for key, expected in ((COUNT, count), (NUMBER, number)):
         found = header.metadata.get(key, expected if count == 1 else None)
-        if found != expected and (count, key, found) != (1, COUNT, 0):  # as a file whose parts were joined has it
+        if found != expected and (count, key, found) != (1, COUNT, 0):  # 0 in files that were joined
             raise CheckpointError(str(path), f"{key} is {shown(found)}: its name makes it {expected}")

@@ -1,4 +1,4 @@
-"""The codes of GGUF blocks as they are, for whoever computes with codes: types of a scale and even steps, or E2M1.
+"""Codes of GGUF blocks with their scales, of types that have a scale and even steps, or E2M1.
 
 Layout of the blocks: ggml/src/ggml-common.h (block_q4_0, block_q4_1, block_q4_K, block_q5_0, block_q8_0,
 block_mxfp4); scales of Q4_K are packed as ggml/src/ggml-quants.c unpacks them (get_scale_min_k4).
@@ -18,14 +18,14 @@ from neuronserve.server.checkpoint.stored import E8M0_BYTES, GroupedCodes, power
 from neuronserve.server.config.formats import Quantization
 
 GROUP = 32
-ZERO, ZERO_OF_FIVE_BITS = 8, 16  # what is taken from codes of 0 to 15, and of 0 to 31
+ZERO, ZERO_OF_FIVE_BITS = 8, 16  # subtracted from codes of 0 to 15, and of 0 to 31
 HALF, NUM_GROUPS, SCALE_BYTES = 2, 8, 12  # bytes of a float16; of a block of Q4_K
-FIFTH_BITS = 4  # bytes of a block
+FIFTH_BITS = 4  # bytes of a block that hold the fifth bits
 Codes = npt.NDArray[Any]
 
 
 def grouped(kind: str, rows: Bytes) -> GroupedCodes:
-    """The codes of whole rows [rows, bytes] of a type among GROUPED."""
+    """Return the codes of whole rows [rows, bytes] of a type in GROUPED."""
     form = GROUPED[kind]
     codes, scales, offsets = form.unpack(rows.reshape(-1, form.block_bytes))
     num_rows = len(rows)
@@ -50,7 +50,7 @@ def _q4_1(blocks: Bytes) -> Unpacked:
 
 
 def _q4_k(blocks: Bytes) -> Unpacked:
-    """Eight groups with scales and least values of 6 bits, which are parts of two float16 of the block."""
+    """Unpack eight groups, whose 6-bit scales and least values multiply two float16 of the block."""
     whole, whole_least = _floats(blocks[:, :HALF]), _floats(blocks[:, HALF : 2 * HALF])
     packed, codes = blocks[:, 2 * HALF : 2 * HALF + SCALE_BYTES], blocks[:, 2 * HALF + SCALE_BYTES :]
     first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
@@ -61,7 +61,7 @@ def _q4_k(blocks: Bytes) -> Unpacked:
 
 
 def _q5_0(blocks: Bytes) -> Unpacked:
-    """The fifth bit of all codes in 32 bits, then the others."""
+    """Unpack the fifth bits of all codes, 32 bits, then the other four."""
     bits = blocks[:, HALF : HALF + FIFTH_BITS]
     fifth = np.unpackbits(bits, axis=1, bitorder="little").view(np.int8)
     fours = _nibbles(blocks[:, HALF + FIFTH_BITS :]) + np.int8(ZERO)
@@ -78,7 +78,7 @@ def _mxfp4(blocks: Bytes) -> Unpacked:
 
 
 class Grouping(NamedTuple):
-    """How a type's blocks are read, and what holds its codes."""
+    """Reader of a type's blocks, and the format that holds its codes."""
 
     held_by: Quantization
     block_bytes: int
@@ -96,11 +96,11 @@ GROUPED: dict[str, Grouping] = {
 
 
 def _floats(halves: Bytes) -> Float32:
-    """[blocks, 1] of two bytes each."""
+    """Return float16 of two bytes each as float32, [blocks, 1]."""
     return np.ascontiguousarray(halves).view(np.float16).astype(np.float32)
 
 
 def _nibbles(packed: Bytes) -> Codes:
-    """Codes of pieces of bytes: the lower halves of all bytes of a piece, then the upper ones."""
+    """Return the codes of blocks of bytes: the lower halves of all bytes of a block, then the upper halves."""
     both = np.concatenate([packed & 15, packed >> 4], axis=1)
     return both.view(np.int8) - np.int8(ZERO)

@@ -1,9 +1,9 @@
-"""The header of one GGUF file: metadata and the table of tensors, parsed and distrusted here.
+"""Header of one GGUF file: metadata and the table of tensors, parsed and checked.
 
 The format (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), all little-endian: magic, version, number of
-tensors, number of metadata values; the values, each a key, a type and what is of that type; the table, for each tensor
-a name, dimensions (fastest first), a type and an offset; then, aligned, the data. Every count is held against what is
-left of the file and against limits of its own before anything of that size is read or made. Reads no data of tensors.
+tensors, number of metadata values; the values, each a key, a type and its content; the table, for each tensor a name,
+dimensions (fastest first), a type and an offset; then, aligned, the data. Every count is checked against the rest of
+the file and against a limit before anything of that size is read or allocated. Reads no data of tensors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Value = bool | int | float | str | list[str] | Array
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One entry of the table. `begin` is a byte of the file; the shape is outputs first, as everywhere else here."""
+    """One entry of the table. `begin` is a byte of the file; the shape has the outputs first."""
 
     type: BlockType
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class TensorInfo:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, the values that lie next to each other."""
+        """Bytes of one row, whose values are contiguous."""
         return self.shape[-1] // self.type.block_size * self.type.block_bytes
 
     @property
@@ -65,7 +65,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of itself, and where its tensors are."""
+    """Metadata of a file, and its tensors."""
 
     metadata: Mapping[str, Value]
     tensors: Mapping[str, TensorInfo]
@@ -73,10 +73,10 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of the file at `path`, of which nothing is believed.
+    """Read the header of the file at `path`.
 
-    Raises CheckpointError for what is no GGUF file of a known version, is cut short, has counts, lengths or dimensions
-    that the file cannot hold, names twice, unknown types, or tensors that overlap or are not aligned.
+    Raises CheckpointError for a file that is not GGUF of a known version, is cut short, or has counts, lengths or
+    dimensions that it cannot hold, duplicate names, unknown types, or tensors that overlap or are not aligned.
     """
     try:
         with io.BufferedReader(open_regular(path)) as file:
@@ -88,16 +88,16 @@ def read_header(path: Path) -> Header:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether the file at `path` begins as a GGUF file does, or is called one."""
+    """Return whether the file at `path` begins with GGUF's magic, or has its suffix."""
     try:
         with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC or path.suffix == ".gguf"
-    except (OSError, ValueError):  # a name that is none
+    except (OSError, ValueError):  # not a valid path
         return False
 
 
 class _Parser:
-    """Reads a header once, from its beginning to its end."""
+    """Parser that reads a header once, from its beginning to its end."""
 
     def __init__(self, path: Path, file: BinaryIO, num_bytes: int) -> None:
         self._path, self._file, self._num_bytes = path, file, num_bytes
@@ -145,7 +145,7 @@ class _Parser:
         if kind in NUMBERS:
             value: int | float = self._numbers(NUMBERS[kind], 1)[0].item()
             return value
-        raise self._error(f"{self._doing} has type {kind}, which is none of the format")
+        raise self._error(f"{self._doing} has type {kind}, which the format does not have")
 
     def _array(self, kind: int) -> Value:
         count = int(self._number("<Q"))
@@ -177,7 +177,7 @@ class _Parser:
     def _block_type(self, name: str, kind: int, shape: tuple[int, ...]) -> BlockType:
         found = block_type(kind)
         if found is None:
-            raise self._error(f"has type {kind}, which is none that is known", name)
+            raise self._error(f"has type {kind}, which is not known", name)
         if not all(shape) or shape[-1] % found.block_size:
             reason = f"has shape {list(shape)}, of {found.name} the last is a multiple of {found.block_size}, none is 0"
             raise self._error(reason, name)
@@ -199,7 +199,7 @@ class _Parser:
         return offset
 
     def _check_places(self, tensors: Mapping[str, TensorInfo]) -> None:
-        """Each tensor is inside of the file and outside of the others."""
+        """Check that each tensor is inside of the file and outside of the others."""
         in_order = sorted(tensors.items(), key=lambda item: item[1].begin)
         for name, info in in_order:
             if info.begin + info.num_bytes > self._num_bytes:

@@ -1,7 +1,7 @@
-"""How text is split before byte-level merges, by the name that a GGUF file has for it (`tokenizer.ggml.pre`).
+"""Splitting of text before byte-level merges, by its name in a GGUF file (`tokenizer.ggml.pre`).
 
-Source of the rows: llama.cpp's src/llama-vocab.cpp (names, which of them take whole words first and which begin with
-<bos>), with each expression as the tokenizer.json has it that the name stands for. A name without a row is refused:
+Source of the rows: llama.cpp's src/llama-vocab.cpp (the names, which take whole words first, and which begin with
+<bos>). The expressions are those of the tokenizer.json that each name stands for. A name without a row is refused:
 merges on text that is split otherwise give other tokens.
 """
 
@@ -27,21 +27,21 @@ GPT4O = rf"{_CASED[0]}{_ENDINGS}?|{_CASED[1]}{_ENDINGS}?|\p{{N}}{{1,3}}{_REST_AN
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """One way to split text. Without an `expression` it is GPT-2's, which `tokenizers` has."""
+    """One way to split text. Without an `expression` it is that of GPT-2, which `tokenizers` has."""
 
     names: tuple[str, ...]
     expression: str = ""
-    has_single_digits: bool = False  # digits are cut out one by one before
-    is_composed: bool = False  # text is brought to Unicode's NFC before
-    ignores_merges: bool = False  # a word that is in the vocabulary is one token
+    has_single_digits: bool = False  # digits are cut out one by one first
+    is_composed: bool = False  # text is brought to Unicode's NFC first
+    ignores_merges: bool = False  # a word of the vocabulary is one token
     adds_bos: bool = False  # unless the file says otherwise
 
     def normalizer(self) -> Any:
-        """What is done to text first, None for nothing."""
+        """Return the normalizer, None where text is not normalized."""
         return normalizers.NFC() if self.is_composed else None
 
     def splitter(self) -> Any:
-        """What splits it."""
+        """Return the pre-tokenizer."""
         digits = [pre_tokenizers.Digits(individual_digits=True)] if self.has_single_digits else []
         words = [pre_tokenizers.Split(Regex(self.expression), "isolated")] if self.expression else []
         whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not self.expression)

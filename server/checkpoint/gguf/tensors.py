@@ -1,9 +1,8 @@
-"""The tensors of GGUF files under the model's own names, with the values that its own checkpoint would have.
+"""Tensors of GGUF files under the model's own names, with the values of its own checkpoint.
 
-Names are mapped by the package `gguf`. Four things are undone that conversion to GGUF does to values: rows of query
-and key heads in the order of rotary pairs, queries of all heads before the keys where the model has them head by head,
-norms with 1 added, and the experts of a layer in one tensor. Rows are made into float32 as they are asked for; nothing
-is kept.
+The package `gguf` maps the names. Four changes that conversion to GGUF makes are undone: rows of query and key heads in
+the order of rotary pairs, queries of all heads before the keys where the model has them head by head, norms with 1
+added, and the experts of a layer in one tensor. Rows are converted to float32 on request; nothing is kept.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ NORM = "norm.weight"
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """One tensor of the model: rows [first_row, first_row + shape[0]) of one in a file."""
+    """One tensor of the model: rows [first_row, first_row + shape[0]) of a tensor in a file."""
 
     entry: Entry
     name: str  # in the file
     shape: tuple[int, ...]
     first_row: int = 0
-    num_heads: int = 0  # whose rows lie in rotary pairs, or in runs; 0 = as in the model
+    num_heads: int = 0  # heads whose rows are in rotary pairs, or in runs; 0 = rows are in the model's order
     num_runs: int = 0  # runs of all heads, one for each of q, k and v; 0 = rotary pairs
     is_turned: bool = False  # the model has [inputs, outputs], the file [outputs, inputs]
-    shift: float = 0.0  # added to what is in the file
+    shift: float = 0.0  # added to the file's values
 
     @property
     def path(self) -> Path:
@@ -58,7 +57,7 @@ class GgufTensor:
         return self.entry.info.type.is_readable
 
     def rows(self, begin: int, end: int) -> Float32:
-        """[begin, end) of the first axis; of a vector, values."""
+        """Return [begin, end) of the first axis as float32."""
         if len(self.shape) == 1:
             whole = self.entry.info.type.values(self.entry.bytes_of(self.first_row, self.first_row + 1, self.name))
             values: Float32 = whole[0, self._places(0, self.shape[0])[begin:end]] + np.float32(self.shift)
@@ -70,7 +69,7 @@ class GgufTensor:
 
     @property
     def held_by(self) -> Quantization | None:
-        """What holds the codes of a quantized type; eight bits hold the values of all."""
+        """Format that holds the codes of a quantized type. Eight bits hold the values of every type."""
         if self.entry.info.type.block_size == 1 or len(self.shape) == 1:
             return None
         form = GROUPED.get(self.dtype)
@@ -78,15 +77,15 @@ class GgufTensor:
 
     @property
     def group(self) -> int:
-        """Inputs that share a scale of `grouped`; 0 for a type that has no such codes."""
+        """Number of inputs that share a scale; 0 where `grouped` cannot read the tensor."""
         return GROUP if self.dtype in GROUPED and len(self.shape) > 1 and not self.is_turned else 0
 
     def grouped(self, begin: int, end: int) -> GroupedCodes:
-        """The codes of rows [begin, end)."""
+        """Return the codes of rows [begin, end)."""
         return grouped(self.dtype, self._bytes(begin, end))
 
     def _bytes(self, begin: int, end: int) -> Bytes:
-        """Bytes of the model's rows [begin, end), read as one piece: where pairs are undone, that of whole heads."""
+        """Return the bytes of the model's rows [begin, end). The file is read once, over all rows in between."""
         places = self._places(begin, end)
         if begin == end:
             return self.entry.bytes_of(0, 0, self.name)
@@ -95,10 +94,10 @@ class GgufTensor:
         return rows if not self.num_heads else rows[places - first]
 
     def _places(self, begin: int, end: int) -> npt.NDArray[np.intp]:
-        """Where the model's rows are.
+        """Return the file's rows of the model's rows.
 
-        Of a head of d rows in pairs, row j and d / 2 + j are the pair 2j and 2j + 1; in runs, row j of its part p is
-        row j of the head in run p.
+        Rows j and d / 2 + j of a head of d rows in pairs are the rows 2j and 2j + 1 of the file. In runs, row j of a
+        head's p-th projection is row j of the head in run p.
         """
         rows = np.arange(begin, end)
         if not self.num_heads:
@@ -112,7 +111,7 @@ class GgufTensor:
 
 
 def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]) -> dict[str, GgufTensor]:
-    """The tensors that the model expects, as far as they are there; those left over under the files' names."""
+    """Return the expected tensors that the files have, and surplus tensors under the files' names."""
     architecture = architecture_of(files)
     names = _names(architecture, spec.num_layers, expected)
     there = {name: stored for name, stored in names.items() if stored in files.entries}
@@ -126,13 +125,13 @@ def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tupl
 
 
 def _names(row: Architecture, num_layers: int, expected: Iterable[str]) -> dict[str, str]:
-    """The files' name of each tensor of the model, where there is one."""
+    """Return the files' name of each tensor of the model that has one."""
     import gguf
 
     number = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[row.name]
     mapping = gguf.get_tensor_name_map(number, num_layers)
     names = {name: mapping.get_name(_known(EXPERT.sub(r"\1.", name), row), (".weight", ".bias")) for name in expected}
-    # What is no module's weight or bias in the model, such as attention's sinks, is a weight in the file.
+    # A tensor that is neither weight nor bias in the model, such as attention's sinks, is a weight in the file.
     return {
         name: found if found.endswith((".weight", ".bias")) else f"{found}.weight"
         for name, found in names.items()
@@ -141,7 +140,7 @@ def _names(row: Architecture, num_layers: int, expected: Iterable[str]) -> dict[
 
 
 def _known(name: str, row: Architecture) -> str:
-    """A name as the package has it."""
+    """Return a name in the words of the package."""
     for ours, known in row.words.items():
         name = name.replace(ours, known)
     return name
@@ -156,7 +155,7 @@ def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, sto
     if row.has_rotary_pairs and (part := ROTATED.fullmatch(stored)):
         num_heads = spec.num_heads if part[1] == "q" else spec.num_kv_heads
         if shape[0] % (2 * num_heads):
-            raise files.error(f"has {shape[0]} rows, which are not those of {num_heads} heads", stored)
+            raise files.error(f"has {shape[0]} rows, which {num_heads} heads do not divide into pairs", stored)
     if row.has_heads_apart and FUSED.fullmatch(stored):
         num_heads, num_runs = spec.num_heads, 3
         if shape[0] % (num_runs * num_heads):

@@ -1,7 +1,7 @@
-"""The tokenizer of a GGUF file, from its vocabulary, as the tokenizer.json that the model had.
+"""Tokenizer of a GGUF file, made from its vocabulary.
 
-Two kinds are read: byte-level BPE ("gpt2") and SentencePiece's BPE ("llama"), whose merges follow from its pieces and
-their scores: of all pairs that make a piece, the one whose piece has the highest score is merged first.
+Two kinds are read: byte-level BPE ("gpt2") and SentencePiece's BPE ("llama"). The merges of the second follow from its
+pieces and their scores: the pair whose piece has the highest score is merged first.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from neuronserve.server.typed_json import shown
 
 PREFIX = "tokenizer.ggml."
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 2, 3, 4, 5, 6  # types of a token
-UNNAMED = (UNKNOWN, UNUSED)  # types of ids that have no token
-SPACE = "▁"  # SentencePiece's
+UNNAMED = (UNKNOWN, UNUSED)  # types of ids that may have no token
+SPACE = "▁"  # of SentencePiece
 MAX_TOKENS = 1 << 20
-MAX_PIECE = 256  # characters of a piece that is merged of others: SentencePiece makes them no longer than 16
-MAX_PIECES = 1 << 24  # characters of all these pieces: Gemma's 262,144 have 2 million
+MAX_PIECE = 256  # characters of a piece that is merged from others: SentencePiece makes at most 16
+MAX_PIECES = 1 << 24  # characters of all these pieces: Gemma's 262,144 pieces have 2 million
 NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-# Tokens of Phi 3, by its architecture's name, that leave the white space behind them; the others take it in.
+# Tokens of Phi 3, by its architecture's name, that leave the white space after them; its other tokens take it in.
 KEEP_SPACE = {"phi3": ("<unk>", "<s>", "<|endoftext|>")}
-# Ids of special tokens that a file of the kind need not name.
+# Ids of special tokens that a file of this kind may leave out.
 IMPLIED: Mapping[object, Mapping[str, int]] = {"llama": {"unknown": 0, "bos": 1, "eos": 2}}
 
 
 class GgufVocabulary:
-    """The tokens of a file with their types. Raises CheckpointError for a vocabulary that is none."""
+    """Tokens of a file with their types. Raises CheckpointError for a malformed vocabulary."""
 
     def __init__(self, files: GgufFiles) -> None:
         self._files, self._metadata = files, files.metadata
@@ -53,12 +53,12 @@ class GgufVocabulary:
         self.tokens, self.types = tokens, types
 
     def special(self) -> dict[str, str]:
-        """Texts of the special tokens by their names in tokenizer_config.json."""
+        """Return the texts of the special tokens by their names in tokenizer_config.json."""
         ids = {name: self.token_id(key) for name, key in NAMES.items()}
         return {name: self.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
 
     def token_id(self, key: str) -> int | None:
-        """The id of `bos`, `eos`..., None where there is none. Raises CheckpointError for one beyond the tokens."""
+        """Return the id of `bos`, `eos`..., None where there is none. Raises CheckpointError for one out of range."""
         value = self._metadata.get(f"{PREFIX}{key}_token_id")
         if value is None:
             implied = IMPLIED.get(self.kind, {}).get(key)
@@ -70,16 +70,16 @@ class GgufVocabulary:
         return value
 
     def takes_space(self, token: str) -> bool:
-        """Whether an added token takes in the white space behind it."""
+        """Return whether an added token takes in the white space after it."""
         keep_space = KEEP_SPACE.get(str(self._metadata.get("general.architecture")))
         return self.kind == "llama" and keep_space is not None and token not in keep_space
 
     def is_set(self, key: str, default: bool) -> bool:
-        """A switch of the tokenizer."""
+        """Return an on/off option of the tokenizer."""
         return bool(self._metadata.get(f"{PREFIX}{key}", default))
 
     def merges(self) -> list[tuple[str, str]]:
-        """The file's list of merges, as pairs."""
+        """Return the file's list of merges as pairs."""
         lines = self._metadata.get(f"{PREFIX}merges")
         if not isinstance(lines, list):
             raise self._files.error(f"{PREFIX}merges must be a list of texts")
@@ -89,7 +89,7 @@ class GgufVocabulary:
         return pairs
 
     def scores(self) -> list[float]:
-        """The score of each token. Raises CheckpointError where one has none."""
+        """Return the score of each token. Raises CheckpointError where one has none."""
         scores = self._metadata.get(f"{PREFIX}scores")
         if not isinstance(scores, np.ndarray) or len(scores) != len(self.tokens) or not np.isfinite(scores).all():
             raise self._files.error(f"{PREFIX}scores must have a finite number for each of {len(self.tokens)} tokens")
@@ -97,12 +97,12 @@ class GgufVocabulary:
         return found
 
     def vocab(self) -> dict[str, int]:
-        """Ids of tokens by text. Ids without a token are left out: their text is empty, or made of the id."""
+        """Return ids by token. Ids without a token are left out: their text is empty, or made of the id."""
         tokens = enumerate(zip(self.tokens, self.types.tolist(), strict=True))
         return {token: i for i, (token, kind) in tokens if token and not (kind in UNNAMED and token == f"[PAD{i}]")}
 
     def pieces(self) -> dict[str, int]:
-        """Ids of the tokens that text is merged to. Raises CheckpointError where these are too long."""
+        """Return ids of tokens that merges can make. Raises CheckpointError where these are too long."""
         vocab = {token: i for token, i in self.vocab().items() if self.types[i] != BYTE}
         if (longest := max(map(len, vocab), default=0)) > MAX_PIECE:
             raise self._files.error(f"{PREFIX}tokens has one of {longest} characters: {MAX_PIECE} are allowed")
@@ -111,7 +111,7 @@ class GgufVocabulary:
         return vocab
 
     def split_name(self) -> str:
-        """Name of the way that text is split. Raises CheckpointError for one without a row."""
+        """Return the name of the pre-tokenizer. Raises CheckpointError for one without a row."""
         name = self._metadata.get(f"{PREFIX}pre")
         if name not in PRE_TOKENIZERS:
             raise self._files.error(f"{PREFIX}pre is {shown(name)}: read are {', '.join(PRE_TOKENIZERS)}")
@@ -119,7 +119,7 @@ class GgufVocabulary:
 
 
 def tokenizer_of(vocabulary: GgufVocabulary, files: GgufFiles) -> tokenizers.Tokenizer:
-    """The whole tokenizer. Raises CheckpointError for one that cannot be built."""
+    """Return the whole tokenizer. Raises CheckpointError for one that cannot be built."""
     try:
         tokenizer: tokenizers.Tokenizer
         tokenizer, adds_bos = _BUILDERS[vocabulary.kind](vocabulary)
@@ -133,7 +133,7 @@ def tokenizer_of(vocabulary: GgufVocabulary, files: GgufFiles) -> tokenizers.Tok
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]:
-    """GPT-2's kind."""
+    """Return a byte-level BPE tokenizer, and whether it adds <bos> by default."""
     row = PRE_TOKENIZERS[vocabulary.split_name()]
     model = models.BPE(vocabulary.vocab(), vocabulary.merges(), ignore_merges=row.ignores_merges)
     tokenizer = tokenizers.Tokenizer(model)
@@ -145,7 +145,7 @@ def _byte_level(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]
 
 
 def _sentencepiece(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]:
-    """SentencePiece's BPE: a space is a letter, and a character without a piece is bytes."""
+    """Return SentencePiece's BPE: a space is a letter, and a character without a piece becomes bytes."""
     merges = _merges(vocabulary.pieces(), vocabulary.scores())
     unknown = vocabulary.special().get("unk_token")
     model = models.BPE(vocabulary.vocab(), merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
@@ -161,10 +161,10 @@ _BUILDERS: Mapping[Any, Any] = {"gpt2": _byte_level, "llama": _sentencepiece}
 
 
 def _merges(pieces: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """All pairs of pieces that make a piece, that with the highest score first.
+    """Return all pairs of pieces that make a piece, the highest score first.
 
-    Of equal scores the leftmost pair is merged first, which a list cannot say. Longer pieces first is the same for
-    pieces that repeat one character, as Llama's runs of spaces do, whose scores are all -1e9.
+    SentencePiece merges the leftmost of equal scores first, which a list cannot express. Longer pieces first gives the
+    same result for pieces that repeat one character, such as Llama's runs of spaces, whose scores are all -1e9.
     """
     pairs = [
         (-scores[token_id], -len(piece), piece[:cut], piece[cut:])
@@ -177,7 +177,7 @@ def _merges(pieces: Mapping[str, int], scores: Sequence[float]) -> list[tuple[st
 
 
 def _added(vocabulary: GgufVocabulary, tokenizer: tokenizers.Tokenizer) -> Iterator[AddedToken]:
-    """Tokens that are found in text before it is split, and never cut."""
+    """Yield the tokens that are found in text before it is split."""
     kinds = vocabulary.types
     for i in np.flatnonzero((kinds == CONTROL) | (kinds == USER_DEFINED) | (kinds == UNKNOWN)).tolist():
         token = vocabulary.tokens[i]
@@ -187,7 +187,7 @@ def _added(vocabulary: GgufVocabulary, tokenizer: tokenizers.Tokenizer) -> Itera
 
 
 def _add_ends(tokenizer: tokenizers.Tokenizer, vocabulary: GgufVocabulary, adds_bos: bool) -> None:
-    """Tokens before and after each text, where the tokenizer adds some."""
+    """Add the post-processor for tokens before and after each text, where there are such tokens."""
     bos, eos = (vocabulary.token_id(key) for key in ("bos", "eos"))
     begin = [bos] if bos is not None and vocabulary.is_set("add_bos_token", adds_bos) else []
     end = [eos] if eos is not None and vocabulary.is_set("add_eos_token", False) else []

@@ -1,7 +1,7 @@
-"""The types of a GGUF file's tensors: how large their blocks are, and the values that blocks of bytes stand for.
+"""Types of a GGUF file's tensors: the sizes of their blocks, and the values of blocks.
 
-All of it is the package `gguf`'s, which ggml's authors keep beside the format. It is imported when the first GGUF file
-is opened: no other model pays for it.
+Both come from the package `gguf`, which ggml's authors maintain beside the format. It is imported when the first GGUF
+file is opened, so that other models start without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """One type: blocks of `block_size` values next to each other in a row, of `block_bytes` bytes each."""
+    """One type: blocks of `block_size` neighbouring values of a row, of `block_bytes` bytes each."""
 
     name: str
     number: int
@@ -26,22 +26,22 @@ class BlockType:
     block_bytes: int
 
     def values(self, rows: Bytes) -> Float32:
-        """The values of whole rows, [rows, bytes]. Raises NotImplementedError unless `is_readable`."""
+        """Return the values of whole rows, [rows, bytes]. Raises NotImplementedError unless `is_readable`."""
         import gguf
 
-        with np.errstate(over="ignore", invalid="ignore"):  # scales that are not finite: whoever asks looks for them
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses values that are not finite
             values: Float32 = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(self.number))
         return values
 
     @property
     def is_readable(self) -> bool:
-        """Whether the package knows the values."""
+        """True when the package can compute the values."""
         return _is_readable(self)
 
 
 @functools.cache
 def block_type(number: int) -> BlockType | None:
-    """The type of this number in a table of tensors, None for none that the package knows."""
+    """Return the type with this number in a table of tensors, None where the package does not know it."""
     import gguf
 
     try:

@@ -19,7 +19,7 @@ from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
 from neuronserve.server.checkpoint.tensor_files import WEIGHTS
 from neuronserve.server.config.formats import PoolingMode
 from neuronserve.server.errors import CheckpointError
-from neuronserve.server.models.heads import Activation, Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize
+from neuronserve.server.models.heads import Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize, RowFunction
 
 Float32 = npt.NDArray[np.float32]
 Step = Callable[[Float32], Float32]
@@ -118,7 +118,7 @@ def load_head(head: Head, directory: Path, checkpoint: Checkpoint, hidden: int) 
         steps.append(step)
     if head.labels and size != len(head.labels):
         raise CheckpointError(str(directory), f"the head has {size} outputs, config.json {len(head.labels)} labels")
-    is_last_optional = bool(head.steps) and isinstance(head.steps[-1], Normalize | Activation)
+    is_last_optional = bool(head.steps) and isinstance(head.steps[-1], Normalize | RowFunction)
     return HeadLayers(head, size, tuple(steps), is_last_optional)
 
 
@@ -127,7 +127,7 @@ def _step(step: HeadStep, size: int, directory: Path, checkpoint: Checkpoint) ->
     match step:
         case Normalize():
             return normalized, size
-        case Activation(function=function):
+        case RowFunction(function=function):
             return ACTIVATIONS[function], size
         case Dense():
             return _dense(step, size, directory, checkpoint)

@@ -20,7 +20,7 @@ from neuronserve.server.device.core import NeuronCore
 from neuronserve.server.device.hbm import Buffer
 from neuronserve.server.device.layout import LORA_RANKS, N_TILE, WEIGHT_BYTES, round_up
 from neuronserve.server.kernels.lora import PartRecord
-from neuronserve.server.models.ops import Linear
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.adapters import AdapterBuffers, AdapterPart, AdapterShape, adapter_shapes
 from neuronserve.server.placement.shard import ShardSpec

@@ -15,7 +15,7 @@ from neuronserve.server.device.hbm import Buffer
 from neuronserve.server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.host.regular_file import open_regular
-from neuronserve.server.models.ops import Vector
+from neuronserve.server.models.linear import Vector
 from neuronserve.server.placement.matrices import PackedShape
 
 CHUNK_BYTES = 1 << 20  # read at once, then hashed while it is in the CPU's cache

@@ -21,7 +21,7 @@ from neuronserve.server.engine.load.weights import PackedShard
 from neuronserve.server.kernels.matmul.groups import quantize_groups
 from neuronserve.server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
 from neuronserve.server.kernels.matmul.quantize import quantize_rows, stored_rows
-from neuronserve.server.models.ops import Vector
+from neuronserve.server.models.linear import Vector
 from neuronserve.server.placement.matrices import PackedShape
 from neuronserve.server.placement.shard import ShardSpec
 

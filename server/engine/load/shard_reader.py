@@ -18,7 +18,7 @@ from neuronserve.server.checkpoint.checkpoint import Checkpoint
 from neuronserve.server.config.formats import Dtype
 from neuronserve.server.device.layout import N_TILE
 from neuronserve.server.kernels.matmul.packing import interleave
-from neuronserve.server.models.ops import Linear, Part, Vector
+from neuronserve.server.models.linear import Linear, Vector, WeightRows
 from neuronserve.server.placement.matrices import PackedShape
 from neuronserve.server.placement.shard import ShardSpec
 
@@ -39,7 +39,7 @@ def row_blocks(shape: PackedShape) -> Iterator[slice]:
 class Piece:
     """`part`'s tensor[rows, columns] begins at (row, column) of a core's matrix."""
 
-    part: Part
+    part: WeightRows
     row: int
     rows: slice
     column: int = 0
@@ -147,7 +147,7 @@ class ShardReader:
                     yield Piece(part, row + slot, rows, column, columns)
             row += shape.n // 2 if shape.linear.is_interleaved else self._shard.size(part.outputs)
 
-    def _rows(self, part: Part, core: int) -> Iterator[tuple[int, slice]]:
+    def _rows(self, part: WeightRows, core: int) -> Iterator[tuple[int, slice]]:
         """Yield runs of the core's outputs: the first row in the core's matrix, and the rows of the tensor."""
         unit = part.outputs.unit_size
         stride = part.unit_stride or unit

@@ -28,7 +28,7 @@ from neuronserve.server.device.layout import GROUP_MULTIPLE
 from neuronserve.server.engine.load.shard_reader import ShardReader
 from neuronserve.server.kernels.matmul.groups import Float32, GroupedRows, as_float16, zero_code
 from neuronserve.server.models.graph import is_output
-from neuronserve.server.models.ops import Part
+from neuronserve.server.models.linear import WeightRows
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.matrices import PackedShape, packed_shapes
 from neuronserve.server.placement.shard import ShardSpec
@@ -145,11 +145,11 @@ class StoredGroups:
         """Return the matrices whose codes are kept in int4 by groups of `size`."""
         return [shape for shape in shapes if self._fits_all(shape, "int4", size)]
 
-    def _is_symmetric(self, parts: list[Part]) -> bool:
+    def _is_symmetric(self, parts: list[WeightRows]) -> bool:
         """Return whether the first row of each tensor has no offsets."""
         return all(self._checkpoint.load_groups(part.weight, slice(0, 1)).offsets is None for part in parts)
 
-    def _is_kept(self, part: Part, weights: WeightFormat) -> bool:
+    def _is_kept(self, part: WeightRows, weights: WeightFormat) -> bool:
         """Return whether the file holds codes of this tensor that the format keeps."""
         return self._checkpoint.group(part.weight) > 0 and self._checkpoint.held_by(part.weight) in HELD[weights]
 

@@ -15,6 +15,7 @@ from neuronserve.server.device.hbm import Buffer
 from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
 from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.graph import Graph, flat_ops
+from neuronserve.server.models.linear import Linear, Vector
 from neuronserve.server.models.ops import (
     Add,
     AddRows,
@@ -23,11 +24,9 @@ from neuronserve.server.models.ops import (
     Experts,
     HeadNorm,
     LayerNorm,
-    Linear,
     Norm,
     Op,
     StreamNorm,
-    Vector,
 )
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.core_share import DTYPE_BYTES
@@ -136,13 +135,13 @@ def bias_name(shape: PackedShape) -> str:
 
 def embedding_shape(graph: Graph, widths: Widths) -> PackedShape:
     """Shape of the embedding as an output layer: a core has the rows of its part of the vocabulary."""
-    table = Linear("embedding", (graph.embed.part,), graph.embed.hidden)
+    table = Linear("embedding", (graph.embed.table,), graph.embed.hidden)
     return PackedShape(table, widths.vocab, widths.hidden)
 
 
 def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
     """Shape of a table of rows as an output layer."""
-    return PackedShape(Linear(op.by, (op.part,), op.hidden), round_up(op.part.outputs.size, N_TILE), widths.hidden)
+    return PackedShape(Linear(op.by, (op.table,), op.hidden), round_up(op.table.outputs.size, N_TILE), widths.hidden)
 
 
 def _vectors(op: Norm | LayerNorm | HeadNorm | Attention) -> Iterator[tuple[Vector, float]]:
@@ -194,8 +193,8 @@ class WeightLoader:
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
             case Experts():
                 self._experts(op, weights)
-            case AddRows(part=part):
-                weights.tables[part.weight] = self._table(rows_shape(op, self._widths))
+            case AddRows(table=table):
+                weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
             case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
                 self._place(norm, weights)
             case Norm() | LayerNorm() | HeadNorm() | Attention():
@@ -265,6 +264,6 @@ class WeightLoader:
         num_bytes = shape.n * shape.k * DTYPE_BYTES[self._formats.dtype]
         buffers = []
         for core in self._cores:
-            buffers.append(core.allocate("weights", self._graph.embed.part.weight, num_bytes))
+            buffers.append(core.allocate("weights", self._graph.embed.table.weight, num_bytes))
             self._source.embedding(shape, core.index, buffers[-1])
         return tuple(buffers)

@@ -1,4 +1,4 @@
-"""The families that are served, by the name that a config.json gives their architecture."""
+"""Families that are served, by the name of their architecture in a config.json."""
 
 from __future__ import annotations
 
@@ -30,86 +30,58 @@ from neuronserve.server.models.families.text_part import TEXT_PARTS, text_part
 from neuronserve.server.models.spec import ModelSpec, without_output_layer
 from neuronserve.server.typed_json import shown
 
-GENERATORS: dict[str, type[DecoderConfig]] = {
-    "LlamaForCausalLM": DecoderConfig,
-    "MistralForCausalLM": MistralConfig,
-    "MinistralForCausalLM": MinistralConfig,
-    "Ministral3ForCausalLM": Ministral3Config,
-    "MixtralForCausalLM": MixtralConfig,
-    "Qwen2ForCausalLM": Qwen2Config,
-    "Qwen2MoeForCausalLM": Qwen2MoeConfig,
-    "Qwen3ForCausalLM": Qwen3Config,
-    "Qwen3MoeForCausalLM": Qwen3MoeConfig,
-    "GemmaForCausalLM": GemmaConfig,
-    "Gemma2ForCausalLM": Gemma2Config,
-    "Gemma3ForCausalLM": Gemma3Config,
-    "Phi3ForCausalLM": Phi3Config,
-    "GraniteForCausalLM": GraniteConfig,
-    "GraniteMoeForCausalLM": GraniteMoeConfig,
-    "GraniteMoeHybridForCausalLM": GraniteMoeHybridConfig,
-    "Olmo2ForCausalLM": Olmo2Config,
-    "Olmo3ForCausalLM": Olmo3Config,
-    "OlmoeForCausalLM": OlmoeConfig,
-    "GptOssForCausalLM": GptOssConfig,
-    "SmolLM3ForCausalLM": SmolLM3Config,
-    "Llama4ForCausalLM": Llama4TextConfig,
-    "GPT2LMHeadModel": GPT2Config,
-    "OPTForCausalLM": OPTConfig,
-    "GPTNeoXForCausalLM": GPTNeoXConfig,
-    "PhiForCausalLM": PhiConfig,
-    "CohereForCausalLM": CohereConfig,
-    "Cohere2ForCausalLM": Cohere2Config,
+# Rows by the name of the class: `model_type`, and the reader of its config.json.
+_DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
+    "LlamaForCausalLM": ("llama", DecoderConfig),
+    "MistralForCausalLM": ("mistral", MistralConfig),
+    "MinistralForCausalLM": ("ministral", MinistralConfig),
+    "Ministral3ForCausalLM": ("ministral3", Ministral3Config),
+    "MixtralForCausalLM": ("mixtral", MixtralConfig),
+    "Qwen2ForCausalLM": ("qwen2", Qwen2Config),
+    "Qwen2MoeForCausalLM": ("qwen2_moe", Qwen2MoeConfig),
+    "Qwen3ForCausalLM": ("qwen3", Qwen3Config),
+    "Qwen3MoeForCausalLM": ("qwen3_moe", Qwen3MoeConfig),
+    "GemmaForCausalLM": ("gemma", GemmaConfig),
+    "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
+    "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
+    "Phi3ForCausalLM": ("phi3", Phi3Config),
+    "GraniteForCausalLM": ("granite", GraniteConfig),
+    "GraniteMoeForCausalLM": ("granitemoe", GraniteMoeConfig),
+    "GraniteMoeHybridForCausalLM": ("granitemoehybrid", GraniteMoeHybridConfig),
+    "Olmo2ForCausalLM": ("olmo2", Olmo2Config),
+    "Olmo3ForCausalLM": ("olmo3", Olmo3Config),
+    "OlmoeForCausalLM": ("olmoe", OlmoeConfig),
+    "GptOssForCausalLM": ("gpt_oss", GptOssConfig),
+    "SmolLM3ForCausalLM": ("smollm3", SmolLM3Config),
+    "Llama4ForCausalLM": ("llama4_text", Llama4TextConfig),
+    "GPT2LMHeadModel": ("gpt2", GPT2Config),
+    "OPTForCausalLM": ("opt", OPTConfig),
+    "GPTNeoXForCausalLM": ("gpt_neox", GPTNeoXConfig),
+    "PhiForCausalLM": ("phi", PhiConfig),
+    "CohereForCausalLM": ("cohere", CohereConfig),
+    "Cohere2ForCausalLM": ("cohere2", Cohere2Config),
 }
-ENCODERS: dict[str, type[EncoderConfig]] = {
-    "Bert": BertConfig,
-    "Roberta": RobertaConfig,
-    "XLMRoberta": RobertaConfig,
-    "Camembert": RobertaConfig,
-    "MPNet": MPNetConfig,
-    "DistilBert": DistilBertConfig,
-    "ModernBert": ModernBertConfig,
+_ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
+    "Bert": ("bert", BertConfig),
+    "Roberta": ("roberta", RobertaConfig),
+    "XLMRoberta": ("xlm-roberta", RobertaConfig),
+    "Camembert": ("camembert", RobertaConfig),
+    "MPNet": ("mpnet", MPNetConfig),
+    "DistilBert": ("distilbert", DistilBertConfig),
+    "ModernBert": ("modernbert", ModernBertConfig),
+}
+GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
+ENCODERS = {name: family for name, (_, family) in _ENCODERS.items()}
+# Architectures by `model_type`, of files that name no architecture or an unknown one.
+ARCHITECTURES = {
+    **{model_type: name for name, (model_type, _) in _DECODERS.items()},
+    **{model_type: f"{name}Model" for name, (model_type, _) in _ENCODERS.items()},
 }
 # Every decoder can embed and classify: its layers without the output layer, under the names of transformers' classes.
 HEADLESS: dict[str, type[DecoderConfig]] = {
     name.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + ending: family
     for name, family in GENERATORS.items()
     for ending in ("Model", "ForSequenceClassification")
-}
-# Architectures by `model_type`, of files that name no architecture or one that is not known.
-MODEL_TYPES = {
-    "bert": "BertModel",
-    "camembert": "CamembertModel",
-    "cohere": "CohereForCausalLM",
-    "cohere2": "Cohere2ForCausalLM",
-    "distilbert": "DistilBertModel",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "gpt_neox": "GPTNeoXForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "granitemoe": "GraniteMoeForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "ministral": "MinistralForCausalLM",
-    "ministral3": "Ministral3ForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "modernbert": "ModernBertModel",
-    "mpnet": "MPNetModel",
-    "olmo2": "Olmo2ForCausalLM",
-    "olmo3": "Olmo3ForCausalLM",
-    "olmoe": "OlmoeForCausalLM",
-    "opt": "OPTForCausalLM",
-    "phi": "PhiForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "roberta": "RobertaModel",
-    "smollm3": "SmolLM3ForCausalLM",
-    "xlm-roberta": "XLMRobertaModel",
 }
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
@@ -125,7 +97,7 @@ FAMILIES: dict[str, type[FamilyConfig]] = {
 def model_spec_of(config: Values) -> ModelSpec:
     """Return the model that `config`, the values of a config.json, describes.
 
-    Of a model that sees pictures, only the text's part is read. Raises ConfigError, naming the key, the value and the
+    Only the text's part of a model with a vision encoder is read. Raises ConfigError, naming the key, the value and the
     limit, for an unknown architecture, remote code, and values that are out of range, contradictory or not implemented.
     """
     config = text_part(config)
@@ -140,7 +112,7 @@ def model_spec_of(config: Values) -> ModelSpec:
 
 
 def own_keys(architecture: str) -> dict[str, str]:
-    """Return the family's own names of Llama's keys, by those. Llama's are read where the family's are missing.
+    """Return the family's names of keys by Llama's names. Llama's keys are read where the family's are missing.
 
     So a row of the table of public models may say hidden_size where a file says n_embd.
     """

@@ -16,7 +16,7 @@ from neuronserve.server.models.rope import DEFAULT_THETA, Theta, rope_object, ro
 from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, NormSpec
 
 ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
-ACTIVATIONS: dict[ActivationName, Activation] = {  # three are one formula, written in three ways
+ACTIVATIONS: dict[ActivationName, Activation] = {  # three names of one formula
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
@@ -41,7 +41,7 @@ GPT2 = Names(
         }.items()
     ),
     prefix="transformer.",
-    leftovers=(".attn.bias", ".attn.masked_bias"),  # which tokens see which
+    leftovers=(".attn.bias", ".attn.masked_bias"),  # masks
     is_transposed=True,
 )
 
@@ -113,7 +113,9 @@ class ClassicConfig(DecoderConfig, kw_only=True):
     def head_size(self) -> int:
         heads = self.num_attention_heads
         if self.head_dim not in (None, self.hidden_size // heads):
-            raise refuse("head_dim", self.head_dim, f"must be {self.hidden_size // heads}, one of {heads} parts of all")
+            raise refuse(
+                "head_dim", self.head_dim, f"must be {self.hidden_size // heads}, hidden_size over {heads} heads"
+            )
         return super().head_size()
 
     def norm(self) -> NormSpec:
@@ -178,7 +180,7 @@ class OPTConfig(ClassicConfig, kw_only=True):
     layer_norm_elementwise_affine: bool = True
 
     def __post_init__(self) -> None:
-        self.rms_norm_eps = 1e-5  # PyTorch's own, whatever a key says: the code of the family reads none
+        self.rms_norm_eps = 1e-5  # the default of PyTorch: the family's code reads no key
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.remove_final_layer_norm:

@@ -1,8 +1,9 @@
-"""Llama, whose keys most decoders have taken over."""
+"""Llama. Most decoders have its keys."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from neuronserve.server.models.config_values import (
@@ -23,7 +24,7 @@ from neuronserve.server.models.spec import HeadSpec
 
 
 class DecoderConfig(FamilyConfig, kw_only=True):
-    """Llama's keys and defaults; Llama 2 and 3 need no more."""
+    """Llama's keys and defaults."""
 
     vocab_size: Vocab = 32_000
     hidden_size: Width = 4096
@@ -40,15 +41,8 @@ class DecoderConfig(FamilyConfig, kw_only=True):
     hidden_act: Literal["silu"] = "silu"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return AttentionSpec(
-            self.num_attention_heads,
-            self.kv_heads(),
-            self.head_size(),
-            rope,
-            window,
-            has_qkv_bias=self.attention_bias,
-            has_o_bias=self.attention_bias,
-        )
+        attention = super().attention(rope, window)
+        return replace(attention, has_qkv_bias=self.attention_bias, has_o_bias=self.attention_bias)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(read_rope(values, self.max_position_embeddings))
@@ -69,7 +63,7 @@ class DecoderConfig(FamilyConfig, kw_only=True):
         return super().head_size() if self.head_dim is None else self.head_dim
 
     def require_no_bias(self, *keys: str) -> None:
-        """Raise ConfigError for a bias, by its key, where the family's code has none to load."""
+        """Raise ConfigError when a key asks for a bias that the family's code does not have."""
         for key in keys:
             if getattr(self, key):
                 raise refuse(key, True, "not supported for this architecture")

@@ -1,4 +1,4 @@
-"""Encoders of BERT's kind: every layer attends to both sides, and the stream is normed after each branch.
+"""BERT and encoders like it: every layer attends to both sides, and the stream is normed after each branch.
 
 They differ in names, positions and token types. Defaults are those of the Hugging Face config classes.
 """
@@ -112,7 +112,7 @@ class BertConfig(EncoderConfig, kw_only=True):
 
 
 class RobertaConfig(BertConfig, kw_only=True):
-    """RoBERTa, XLM-R, CamemBERT: positions begin after the padding's; classes with a head have no pooler."""
+    """RoBERTa, XLM-R, CamemBERT: positions begin after those of padding; classes with a head have no pooler."""
 
     vocab_size: Vocab = 50_265
     pad_token_id: Annotated[int, Meta(ge=0, le=64)] = 1
@@ -123,7 +123,7 @@ class RobertaConfig(BertConfig, kw_only=True):
     def unused_positions(self) -> int:
         unused = self.pad_token_id + 1
         if self.max_position_embeddings <= unused:
-            raise refuse("max_position_embeddings", self.max_position_embeddings, f"the first {unused} are no token's")
+            raise refuse("max_position_embeddings", self.max_position_embeddings, f"the first {unused} are for padding")
         return unused
 
     def has_pooler(self, architecture: str) -> bool:

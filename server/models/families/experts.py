@@ -10,7 +10,7 @@ from msgspec import Meta
 from neuronserve.server.models.config_values import MAX_LAYERS, refuse
 from neuronserve.server.models.layer import ExpertsSpec, FeedForward, NetworkSpec
 
-Experts = Annotated[int, Meta(ge=1, le=4096)]
+ExpertCount = Annotated[int, Meta(ge=1, le=4096)]
 LayerIndex = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
 
 

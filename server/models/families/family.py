@@ -1,7 +1,7 @@
-"""What every family of models has: sizes of its config.json, and one method for each record of a model.
+"""Base of all families of models: sizes of a config.json, and one method for each record of a model.
 
-A family is a subclass with the defaults of its Hugging Face configuration class; it overrides the methods of what it
-does otherwise. An option that would change the result and is not implemented is refused, never ignored.
+A family is a subclass with the defaults of its Hugging Face configuration class; it overrides a method where it differs
+from Llama. An option that would change the result and is not implemented is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -93,12 +93,12 @@ class Gemma3Config(Gemma2Config, kw_only=True):
 
     vocab_size: Vocab = 262_208
     max_position_embeddings: Positions = 131_072
-    sliding_window_pattern: Layers = 6  # each such layer is global, where there is no layer_types
+    sliding_window_pattern: Layers = 6  # period of global layers, where there is no layer_types
     rope_local_base_freq: Theta = 10_000.0
     final_logit_softcapping: Cap | None = None
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        # Scores are not capped, whatever a key says: the code of the family reads none.
+        # The family's code does not read attn_logit_softcapping: scores are not capped.
         return replace(super().attention(rope, window), qk_norm="head", score_cap=0.0)
 
     def types(self) -> list[LayerType]:

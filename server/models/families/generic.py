@@ -1,4 +1,4 @@
-"""Types that are planned and not served, by generic keys. What keys do not say of a type is a row of `TRAITS`.
+"""Types that are planned and not served, by generic keys. Options that no key states are rows of `TRAITS`.
 
 Scalings of rotary embeddings, caps and multipliers, which change no byte and no time, are not read.
 """

@@ -17,7 +17,7 @@ from neuronserve.server.models.config_values import (
     refuse,
 )
 from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import Experts, expert_layers
+from neuronserve.server.models.families.experts import ExpertCount, expert_layers
 from neuronserve.server.models.families.family import LayerType
 from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
 from neuronserve.server.models.names import Names
@@ -52,8 +52,8 @@ class GptOssConfig(DecoderConfig, kw_only=True):
     attention_bias: bool = True
     sliding_window: Positions | None = 128
     layer_types: list[LayerType] | None = None
-    num_local_experts: Experts = 128
-    num_experts_per_tok: Experts = 4
+    num_local_experts: ExpertCount = 128
+    num_experts_per_tok: ExpertCount = 4
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
 

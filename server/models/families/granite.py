@@ -44,7 +44,7 @@ MOE_NAMES = replace(
     old_endings=_IN_FILES,
 )
 Multiplier = Annotated[float, Meta(gt=0.0, le=1e6)]
-ExpertsOrNone = Annotated[int, Meta(ge=0, le=4096)]
+ExpertCountOrNone = Annotated[int, Meta(ge=0, le=4096)]
 LayerKind = Literal["attention", "full_attention", "mamba", "linear_attention"]
 ATTENDS = ("attention", "full_attention")
 
@@ -73,8 +73,8 @@ class GraniteConfig(DecoderConfig, kw_only=True):
 class GraniteMoeConfig(GraniteConfig, kw_only=True):
     """Keys and defaults of GraniteMoeConfig."""
 
-    num_local_experts: ExpertsOrNone = 8
-    num_experts_per_tok: ExpertsOrNone = 2
+    num_local_experts: ExpertCountOrNone = 8
+    num_experts_per_tok: ExpertCountOrNone = 2
 
     def experts(self) -> ExpertsSpec:
         """Return the experts of every layer."""
@@ -88,7 +88,7 @@ class GraniteMoeConfig(GraniteConfig, kw_only=True):
 
 
 class GraniteMoeHybridConfig(GraniteMoeConfig, kw_only=True):
-    """Keys and defaults of GraniteMoeHybridConfig; without experts the network beside them is the only one."""
+    """Keys and defaults of GraniteMoeHybridConfig; without experts the shared network is the only one."""
 
     shared_intermediate_size: Width = 1024
     layer_types: Sequence[LayerKind] | None = None

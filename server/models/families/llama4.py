@@ -1,5 +1,5 @@
-"""Llama 4 (text): layers that are rotated and attend to their own chunk, with some between that are not rotated, attend
-to everything, and sharpen their queries by position; experts on some layers or all, whose weight is on what they read.
+"""Llama 4 (text): rotated layers attend to their own chunk; others have no rotation, attend to everything, and scale
+their queries by position. Some layers or all have experts, whose weight multiplies their input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from neuronserve.server.models.config_values import (
     refuse,
 )
 from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_layers, sparse_layers
+from neuronserve.server.models.families.experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
 from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
 from neuronserve.server.models.names import Names
 from neuronserve.server.models.rope import read_rope
@@ -38,7 +38,7 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
 
     vocab_size: Vocab = 202_048
     hidden_size: Width = 5120
-    intermediate_size: Width = 8192  # of an expert, and of the one that all tokens take
+    intermediate_size: Width = 8192  # of an expert, and of the shared network
     intermediate_size_mlp: Width = 16_384  # of layers without experts
     num_hidden_layers: Layers = 48
     num_attention_heads: Heads = 40
@@ -46,8 +46,8 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
     head_dim: HeadDim | None = 128
     max_position_embeddings: Positions = 131_072
     rms_norm_eps: Epsilon = 1e-5
-    num_local_experts: Experts = 16
-    num_experts_per_tok: Experts = 1
+    num_local_experts: ExpertCount = 16
+    num_experts_per_tok: ExpertCount = 1
     moe_layers: list[LayerIndex] | None = None
     interleave_moe_layer_step: Layers = 1
     use_qk_norm: bool = True
@@ -64,14 +64,14 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
         return replace(
             super().attention(rope, window),
             is_chunked=True,
-            # It comes before the rotation in the graph: turning pairs changes no head's length.
+            # The graph has the norm before the rotation, which changes no head's length.
             qk_norm="unweighted" if self.use_qk_norm and rope is not None else "none",
             temperature=TemperatureSpec(self.attn_scale, self.floor_scale, shift=1) if sharpens else None,
         )
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         rope = replace(read_rope(values, self.max_position_embeddings, THETA), is_interleaved=True)
-        if self.use_qk_norm:  # it follows the rotation in the family's code, and cancels the factor of the lengths
+        if self.use_qk_norm:  # the norm follows the rotation in the family's code, and cancels this factor
             rope = replace(rope, attention_factor=1.0)
         return [rope if turns else None for turns in self._rotated()]
 

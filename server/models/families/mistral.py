@@ -24,7 +24,7 @@ from neuronserve.server.models.config_values import (
     read_record,
 )
 from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import Experts, expert_layers
+from neuronserve.server.models.families.experts import ExpertCount, expert_layers
 from neuronserve.server.models.families.family import LayerType
 from neuronserve.server.models.layer import (
     AttentionSpec,
@@ -120,8 +120,8 @@ class MixtralConfig(MistralConfig, kw_only=True):
 
     rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = None
-    num_local_experts: Experts = 8
-    num_experts_per_tok: Experts = 2
+    num_local_experts: ExpertCount = 8
+    num_experts_per_tok: ExpertCount = 2
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         network = self.network(self.intermediate_size)

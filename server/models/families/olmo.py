@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import Experts, expert_layers
+from neuronserve.server.models.families.experts import ExpertCount, expert_layers
 from neuronserve.server.models.families.family import LayerType
 from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
 from neuronserve.server.models.rope import ropes_by_type
@@ -57,8 +57,8 @@ class OlmoeConfig(DecoderConfig, kw_only=True):
     max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = 1e-5
     clip_qkv: float | None = None
-    num_experts: Experts = 64
-    num_experts_per_tok: Experts = 8
+    num_experts: ExpertCount = 64
+    num_experts_per_tok: ExpertCount = 8
     norm_topk_prob: bool = False
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:

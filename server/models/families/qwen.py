@@ -20,7 +20,7 @@ from neuronserve.server.models.config_values import (
     refuse,
 )
 from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import Experts, LayerIndex, expert_layers, sparse_layers
+from neuronserve.server.models.families.experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
 from neuronserve.server.models.families.family import LayerType
 from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 
@@ -52,7 +52,7 @@ class QwenConfig(DecoderConfig, kw_only=True):
 
 
 class Qwen2Config(QwenConfig, kw_only=True):
-    """Qwen 2 and 2.5: q, k and v always have a bias, whatever attention_bias is."""
+    """Qwen 2 and 2.5: q, k and v always have a bias; attention_bias is not read."""
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=False)
@@ -72,13 +72,13 @@ class QwenMoeConfig(QwenConfig, kw_only=True):
 
     decoder_sparse_step: Layers = 1
     mlp_only_layers: tuple[LayerIndex, ...] = ()
-    num_experts: Experts = 128
-    num_experts_per_tok: Experts = 8
+    num_experts: ExpertCount = 128
+    num_experts_per_tok: ExpertCount = 8
     moe_intermediate_size: Width = 768
     norm_topk_prob: bool = False
 
     def experts(self) -> ExpertsSpec:
-        """Return the experts of a layer that has some."""
+        """Return the experts of layers that choose."""
         return ExpertsSpec(
             self.num_experts,
             self.num_experts_per_tok,
@@ -104,8 +104,8 @@ class Qwen2MoeConfig(QwenMoeConfig, kw_only=True):
     num_attention_heads: Heads = 16
     num_key_value_heads: Heads | None = 16
     hidden_size: Width = 2048
-    num_experts: Experts = 60
-    num_experts_per_tok: Experts = 4
+    num_experts: ExpertCount = 60
+    num_experts_per_tok: ExpertCount = 4
     moe_intermediate_size: Width = 1408
     shared_expert_intermediate_size: Annotated[int, Meta(ge=1, le=1 << 20)] = 5632
     qkv_bias: bool = True
@@ -132,7 +132,7 @@ class Qwen3MoeConfig(QwenMoeConfig, kw_only=True):
     num_hidden_layers: Layers = 24
     num_key_value_heads: Heads | None = 4
     hidden_size: Width = 2048
-    num_local_experts: Experts | None = None  # another name of num_experts
+    num_local_experts: ExpertCount | None = None  # another name of num_experts
 
     def __post_init__(self) -> None:
         if self.num_local_experts is not None:

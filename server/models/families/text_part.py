@@ -1,27 +1,28 @@
-"""Models that see pictures: the part of them that reads and writes text, which alone is served.
+"""Models with a vision encoder: only the part that reads and writes text is served.
 
-Their files nest it: its configuration under `text_config`, its tensors under one more name than it has alone.
+Their files nest it: its configuration is under `text_config`, and its tensors have one more name in front.
 """
 
 from __future__ import annotations
 
 from neuronserve.server.models.config_values import Values, refuse
 
-# The text's architecture by the whole's and the text's `model_type`; the first where a file names none.
+# Architectures of the text's part by that of the whole, then by the text's `model_type`; the first is the default.
 TEXT_PARTS: dict[str, dict[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "Mistral3ForConditionalGeneration": {"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"},
 }
 OF_THE_WHOLE = ("tie_word_embeddings", "quantization_config", "auto_map", "trust_remote_code")
-# Beginnings of names, with those that the same tensors and modules have in files of the text alone.
+# Beginnings of names, each with the beginning in files of the text alone.
 NESTED = {"language_model.model.": "model.", "model.language_model.": "model.", "language_model.": ""}
 
 
 def text_part(config: Values) -> Values:
-    """The configuration of the text's part, as files of it alone have it; `config` itself where it has no other part.
+    """Return the configuration of the text's part, as files of the text alone have it.
 
-    Raises ConfigError for a `text_config` that is missing or of an unknown type.
+    Returns `config` itself where there is no other part. Raises ConfigError for a `text_config` that is missing or of
+    an unknown type.
     """
     names = config.get("architectures")
     known = TEXT_PARTS.get(names[0]) if isinstance(names, list) and names and isinstance(names[0], str) else None
@@ -37,7 +38,7 @@ def text_part(config: Values) -> Values:
 
 
 def name_in_text(name: str) -> str:
-    """The name that a tensor or module of the text's part has in files of that alone; any other stays as it is."""
+    """Return the name that a tensor or module of the text's part has in files of the text alone; others as they are."""
     for nested, own in NESTED.items():
         if name.startswith(nested):
             return own + name.removeprefix(nested)

@@ -221,6 +221,7 @@ def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
         (lambda m: m.update(format_version=1), "format_version is 1: this server reads 4"),
         (lambda m: m.pop("format_version"), "format_version is missing"),
         (lambda m: m["model"].update(num_layers=1), "model differs"),
+        (lambda m: m["model"].update(norm_offset=1.0), "model differs"),
         (lambda m: m["padded_sizes"].update(hidden=128), "padded_sizes differs"),
         (lambda m: m.update(tensor_parallel_size=2), "padded_sizes differs"),
         (lambda m: m.update(config_sha256="0"), "config.json: differs"),
@@ -275,6 +276,14 @@ def test_a_manifest_that_lies_is_refused(
     with pytest.raises(CheckpointError) as refusal:
         weights_of(directory, RequestedFormats("bfloat16"), 1)
     assert named in str(refusal.value)
+
+
+def test_a_manifest_that_holds_more_of_the_model_is_read(compiled: Compile) -> None:
+    directory = compiled(tp=1)
+    manifest = json.loads((directory / MANIFEST).read_text())
+    manifest["model"] |= {"rms_norm_eps": 1e-6, "windows": [], "rope": {"theta": 1e4}}  # as older releases wrote it
+    (directory / MANIFEST).write_text(json.dumps(manifest))
+    assert weights_of(directory, RequestedFormats("bfloat16"), 1).matrices
 
 
 def test_buckets_are_in_the_manifest_and_served(checkpoints: Path, kernels: str, tmp_path: Path) -> None:

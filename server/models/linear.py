@@ -1,0 +1,111 @@
+"""Linear layers: the axes that they go from and to, and the tensors of a checkpoint that they take.
+
+Numbers and names only: no bytes, no cores, no files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts", "rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension: `units` of `unit_size` elements that are never divided."""
+
+    name: AxisName
+    units: int  # heads for query and kv, elements otherwise
+    unit_size: int = 1
+    is_of_expert: bool = False  # inside one expert, which expert parallelism leaves whole
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.units * self.unit_size
+
+    @property
+    def is_split(self) -> bool:
+        """True when tensor parallelism divides the axis among the cores."""
+        return self.name in ("query", "kv", "ffn", "vocab")
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A tensor of one dimension. A core holds its units of `axis`, or the whole tensor where there is no axis."""
+
+    tensor: str
+    size: int
+    axis: Axis | None = None
+    is_folded: bool = False  # stored with two dimensions: [units, unit_size] of its axis
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the checkpoint."""
+        return (self.axis.units, self.axis.unit_size) if self.axis is not None and self.is_folded else (self.size,)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRows:
+    """Rows of a module's weight, [outputs, inputs], and of its bias, from `first_row` on.
+
+    The rows follow one another, unless units of several modules alternate: then units are `unit_stride` rows apart.
+    """
+
+    module: str
+    outputs: Axis
+    first_row: int = 0
+    unit_stride: int = 0  # 0 = the size of a unit
+    is_transposed: bool = False  # the weight is stored [inputs, outputs]
+    tensor: str | None = None  # name of the weight, where the module has none of its own
+
+    @property
+    def weight(self) -> str:
+        """Name of the weight's tensor."""
+        return self.tensor or f"{self.module}.weight"
+
+    @property
+    def bias(self) -> str:
+        """Name of the bias's tensor."""
+        return f"{self.module}.bias"
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A matrix product. The outputs of its parts follow one another."""
+
+    name: str  # qkv, o, gate_up, down, lm_head ...
+    parts: tuple[WeightRows, ...]
+    inputs: Axis
+    has_bias: bool = False
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules in the checkpoint."""
+        return tuple(part.module for part in self.parts)
+
+    @property
+    def is_interleaved(self) -> bool:
+        """True when gate and up are computed together and then multiplied with each other."""
+        return len(self.parts) == 2 and all(part.outputs.name == "ffn" for part in self.parts)
+
+    @property
+    def is_of_expert(self) -> bool:
+        """True for a layer of an expert."""
+        return self.inputs.is_of_expert or self.parts[0].outputs.is_of_expert
+
+    @property
+    def is_router(self) -> bool:
+        """True when the outputs are logits of experts."""
+        return self.parts[0].outputs.name == "experts"
+
+    @property
+    def is_row_parallel(self) -> bool:
+        """True when the inputs are split, so that each core has a partial sum of all outputs."""
+        return self.inputs.is_split
+
+    @property
+    def num_weights(self) -> int:
+        """Number of weights without the bias."""
+        return sum(part.outputs.size for part in self.parts) * self.inputs.size
