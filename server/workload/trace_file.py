@@ -1,4 +1,4 @@
-"""A file of requests, read line by line: every refusal names the file and the line. Any format."""
+"""A file of requests in any format, read line by line. Every refusal names the file and the line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from neuronserve.server.workload.workload import MAX_TOKENS
 
 
 class TraceFile:
-    """Lines of a text file, and the refusals of what is wrong in them. All its methods raise SettingsError."""
+    """Lines of a text file, and refusals of wrong lines. All methods raise SettingsError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._last_ns: int | None = None
 
     def lines(self) -> Iterator[str]:
-        """All lines with their ends, without a byte order mark."""
+        """Yield all lines with their ends, without a byte order mark."""
         try:
             # newline="" leaves line ends to csv
             with self.path.open(encoding="utf-8-sig", newline="") as file:
@@ -30,31 +30,31 @@ class TraceFile:
             raise SettingsError(f"{self.path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
     def refusal(self, line: int, reason: object) -> SettingsError:
-        """The error to raise for line number `line`."""
+        """Return the error to raise for line number `line`."""
         return SettingsError(f"{self.path}:{line}: {reason}")
 
     @contextmanager
     def refusing(self, line: int) -> Iterator[None]:
-        """Turn what a parser raises inside into a refusal of line number `line`."""
+        """Turn a parser's error inside the block into a refusal of line number `line`."""
         try:
             yield
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise self.refusal(line, error) from error
 
     def require_order(self, line: int, time_ns: int) -> None:
-        """Arrivals must never go back."""
+        """Require that arrivals never go back in time."""
         if self._last_ns is not None and time_ns < self._last_ns:
             raise self.refusal(line, f"arrives {(self._last_ns - time_ns) / NS:g} s before the line above it")
         self._last_ns = time_ns
 
     def require_any(self, count: int) -> None:
-        """There must be at least one request."""
+        """Require at least one request."""
         if not count:
             raise SettingsError(f"{self.path}: the trace holds no request")
 
 
 def require_tokens(name: str, value: int) -> int:
-    """`value`, a number of tokens. Raises ValueError for one that is out of range."""
+    """Return `value`, a number of tokens. Raises ValueError when it is out of range."""
     if not 1 <= value <= MAX_TOKENS:
         raise ValueError(f"{name} is {value!r}: it must be a whole number of 1 to {MAX_TOKENS} tokens")
     return value

@@ -1,7 +1,7 @@
 """Readers of recorded workloads: Azure LLM inference CSV, Mooncake JSONL, BurstGPT CSV, and plain CSV.
 
-A line that cannot be read, or comes before the line above it in time, is refused with its number: nothing is skipped
-or repaired. The one exception is defined by the format: BurstGPT logs failed calls with 0 response tokens.
+A line that cannot be read, or is earlier than the line above it, is refused with its number. Nothing is skipped or
+repaired, except BurstGPT's failed calls, which its format logs with 0 response tokens.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class _Line(NamedTuple):
 
 
 def read_trace(path: Path, format: TraceFormat | None = None, max_requests: int | None = None) -> Workload:
-    """The requests of a trace, or the first of them; its first arrival is time 0.
+    """Read the requests of a trace, or the first ones. The first arrival is time 0.
 
-    The format is found in the first line unless given. Raises SettingsError, with the line number, for what is not of
-    the format and for arrivals out of order.
+    Without `format`, the first line decides it. Raises SettingsError, with the line number, for a line that lacks the
+    format, and for arrivals out of order.
     """
     file = TraceFile(path)
     lines = file.lines()
@@ -150,7 +150,7 @@ def _mooncake_line(text: str) -> _Line:
 
 
 def seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
-    """Nanoseconds of a timestamp in units of `unit_s`. Raises ValueError for what is none."""
+    """Return the nanoseconds of a timestamp in units of `unit_s`. Raises ValueError for an invalid one."""
     seconds = float(value) * unit_s
     if not (math.isfinite(seconds) and abs(seconds) < 4 * MAX_SECONDS):
         raise ValueError(f"the timestamp is {value}, which is out of range")
@@ -158,7 +158,7 @@ def seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
 
 
 def _date_ns(text: str) -> int:
-    """Nanoseconds since 1970. Azure writes seven digits after the second, one more than `datetime` keeps."""
+    """Return nanoseconds since 1970. Azure writes seven digits after the second, one more than `datetime` keeps."""
     whole, _, fraction = text.partition(".")
     digits = fraction.rstrip("Z")
     if digits and not digits.isdecimal():  # such as an offset from UTC
