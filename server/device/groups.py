@@ -49,11 +49,6 @@ class InstanceGroup:
         return self.count * self.instance.num_cores
 
     @property
-    def device_memory_bytes(self) -> int:
-        """Device memory of all chips."""
-        return self.num_cores * self.instance.core_memory_bytes
-
-    @property
     def host_memory_bytes(self) -> int:
         """Memory of all hosts; one host has `instance.memory_per_host_bytes`."""
         return self.count * self.instance.host_memory_gib * GIB

@@ -62,11 +62,6 @@ class Instance:
         """Logical NeuronCores of the instance, the ones that software sees."""
         return self.num_chips * self.chip.cores_per_chip
 
-    @property
-    def num_physical_cores(self) -> int:
-        """NeuronCores in silicon: `chip.lnc` for each logical core."""
-        return self.num_chips * self.chip.physical_cores
-
     def with_lnc(self, lnc: int) -> Instance:
         """Return the instance with `lnc` physical cores in each logical core. Raises DeviceError if the chip cannot."""
         return self if lnc == self.chip.lnc else replace(self, chip=self.chip.with_lnc(lnc))

@@ -69,7 +69,7 @@ def test_a_part_with_logical_cores_adapters_and_an_ultraserver(tmp_path: Path) -
     rack = "{name = 'u-inf9', sizes = [4, 2], link = {generation = 'NeuronLink-v9', gib_s_per_chip = 100}}"
     own = f"efa_gbps = 400\nefa_latency_us = 9\nnum_hosts = 2\nultraserver = {rack}\n"
     part = read(tmp_path, chip + NEW_INSTANCE + own).instance("inf9.xlarge")
-    assert (part.num_cores, part.num_physical_cores, part.with_lnc(1).num_cores) == (4, 8, 8)
+    assert (part.num_cores, part.num_chips * part.chip.physical_cores, part.with_lnc(1).num_cores) == (4, 8, 8)
     alone = read(tmp_path, chip.replace("lnc_choices = [1, 2]", "") + NEW_INSTANCE).instance("inf9.xlarge")
     assert alone.chip.lnc_choices == (2,)
     assert part.memory_per_host_bytes == 16 * 2**30

@@ -37,7 +37,11 @@ def test_logical_cores_share_the_chip_evenly(name: str, lnc: int, cores: int, gi
 def test_a_configuration_changes_neither_the_silicon_nor_the_price(part: Instance) -> None:
     for lnc in part.chip.lnc_choices:
         other = part.with_lnc(lnc)
-        assert other.num_physical_cores == part.num_physical_cores == other.num_cores * lnc
+        assert (
+            other.num_chips * other.chip.physical_cores
+            == part.num_chips * part.chip.physical_cores
+            == other.num_cores * lnc
+        )
         assert other.num_cores * other.core_memory_bytes == part.num_chips * part.chip.memory_gib * GIB
         assert (other.prices, other.chip.tflops, other.chip.bandwidth_gb_s * GB, other.link) == (
             part.prices,

@@ -18,7 +18,7 @@ from neuronserve.server.models.planned import planned_spec
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
 from neuronserve.server.placement.core_share import weight_bytes
-from neuronserve.server.placement.encoder_footprint import encoder_bytes
+from neuronserve.server.placement.footprint import encoder_bytes
 
 TYPES = {
     "Bert": "bert",

@@ -32,7 +32,7 @@ class CallObject:
     """
 
     def __init__(self, name: str | None = None) -> None:
-        """With a `name`, the object has only the arguments."""
+        """Read a whole call, or with a `name` its arguments only."""
         self.name = name
         self.has_arguments = False  # they have begun
         self.is_complete = False
