@@ -14,8 +14,8 @@ from neuronserve.server.cost.evidence import Band, Phase
 from neuronserve.server.cost.model import CostModel, StepCost
 from neuronserve.server.cost.shape import ACTIVATION_BYTES, matrix_billions
 from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.chips import GB
 from neuronserve.server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
-from neuronserve.server.device.parts import GB
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
@@ -91,7 +91,7 @@ class PipelineModel:
         layers = stage_layers(model.num_layers, stages)
         uniform = replace(model, windows=(), ropes=())  # the cost model ignores windows and ropes
         starts = (sum(layers[:stage]) for stage in range(stages))
-        parts = [
+        models = [
             replace(
                 uniform,
                 num_layers=count,
@@ -100,8 +100,8 @@ class PipelineModel:
             )
             for start, count in zip(starts, layers, strict=True)
         ]
-        known = {part: CostModel.of(part, instance, tp, runtime, calibration) for part in parts}
-        return cls(tuple(known[part] for part in parts), model, place)
+        known = {each: CostModel.of(each, instance, tp, runtime, calibration) for each in models}
+        return cls(tuple(known[each] for each in models), model, place)
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """Return the cost of one token for each of `batch` slots, in as many micro-batches as there are stages.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neuronserve.server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape
+from neuronserve.server.device.chips import GB, Topology
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GB, Topology
 from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec

@@ -29,8 +29,8 @@ from neuronserve.server.device.catalog_keys import (
     ultraserver,
     whole,
 )
+from neuronserve.server.device.chips import Chip
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import Chip
 from neuronserve.server.device.prices import PRICE_BASES, Price, PriceBasis
 from neuronserve.server.errors import SettingsError
 

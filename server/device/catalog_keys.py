@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
+from neuronserve.server.device.chips import Link
 from neuronserve.server.device.instances import UltraServer
-from neuronserve.server.device.parts import Link
 from neuronserve.server.errors import SettingsError
 
 Check = Callable[[str, Any], Any]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from neuronserve.server.device.chips import GB
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GB
 from neuronserve.server.device.prices import PriceBasis
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neuronserve.server.device.parts import (
+from neuronserve.server.device.chips import (
     GB,
     INFERENTIA1,
     INFERENTIA2,

@@ -12,7 +12,7 @@ from neuronserve.server.cost.shape import WEIGHT_BYTES, CoreShape
 from neuronserve.server.cost.terms import TERMS
 from neuronserve.server.cost.work import CURRENT_SDK, OLD_GATHER_SDK, OLD_LAUNCH_SDK, Runtime, StepWork, mean_hops
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.parts import Topology
+from neuronserve.server.device.chips import Topology
 from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B, MIXTRAL, shapes

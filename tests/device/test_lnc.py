@@ -6,7 +6,7 @@ import pytest
 
 from neuronserve.server.config import RuntimeCores
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
-from neuronserve.server.device.parts import GB
+from neuronserve.server.device.chips import GB
 from neuronserve.server.device.visible_cores import take_cores, visible_cores
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
