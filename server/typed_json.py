@@ -10,6 +10,7 @@ import json
 import math
 import re
 import reprlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -25,6 +26,14 @@ _REPR.maxlist = _REPR.maxdict = 12
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = MAX_SHOWN + 2
 
 T = TypeVar("T")
+
+# Values of records, with the limits that records share.
+Text = Annotated[str, msgspec.Meta(pattern=r"\S")]  # not blank
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Texts = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)]
+Counts = Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 
 class JsonError(ValueError):

@@ -25,6 +25,7 @@ from neuronserve.server.device.chips import (
 from neuronserve.server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
+from neuronserve.server.typed_json import Counts, Text
 
 NO_PRICES = Prices(DEFAULT_REGION)
 MAX_REGIONS = 8  # regions that a message names at most
@@ -34,8 +35,8 @@ MAX_REGIONS = 8  # regions that a message names at most
 class UltraServer:
     """NeuronLink between instances of one rack."""
 
-    name: str  # EC2's name of the whole rack
-    sizes: tuple[int, ...]  # possible numbers of instances in a group
+    name: Text  # EC2's name of the whole rack
+    sizes: Counts  # possible numbers of instances in a group
     link: Link  # from one chip to the chips of other instances
 
 
