@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.plan.report import Candidate
 from neuronserve.planner.plan.weight_types import WeightDtype
-from neuronserve.server.cost.shape import WEIGHT_BYTES
+from neuronserve.server.cost.shape import STORED_BYTES
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
@@ -25,7 +25,7 @@ KILLED_SHARE = 15.3 / 12
 
 def checkpoint_bytes(model: ModelSpec, dtype: WeightDtype) -> int:
     """Bytes of one copy of the weights in the files of a checkpoint of this type."""
-    return int(num_params(model) * WEIGHT_BYTES[dtype])
+    return int(num_params(model) * STORED_BYTES[dtype])
 
 
 def why_not_loaded(model: ModelSpec, dtype: WeightDtype, part: Instance, count: int, options: PlanOptions) -> str:

@@ -17,7 +17,7 @@ _CLOSING = {"{": "}", "[": "]"}
 _FIRST_OF_TOKEN = frozenset("-0123456789tfn")
 _TOKEN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|true|false|null")
 T = TypeVar("T")
-Reader = Generator[None, str, T]  # is sent single characters, and returns when it has read its element
+CharReader = Generator[None, str, T]  # is sent single characters, and returns when it has read its element
 
 
 class _BrokenError(Exception):
@@ -68,12 +68,12 @@ class CallObject:
         self._arguments.clear()
         return taken
 
-    def _bare_arguments(self) -> Reader[None]:
+    def _bare_arguments(self) -> CharReader[None]:
         char = yield from _next()
         _require(char == "{")
         yield from _nested(char, self._keep_argument)
 
-    def _object(self) -> Reader[None]:
+    def _object(self) -> CharReader[None]:
         char = yield from _next()
         _require(char == "{")
         while char != "}":
@@ -83,7 +83,7 @@ class CallObject:
             _require(char in ",}")
         _require(self.name is not None)
 
-    def _value(self, key: str) -> Reader[str]:
+    def _value(self, key: str) -> CharReader[str]:
         """Read the value of `key`; return the character after it."""
         first = yield from _next()
         if key in ARGUMENTS and first != '"' and not self.has_arguments:
@@ -107,14 +107,14 @@ def _require(is_so: bool) -> None:
         raise _BrokenError
 
 
-def _next() -> Reader[str]:
+def _next() -> CharReader[str]:
     """Read the next character that is not blank."""
     while (char := (yield)) in BLANKS:
         pass
     return char
 
 
-def _quoted(first: str) -> Reader[str]:
+def _quoted(first: str) -> CharReader[str]:
     """Read a JSON string that begins with `first`; return it without quotes and escapes."""
     _require(first == '"')
     parts: list[str] = []
@@ -122,7 +122,7 @@ def _quoted(first: str) -> Reader[str]:
     return _unquote("".join(parts))
 
 
-def _string(keep: Callable[[str], None]) -> Reader[None]:
+def _string(keep: Callable[[str], None]) -> CharReader[None]:
     """Read a string after its first quote, which is kept too."""
     keep('"')
     char = ""
@@ -133,7 +133,7 @@ def _string(keep: Callable[[str], None]) -> Reader[None]:
             keep((yield))
 
 
-def _any(first: str, keep: Callable[[str], None]) -> Reader[str]:
+def _any(first: str, keep: Callable[[str], None]) -> CharReader[str]:
     """Read any JSON value that begins with `first`; return the character after it."""
     if first == '"':
         yield from _string(keep)
@@ -144,7 +144,7 @@ def _any(first: str, keep: Callable[[str], None]) -> Reader[str]:
     return (yield from _next())
 
 
-def _nested(first: str, keep: Callable[[str], None]) -> Reader[None]:
+def _nested(first: str, keep: Callable[[str], None]) -> CharReader[None]:
     """Read an object or array. `first` is kept together with the next character, so `{no JSON` keeps nothing.
 
     Open brackets are in a list instead of a recursion, as a text may open any number of them.
@@ -191,14 +191,14 @@ def _next_place(char: str, closing: list[str], is_key: bool) -> str:
     return "colon" if is_key else "end"
 
 
-def _bare(first: str, keep: Callable[[str], None]) -> Reader[str]:
+def _bare(first: str, keep: Callable[[str], None]) -> CharReader[str]:
     """Read a number, true, false or null; return the next character that is not blank."""
     _require(_is_bare(first))
     char = yield from _token(first, keep)
     return (yield from _next()) if char in BLANKS else char
 
 
-def _token(first: str, keep: Callable[[str], None]) -> Reader[str]:
+def _token(first: str, keep: Callable[[str], None]) -> CharReader[str]:
     """Read and keep a number, true, false or null; return the character after it."""
     _require(first in _FIRST_OF_TOKEN)
     parts, char = [], first
