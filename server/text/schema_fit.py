@@ -22,17 +22,11 @@ FORCED_FORMATS = frozenset(
 )
 LENIENT = {OPTIONS: {"lenient": True, "coerce_one_of": True}}
 MAX_FORCED_COUNT = 2**31 - 1
-MAX_NAMES = 1024  # that an object's keys are forced to be one of
+MAX_NAMES = 1024  # of the keys that an object may have
 # Faults that remain in the loosest form of a schema: no output could be valid.
 _HOPELESS = ("Unsatisfiable", "it allows no text", "Pointer ", "Resource ")
-_PLAIN = {
-    "type",
-    "properties",
-    "required",
-    "title",
-    "description",
-    "allOf",
-}  # keys of a subschema that names properties
+# Keys of a subschema that names properties.
+_PLAIN = {"type", "properties", "required", "title", "description", "allOf"}
 
 Compile = Callable[[Schema], object]  # raises GrammarError
 
