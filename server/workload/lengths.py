@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,29 +73,11 @@ class LengthTable:
 def read_lengths(path: Path) -> LengthTable:
     """Read the pairs of a file. Raises SettingsError, with the line number, for an invalid line."""
     file = TraceFile(path)
-    rows = csv.reader(file.lines())
     inputs, outputs = array("q"), array("q")
-    try:
-        header = [cell.strip().lower() for cell in next(rows, [])]
-        if not set(COLUMNS) <= {*header}:
-            raise file.refusal(1, f"no header with the columns {', '.join(COLUMNS)}")
-        at = [header.index(name) for name in COLUMNS]
-        for row in rows:
-            if row:
-                with file.refusing(rows.line_num):
-                    num_input, num_output = (
-                        require_tokens(name, _cell(row, place, len(header)))
-                        for name, place in zip(COLUMNS, at, strict=True)
-                    )
-                inputs.append(num_input)
-                outputs.append(num_output)
-    except csv.Error as error:
-        raise file.refusal(rows.line_num, error) from error
+    for number, cells in file.table(file.lines(), COLUMNS):
+        with file.refusing(number):
+            num_input, num_output = (require_tokens(name, int(cell)) for name, cell in zip(COLUMNS, cells, strict=True))
+        inputs.append(num_input)
+        outputs.append(num_output)
     file.require_any(len(inputs))
     return LengthTable(path.name, np.array(inputs, dtype=np.int64), np.array(outputs, dtype=np.int64))
-
-
-def _cell(row: list[str], place: int, num_columns: int) -> int:
-    if len(row) != num_columns:
-        raise ValueError(f"{len(row)} cells where the header has {num_columns} columns")
-    return int(row[place].strip())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +30,21 @@ class TraceFile:
         except UnicodeDecodeError as error:
             raise SettingsError(f"{self.path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
+    def table(self, lines: Iterable[str], columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line number and the cells of `columns` for each row of a CSV table with a header."""
+        rows = csv.reader(lines)
+        try:
+            header = header_names(next(rows, []))
+            missing = [name for name in columns if name not in header]
+            if missing:
+                raise self.refusal(1, f"the header has no column {missing[0]!r}")
+            for row in filter(None, rows):
+                if len(row) != len(header):
+                    raise self.refusal(rows.line_num, f"{len(row)} cells where the header has {len(header)} columns")
+                yield rows.line_num, [row[header.index(name)].strip() for name in columns]
+        except csv.Error as error:
+            raise self.refusal(rows.line_num, error) from error
+
     def refusal(self, line: int, reason: object) -> SettingsError:
         """Return the error to raise for line number `line`."""
         return SettingsError(f"{self.path}:{line}: {reason}")
@@ -51,6 +67,11 @@ class TraceFile:
         """Require at least one request."""
         if not count:
             raise SettingsError(f"{self.path}: the trace holds no request")
+
+
+def header_names(cells: list[str]) -> list[str]:
+    """Return the names of columns in lower case."""
+    return [cell.strip().strip('"').lower() for cell in cells]
 
 
 def require_tokens(name: str, value: int) -> int:
