@@ -36,11 +36,7 @@ class GrammarError(Exception):
 
 def json_schema(schema: Any) -> str:
     """Return JSON text of a schema (an object or JSON text) with this server's options. Raises GrammarError."""
-    schema = parsed(schema)
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict):
-        raise GrammarError(f"a JSON schema is an object, not {_shown(schema)}")
+    schema = schema_object(schema)
     try:
         options = {**schema.get(OPTIONS, {}), "whitespace_pattern": WHITESPACE}
         text = json.dumps({**schema, OPTIONS: options}, allow_nan=False)
@@ -116,14 +112,18 @@ def reason(matcher: LLMatcher) -> str:
     return "it allows no text at all" if text.startswith("NoExtension") else _line(text)
 
 
-def parsed(schema: Any) -> Any:
-    """Return a schema as Python values; JSON text is parsed."""
-    if not isinstance(schema, str):
-        return schema
-    try:
-        return msgspec.json.decode(bounded(schema))
-    except (ValueError, RecursionError) as error:
-        raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
+def schema_object(schema: Any) -> dict[str, Any]:
+    """Return a schema (an object, JSON text of one, or true) as an object. Raises GrammarError for anything else."""
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(bounded(schema))
+        except (ValueError, RecursionError) as error:
+            raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        raise GrammarError(f"a JSON schema is an object, not {'null' if schema is None else type(schema).__name__}")
+    return schema
 
 
 def bounded(text: str) -> str:
@@ -139,7 +139,3 @@ def _line(error: object) -> str:
     faults = [line for line in lines if line.startswith("error: ")]  # after the regex and a marker line
     text = f"regex parse {faults[0]}" if faults else _PLACE.sub("", lines[0])
     return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + "..."
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else type(value).__name__

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from neuronserve.server.text.grammar import OPTIONS, GrammarError, bounded, parsed
+from neuronserve.server.text.grammar import OPTIONS, GrammarError, bounded, schema_object
 from neuronserve.server.text.schema_check import require_schema
 from neuronserve.server.text.schema_tree import Schema, followed, modern, rewritten
 
@@ -57,12 +57,7 @@ def fit_schema(given: Any, compiles: Compile) -> Fit:
 
     Raises GrammarError for a schema that is no JSON schema, has a dangling reference, or allows nothing.
     """
-    schema = parsed(given)
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict):
-        raise GrammarError(f"a JSON schema is an object, not {'null' if schema is None else type(schema).__name__}")
-    schema = {key: value for key, value in schema.items() if key != OPTIONS}
+    schema = {key: value for key, value in schema_object(given).items() if key != OPTIONS}
     try:
         return _fitted(schema, compiles)
     except RecursionError:
