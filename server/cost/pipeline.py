@@ -43,7 +43,7 @@ def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     Raises DeviceError when there are more stages than layers.
     """
     if not 1 <= stages <= num_layers:
-        raise DeviceError(f"pipeline_parallel_size is {stages}: from 1 to the model's {num_layers} layers is possible")
+        raise DeviceError(f"pipeline_parallel_size is {stages}: from 1 to the model's {num_layers} layers are possible")
     least, more = divmod(num_layers, stages)
     return tuple(least + (stage < more) for stage in range(stages))
 
@@ -86,7 +86,7 @@ class PipelineModel:
             )
         if stages % count or tp * (stages // count) > instance.num_cores:
             raise DeviceError(
-                f"pipeline_parallel_size is {stages}: {place.name} take as many stages of {tp} cores each"
+                f"pipeline_parallel_size is {stages}: stages of {tp} cores do not divide evenly among {place.name}"
             )
         layers = stage_layers(model.num_layers, stages)
         uniform = replace(model, windows=(), ropes=())  # the cost model ignores windows and ropes

@@ -119,7 +119,7 @@ class Endpoint:
         try:
             return decode(text, _Health).status
         except JsonError as error:
-            raise Unreachable(f"{self.url}/health answers {status}, but not as neuronserve does") from error
+            raise Unreachable(f"{self.url}/health answers {status}, but not in neuronserve's form") from error
 
     def _get(self, path: str) -> tuple[int, str]:
         """Return status and body. A server that is not ready answers 503 with its phase."""

@@ -24,7 +24,7 @@ class LengthRange:
         """Raise SettingsError for an impossible range."""
         if not 1 <= self.low <= self.high <= MAX_TOKENS:
             raise SettingsError(
-                f"{self.low}:{self.high} is no range of lengths: they rise from at least 1 to at most {MAX_TOKENS}"
+                f"{self.low}:{self.high} is no range of lengths: both must be 1 to {MAX_TOKENS}, in order"
             )
 
     @classmethod
