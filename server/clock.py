@@ -1,4 +1,4 @@
-"""Time is a value: whoever needs it is handed a clock. Owns nothing but the reading of time."""
+"""Clocks as arguments: the host's monotonic clock, and a manual one for tests and simulation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from typing import Protocol
 
 NS = 1_000_000_000  # nanoseconds in a second
-SPIN_S = 2e-4  # the end of a wait that is not slept: a sleep may come back that much late
+SPIN_S = 2e-4  # the end of a wait is spun, not slept: a sleep may return that much late
 
 
 class Clock(Protocol):
     """A source of monotonic time."""
 
     def now(self) -> float:
-        """Seconds since an arbitrary origin; never goes backward."""
+        """Return seconds since an arbitrary origin; never goes backward."""
         ...
 
 
@@ -21,7 +21,7 @@ class Waiter(Clock, Protocol):
     """A clock that can be waited on."""
 
     def wait_until(self, time_s: float) -> None:
-        """Return when `now()` has reached `time_s`; at once when it is past."""
+        """Wait until `now()` has reached `time_s`; return at once when that is past."""
         ...
 
 
@@ -32,14 +32,14 @@ class MonotonicClock:
         return time.monotonic()
 
     def wait_until(self, time_s: float) -> None:
-        """Sleep, then spin for the last moment: exact to microseconds where the host has a core to spare."""
+        """Sleep, then spin for the last SPIN_S: exact to microseconds on a host with a spare core."""
         while (left_s := time_s - time.monotonic()) > 0:
             if left_s > SPIN_S:
                 time.sleep(left_s - SPIN_S)
 
 
 class ManualClock:
-    """A clock that moves only when told to: for tests and for simulation."""
+    """A clock that moves only by `advance` and `wait_until`."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start

@@ -1,7 +1,7 @@
-"""JSON that others wrote, trusted in nothing, as typed records (msgspec): bounded, strict, never guessed at.
+"""Reads untrusted JSON as typed records (msgspec): bounded and strict.
 
-A refusal names the key by its path, the value there and what it must be. The parser is the standard library's, since
-msgspec's takes the last of two equal keys without a word; the types are msgspec's.
+A refusal names the key by its path, its value, and what the value must be. The parser is the standard library's, since
+msgspec's silently takes the last of two equal keys. The types are msgspec's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import math
 import re
 import reprlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -26,13 +27,21 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = MAX_SHOWN + 2
 
 T = TypeVar("T")
 
+# Values of records, with the limits that records share.
+Text = Annotated[str, msgspec.Meta(pattern=r"\S")]  # not blank
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Texts = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)]
+Counts = Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+
 
 class JsonError(ValueError):
-    """The text is no JSON, or not of the record's form. `str()` is fit to be shown to a user."""
+    """The text is no JSON, or lacks the record's form. `str()` is fit to be shown to a user."""
 
 
 def read(path: Path, max_bytes: int, record: type[T]) -> T:
-    """The JSON in a file of at most `max_bytes` bytes as a `record`. Raises JsonError, which does not name the file."""
+    """Return the JSON of a file of at most `max_bytes` bytes as a `record`. Raises JsonError without the name."""
     try:
         text = read_regular(path, max_bytes)
     except OSError as error:
@@ -41,17 +50,17 @@ def read(path: Path, max_bytes: int, record: type[T]) -> T:
 
 
 def decode(text: str | bytes, record: type[T]) -> T:
-    """The JSON `text` as a `record`, a type that msgspec knows: unknown keys are passed over, types are strict."""
+    """Return JSON as a `record`, a type that msgspec supports. Unknown keys are ignored, types are strict."""
     return convert(parse(text), record)
 
 
 def parse(text: str | bytes) -> Any:
-    """The JSON `text` without a type. Refuses keys that appear twice, and numbers that are not finite."""
+    """Return JSON as Python values. Raises JsonError, also for duplicate keys and numbers that are not finite."""
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
         value = _DECODER.decode(text)
         if "\\ud" in text or "\\uD" in text:
-            json.dumps(value, ensure_ascii=False).encode()  # half of a pair of surrogates is no text
+            json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
     except JsonError:
         raise
     except RecursionError:
@@ -62,7 +71,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def convert(value: Any, record: type[T], path: str = "") -> T:
-    """`value`, which has been parsed, as a `record`. `path` is put before keys in messages, such as "rope_scaling."."""
+    """Return a parsed `value` as a `record`. `path`, such as "rope_scaling.", precedes keys in messages."""
     try:
         return msgspec.convert(value, record, str_keys=True)
     except msgspec.ValidationError as error:
@@ -70,12 +79,12 @@ def convert(value: Any, record: type[T], path: str = "") -> T:
 
 
 def complaint(key: str, value: object, problem: str) -> str:
-    """The one form of a message about a value: "top_p is 2.0: expected `float` <= 1.0"."""
+    """Return a message about a value, such as "top_p is 2.0: expected `float` <= 1.0"."""
     return f"{key} is {shown(value)}: {problem}"
 
 
 def shown(value: object) -> str:
-    """`value` as a message may repeat it: short, whatever was in the file."""
+    """Return `value` in a short form for messages."""
     if isinstance(value, int):
         text = repr(value) if value.bit_length() < 256 else "an integer of over 77 digits"
     else:
@@ -84,7 +93,7 @@ def shown(value: object) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A key of a file as a part of a path: as it is when that can be printed."""
+    """Return a key as a component of a path: as it is, if that can be printed."""
     return key if key.isprintable() and len(key) <= MAX_SHOWN else shown(key)
 
 
@@ -112,7 +121,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number
 
 
 def _translated(message: str, value: Any, record: Any, path: str) -> str:
-    """ "top_p is 2.0: expected `float` <= 1.0" of msgspec's "Expected `float` <= 1.0 - at `$.top_p`"."""
+    """Return the message "top_p is 2.0: expected `float` <= 1.0" for "Expected `float` <= 1.0 - at `$.top_p`"."""
     problem, _, place = message.partition(" - at `")
     problem = problem[0].lower() + problem[1:]
     key, value, kind = _located(value, record, place.rpartition("$")[2].removesuffix("`"))
@@ -126,26 +135,26 @@ def _translated(message: str, value: Any, record: Any, path: str) -> str:
 
 
 def _located(value: Any, kind: Any, place: str) -> tuple[str, Any, Any]:
-    """The dotted path, the value and the type at msgspec's `place`, such as `.files[0].entries[...].offset`.
+    """Return the dotted path, the value and the type at msgspec's `place`, such as `.files[0].entries[...].offset`.
 
-    msgspec writes [...] for any key of a dict; it stopped at the first whose value is not of the type. The path ends
-    above an empty key.
+    msgspec writes [...] for any key of a dict; the key is the first one whose value lacks the type. The path ends above
+    an empty key.
     """
     path = ""
     for name, index in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.{3})\]", place):
-        part, key = _part(kind, name, index), name
+        inner, key = _inner(kind, name, index), name
         if index == "...":
             items = value.items() if isinstance(value, dict) else ()
-            key = next((each for each, item in items if not _is_of(item, part)), "")
+            key = next((each for each, item in items if not _is_of(item, inner)), "")
             if not key:
                 break
-        value, kind = value[key or int(index)], part
+        value, kind = value[key or int(index)], inner
         path += f".{shown_key(key)}" if key else f"[{index}]"
     return path.removeprefix("."), value, kind
 
 
-def _part(kind: Any, name: str, index: str) -> Any:
-    """The type of a field `name` of a record, or of the items of a container."""
+def _inner(kind: Any, name: str, index: str) -> Any:
+    """Return the type of a field `name` of a record, or of the items of a container."""
     for each in _alternatives(kind):
         arguments = get_args(each)
         if name and not arguments:
@@ -160,7 +169,7 @@ def _part(kind: Any, name: str, index: str) -> Any:
 
 
 def _alternatives(kind: Any) -> Iterator[Any]:
-    """The types of a union, without their limits."""
+    """Yield the types of a union, without their limits."""
     if get_origin(kind) is Annotated:
         yield from _alternatives(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):

@@ -1,8 +1,8 @@
-"""The records that cross floors, in the order a request meets them.
+"""The records that cross floors, in the order in which a request meets them.
 
-Request -> StepPlan -> StepResult -> TokenEvent. All are frozen; the mutable `Sequence` of the scheduler is not here
-because it never leaves it. Those made in each step are named tuples, which are a quarter of the work to make, and a
-tenth to make again with another value. Times are seconds of the host's monotonic clock.
+Request -> StepPlan -> StepResult -> TokenEvent. All are frozen. The scheduler's mutable `Sequence` is not here because
+it never leaves the scheduler. Records of each step are named tuples: making one takes a quarter of a dataclass's time,
+replacing a value a tenth. Times are seconds of the host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one sequence is sampled. Built by the API after validation; every value is in range here."""
+    """Sampling of one sequence. The API makes it after validation, so every value is in range."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -33,29 +33,29 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     eos_token_ids: tuple[int, ...] = ()  # the model's own end tokens
-    stop_token_ids: tuple[int, ...] = ()  # the request's extra ones
+    stop_token_ids: tuple[int, ...] = ()  # further end tokens of the request
     ignore_eos: bool = False
-    seed: int = 0  # always set: the API draws one when the client gives none
-    logprobs: int | None = None  # None = not wanted; k = the sampled token's and the k best
-    prompt_logprobs: int | None = None  # the same of each token of the prompt but the first
-    logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these tokens and the sampled one, in place of the best
-    grammar: str = ""  # what the output must follow, in llguidance's form (engine/grammar.py); "" = anything
+    seed: int = 0  # always set: the API draws one if the client sends none
+    logprobs: int | None = None  # None = not wanted; k = of the sampled token and the k best
+    prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
+    logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these tokens and the sampled one, instead of the best
+    grammar: str = ""  # grammar of the output in llguidance's form (text/grammar.py); "" = none
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingParams:
-    """What is made of a text that is encoded, not continued: a row of float32, pooled of the states of its tokens."""
+    """Pooling of a text that is encoded: the states of its tokens become one row of float32."""
 
-    token_types: tuple[int, ...] = ()  # as TokenizedText has them
-    is_raw: bool = False  # not normalized; of a classifier logits, not scores
-    dimensions: int | None = None  # first values of an embedding to keep; None = all
+    token_types: tuple[int, ...] = ()  # see TokenizedText
+    is_raw: bool = False  # not normalized; a classifier returns logits instead of scores
+    dimensions: int | None = None  # number of leading values of an embedding to keep; None = all
     is_token_wise: bool = False  # the last states of all tokens instead, [tokens, hidden]
-    group: str = ""  # texts of one HTTP request, which take turns with those of others
+    group: str = ""  # HTTP request of the text; groups take turns
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate, or a text to encode. `n > 1` is n requests that share their prompt's cached blocks."""
+    """One sequence to generate, or one text to encode. `n > 1` makes n requests, which share the prompt's blocks."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -63,41 +63,41 @@ class Request:
     arrival_time: float
     priority: int = 0  # lower runs first
     cache_salt: str = ""  # prefix-cache blocks are shared only under the same salt
-    received_time: float | None = None  # of the HTTP request, before its body was read; None = was none
-    lora: str = ""  # digest of the adapter to compute with, under which it shares prefix-cache blocks; "" = none
-    generated_token_ids: tuple[int, ...] = ()  # by an engine that has ended; this one goes on after them
-    pooling: PoolingParams | None = None  # None: it is continued
-    tenant: str = ""  # who shares the engine fairly with others that wait; "" = nobody in particular
-    due_time: float = inf  # from which on it is passed by nobody as long as it has no token: it was promised a limit
+    received_time: float | None = None  # when the HTTP request came, before its body; None = there was none
+    lora: str = ""  # digest of the adapter; only requests with the same one share prefix-cache blocks; "" = none
+    generated_token_ids: tuple[int, ...] = ()  # generated by an engine that has ended; this engine continues them
+    pooling: PoolingParams | None = None  # None: the sequence is continued
+    tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
+    due_time: float = inf  # from then on no other request passes it until it has a token
 
 
 class TokenizedText(NamedTuple):
-    """A text, or a pair of them, as an encoder reads it."""
+    """Tokens of a text, or of a pair of texts, as an encoder reads them."""
 
     token_ids: tuple[int, ...]
     token_types: tuple[int, ...] = ()  # 0 for the first text and 1 for the second; () = all 0
 
 
 class ScheduledSeq(NamedTuple):
-    """What the runner computes for one sequence in one step."""
+    """Work of the runner on one sequence in one step."""
 
     request_id: str
-    token_ids: tuple[int, ...]  # the tokens to compute now
-    start: int  # position of the first of them (= num_computed_tokens)
-    # Of each group of layers, read-only views; each covers start + len(token_ids) positions.
+    token_ids: tuple[int, ...]  # tokens to compute now
+    start: int  # position of the first one (= num_computed_tokens)
+    # One read-only view for each group of layers; each covers start + len(token_ids) positions.
     block_tables: Sequence[Sequence[int]]
     needs_sample: bool  # the last of token_ids is the last known token
     sampling: SamplingParams
     history: Sequence[int]  # read-only view of all known tokens, prompt first
     num_prompt_tokens: int
-    lora: str = ""  # digest of its adapter, "" = none
-    pooling: PoolingParams | None = None  # None: it is continued
+    lora: str = ""  # digest of the adapter, "" = none
+    pooling: PoolingParams | None = None  # None: the sequence is continued
 
     @property
     def prompt_targets(self) -> range:
-        """Positions of the prompt's tokens whose log-probabilities this step gives, each by the token before it.
+        """Positions of the prompt's tokens whose log-probabilities this step returns, each by the token before it.
 
-        None once a token was generated: what is computed then is computed again.
+        Empty once a token was generated: prompt tokens are then computed for the second time.
         """
         if self.sampling.prompt_logprobs is None or len(self.history) > self.num_prompt_tokens:
             return range(0)
@@ -105,17 +105,17 @@ class ScheduledSeq(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """One step: what to compute, and who lost their place. Texts that are encoded have steps of their own."""
+    """One step: the sequences to compute, and those preempted or admitted. Texts to encode have their own steps."""
 
     step_id: int
-    prefill: tuple[ScheduledSeq, ...]  # all others: inside the prompt, or recomputing what was generated
+    prefill: tuple[ScheduledSeq, ...]  # inside the prompt, or recomputing generated tokens
     decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt, and sampled
-    preempted: tuple[str, ...] = ()
-    admitted: tuple[str, ...] = ()  # placed for the first time; not those that come back after a preemption
-    time: float = 0.0  # when this was decided
+    preempted: tuple[str, ...] = ()  # ids
+    admitted: tuple[str, ...] = ()  # ids that run for the first time, not after a preemption
+    time: float = 0.0  # when the step was planned
     received_time: float | None = None  # the earliest of `admitted`
-    is_pooled: bool = False  # `prefill` are texts to encode, each whole
-    follows: bool = False  # something waited when the step before ended, though nobody was running
+    is_pooled: bool = False  # `prefill` has texts to encode, each whole
+    follows: bool = False  # a request waited when the last step ended, though none was running
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:
@@ -134,35 +134,35 @@ class StepPlan(NamedTuple):
 class TokenLogprobs:
     """Natural-log probabilities at one position, from the raw logits (before temperature and penalties).
 
-    Where a grammar rules, among the tokens it allows.
+    With a grammar, they are among the tokens that it allows.
     """
 
-    sampled: float  # of the token that is there: drawn, or the prompt's own
+    sampled: float  # of the sampled token, or of the prompt's token
     top_token_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
-    rank: int = 0  # that token's place among all, from 1; ties share the last of their places
+    rank: int = 0  # of that token among all, from 1; ties share the last rank
 
 
 class SampledToken(NamedTuple):
-    """What the runner gives back for one sequence that needed a sample."""
+    """Result of the runner for one sequence that needed a sample."""
 
     token_id: int
     logprobs: TokenLogprobs | None = None
-    error: str | None = None  # the logits were not finite: this request ends, no other does
+    error: str | None = None  # the logits were not finite: only this request ends
 
 
 class DeviceStep(NamedTuple):
-    """What one step takes on the modelled part, and what came before it. Whole nanoseconds, so that sums are exact."""
+    """Time and work of one step on the modelled accelerator, in whole nanoseconds so that sums are exact."""
 
     prefill_ns: int
     decode_ns: int
-    idle_ns: int  # before it, with nothing to do
-    late_ns: int | None = None  # by which the host ended it after the part would have; None: steps are not paced
-    lag_ns: int = 0  # paced: time lost before it, because the host was late
-    num_prefill_padding: int = 0  # tokens computed for nobody, to fill a prompt's bucket
+    idle_ns: int  # before the step, with nothing to do
+    late_ns: int | None = None  # the host ended the step this much after its deadline; None: steps are not paced
+    lag_ns: int = 0  # paced: time lost before the step, because the host was late
+    num_prefill_padding: int = 0  # tokens computed only to fill a prompt's bucket
     num_decode_padding: int = 0  # idle slots of the decode
     flops: int = 0  # over all cores, padding included
-    hbm_bytes: int = 0  # read and written in device memory, the same
+    hbm_bytes: int = 0  # read and written in device memory, over all cores, padding included
 
     @property
     def busy_ns(self) -> int:
@@ -170,25 +170,25 @@ class DeviceStep(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether a paced step began or ended later than on the part."""
+        """Whether a paced step began or ended later than on the accelerator."""
         return bool(self.late_ns or self.lag_ns)
 
 
 class StepResult(NamedTuple):
-    """The outcome of one plan, keyed by request id."""
+    """The result of one plan, by request id."""
 
     step_id: int
     sampled: dict[str, SampledToken]
-    seconds: float  # host time the step took
+    seconds: float  # host time of the step
     device: DeviceStep | None = None  # None: nothing is modelled
-    rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts whose states are all finite
+    rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts with finite states
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
 
 
 class TokenEvent(NamedTuple):
-    """One generated token, or the end of a request, on its way to the client.
+    """One generated token, or the end of a request, for the client.
 
-    `token_id` is None where a request ends with no token of this step (abort, error).
+    `token_id` is None when a request ends without a token of this step (abort, error).
     """
 
     request_id: str
@@ -200,48 +200,48 @@ class TokenEvent(NamedTuple):
     num_cached_tokens: int = 0
     logprobs: TokenLogprobs | None = None
     error: str | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens after its first
-    row: bytes | None = None  # float32, of a text that was encoded; with it the request ends
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens but the first
+    row: bytes | None = None  # float32, of an encoded text; the request ends with it
 
 
 class Charge(NamedTuple):
-    """What one request has taken of the modelled part, all steps so far."""
+    """Device time of one request on the modelled accelerator, over all steps so far."""
 
     device_ns: int = 0
-    is_extrapolated: bool = False  # no measurement stands behind some of device_ns
+    is_extrapolated: bool = False  # no measurement supports some of device_ns
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTokens:
-    """What decides whose turn it is (scheduler/fair_queue.py), where there are several tenants."""
+    """Counts by which scheduler/fair_queue.py chooses the next of several tenants."""
 
-    counts: dict[str, int]  # of tenants for whom something was computed since the last report
-    least: int  # that a tenant who begins to wait is lifted to
+    counts: dict[str, int]  # of tenants with computed tokens since the last report
+    least: int  # a tenant that begins to wait starts with at least this count
 
 
 class StepReport(NamedTuple):
-    """What an observer may know of one step."""
+    """One step for observers: queue sizes, tokens, blocks."""
 
     step_id: int
-    start_time: float  # when it was scheduled
-    time: float  # when its results were recorded
+    start_time: float  # when the step was scheduled
+    time: float  # when the results were recorded
     num_running: int
     num_waiting: int
     num_prefill_tokens: int
     num_decode_tokens: int
-    admitted: tuple[str, ...]  # ids placed for the first time
-    preempted: tuple[str, ...]  # ids that lost their place
+    admitted: tuple[str, ...]  # ids that run for the first time
+    preempted: tuple[str, ...]  # ids
     num_free_blocks: int
     num_blocks: int
-    prefix_queries: int  # prompt tokens looked up since start
-    prefix_hits: int  # of those, found in the cache
+    prefix_queries: int  # prompt tokens looked up in the cache since the start
+    prefix_hits: int  # of these, found
     step_seconds: float
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
     served: ServedTokens | None = None  # None: there is one tenant
 
     @property
     def device_seconds(self) -> float:
-        """Of the modelled part."""
+        """Seconds of the step on the modelled accelerator."""
         return 0.0 if self.device is None else self.device.busy_ns / NS
 
     @property

@@ -30,9 +30,8 @@ from neuronserve.server.models.families import ENCODERS, GENERATORS
 from neuronserve.server.models.families.text_part import TEXT_PARTS
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import linear_modules, num_params
-from neuronserve.server.placement.encoder_footprint import encoder_bytes
 from neuronserve.server.placement.fit import alternatives, budget_bytes, with_types_of
-from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
+from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits, encoder_bytes
 from neuronserve.server.text.chat_template import load_chat_template
 from neuronserve.server.text.parsers.formats import CALLS, REASONING, parsers_for
 

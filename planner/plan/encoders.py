@@ -27,8 +27,8 @@ from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.encoder_footprint import encoder_bytes
 from neuronserve.server.placement.fit import budget_bytes
+from neuronserve.server.placement.footprint import encoder_bytes
 
 OPTIONS = (  # of PlanOptions that mean something for an encoder
     *("model", "input_tokens", "request_rate", "ttft_s", "usd_per_hour", "devices", "tensor_parallel_sizes"),

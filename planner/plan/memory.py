@@ -12,7 +12,7 @@ from neuronserve.planner.plan.options import Buckets, PlanOptions
 from neuronserve.planner.plan.report import Candidate
 from neuronserve.planner.plan.weight_types import QUANTIZATION, WeightDtype
 from neuronserve.server.cost.pipeline import stage_layers
-from neuronserve.server.cost.shape import WEIGHT_BYTES
+from neuronserve.server.cost.shape import STORED_BYTES
 from neuronserve.server.device.instances import Instance
 from neuronserve.server.device.ledger import Use
 from neuronserve.server.host.memory import GIB
@@ -90,7 +90,7 @@ KILLED_SHARE = 15.3 / 12
 
 def checkpoint_bytes(model: ModelSpec, dtype: WeightDtype) -> int:
     """Bytes of one copy of the weights in the files of a checkpoint of this type."""
-    return int(num_params(model) * WEIGHT_BYTES[dtype])
+    return int(num_params(model) * STORED_BYTES[dtype])
 
 
 def why_not_loaded(model: ModelSpec, dtype: WeightDtype, part: Instance, count: int, options: PlanOptions) -> str:

@@ -8,7 +8,7 @@ from neuronserve.planner.simulate.autoscaling import MAX_REPLICAS, Autoscaling
 from neuronserve.planner.simulate.routing import ROUTINGS, Routing
 from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
 from neuronserve.server.config.formats import Quantization, StackName
-from neuronserve.server.cost.shape import WEIGHT_BYTES, stored_dtype
+from neuronserve.server.cost.shape import STORED_BYTES, stored_dtype
 from neuronserve.server.cost.stacks import STACKS, Padding, Stack, default_stack
 from neuronserve.server.cost.work import CURRENT_SDK
 from neuronserve.server.device.buckets import powers_of_two
@@ -65,7 +65,7 @@ class SimulationOptions:
     @property
     def weight_bytes(self) -> int:
         """Of the checkpoint that an engine loads."""
-        return int(num_params(self.model) * WEIGHT_BYTES[self.quantization_dtype])
+        return int(num_params(self.model) * STORED_BYTES[self.quantization_dtype])
 
     @property
     def quantization_dtype(self) -> str:

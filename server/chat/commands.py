@@ -1,4 +1,4 @@
-"""What a line that begins with a slash does in a chat: one table of commands."""
+"""The commands of a chat, which are lines that begin with a slash: one table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from neuronserve.server.chat.endpoint import ChatEndpoint
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What comes of a command: words to show, a question to ask, or the end."""
+    """Result of a command: text to show, a question to ask, or the end of the chat."""
 
-    words: str = ""
+    text: str = ""
     question: str | None = None
     is_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation, and who is asked."""
+    """A conversation, and the endpoint that answers."""
 
     conversation: Conversation
     endpoint: ChatEndpoint
@@ -32,31 +32,31 @@ def run_command(chat: Chat, line: str) -> Outcome:
     """Carry out `line`, such as "/system Be brief.". Raises Unreachable or ChatError."""
     name, _, argument = line.removeprefix("/").partition(" ")
     if name not in COMMANDS:
-        return Outcome(f"there is no /{name}; /help lists what there is")
+        return Outcome(f"there is no /{name}; /help lists the commands")
     return COMMANDS[name][0](chat, argument.strip())
 
 
 def _help(chat: Chat, argument: str) -> Outcome:
     del chat, argument
-    lines = [f"/{name:<8} {what}" for name, (_, what) in COMMANDS.items()]
-    return Outcome("\n".join([*lines, "A line that ends in \\ goes on in the next; Ctrl-C stops an answer."]))
+    lines = [f"/{name:<8} {effect}" for name, (_, effect) in COMMANDS.items()]
+    return Outcome("\n".join([*lines, "A line that ends in \\ continues in the next line; Ctrl-C stops an answer."]))
 
 
 def _system(chat: Chat, argument: str) -> Outcome:
     chat.conversation.system = argument
-    return Outcome("the system prompt is set" if argument else "there is no system prompt any more")
+    return Outcome("the system prompt is set" if argument else "the system prompt is removed")
 
 
 def _reset(chat: Chat, argument: str) -> Outcome:
     del argument
     chat.conversation.turns.clear()
-    return Outcome("the conversation begins anew")
+    return Outcome("the conversation starts again")
 
 
 def _retry(chat: Chat, argument: str) -> Outcome:
     del argument
     question = chat.conversation.take_back()
-    return Outcome("nothing was asked yet") if question is None else Outcome(question=question)
+    return Outcome("there is no question yet") if question is None else Outcome(question=question)
 
 
 def _model(chat: Chat, argument: str) -> Outcome:
@@ -70,7 +70,7 @@ def _model(chat: Chat, argument: str) -> Outcome:
 
 
 def _save(chat: Chat, argument: str) -> Outcome:
-    """As the body of a request, which any client can send."""
+    """Write the conversation as the body of a request, which any client can send."""
     if not argument:
         return Outcome("/save FILE: the name is missing")
     body = {"model": chat.conversation.model, "messages": chat.conversation.messages}
@@ -78,7 +78,7 @@ def _save(chat: Chat, argument: str) -> Outcome:
         with Path(argument).expanduser().open("x", encoding="utf-8") as file:
             file.write(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
     except FileExistsError:
-        return Outcome(f"{argument} is there already, and stays as it is")
+        return Outcome(f"{argument} exists already and is not changed")
     except OSError as error:
         return Outcome(f"cannot write {argument}: {error.strerror}")
     return Outcome(f"saved to {argument}")

@@ -1,4 +1,4 @@
-"""A conversation with a model: its messages, and the request that asks for the next one. Pure."""
+"""A conversation with a model: its messages, and the request for the next answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ChatSampling:
-    """What is sent beside the messages; None is the endpoint's own default."""
+    """Sampling parameters of a request; None is the endpoint's default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -18,7 +18,7 @@ class ChatSampling:
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages in OpenAI's form, of user and assistant in turns; the system prompt is kept beside them."""
+    """Messages in OpenAI's form, of user and assistant in turns, and the system prompt."""
 
     model: str
     sampling: ChatSampling = ChatSampling()
@@ -31,7 +31,7 @@ class Conversation:
         return [{"role": "system", "content": self.system}, *self.turns] if self.system else list(self.turns)
 
     def ask(self, question: str) -> dict[str, Any]:
-        """Add a question; returns the body of the request for its answer, streamed and with its usage."""
+        """Add a question; return the body of the request for its answer, streamed and with usage."""
         self.turns.append({"role": "user", "content": question})
         chosen = {name: getattr(self.sampling, name) for name in ChatSampling.__slots__}
         given = {name: value for name, value in chosen.items() if value is not None}
@@ -39,14 +39,14 @@ class Conversation:
         return {"model": self.model, "messages": self.messages, **stream, **given}
 
     def take(self, answer: str) -> None:
-        """Add the answer, or take the question back where there is none."""
+        """Add the answer, or remove the question if there is no answer."""
         if answer:
             self.turns.append({"role": "assistant", "content": answer})
         else:
             self.turns.pop()
 
     def take_back(self) -> str | None:
-        """Remove the last question and its answer; returns the question, None where there is none."""
+        """Remove the last question and its answer; return the question, None if there is none."""
         if not self.turns:
             return None
         question = self.turns[-2]["content"]

@@ -1,4 +1,4 @@
-"""An OpenAI endpoint as a client of chats sees it: its models, and answers as they are streamed."""
+"""Client of an OpenAI endpoint for chats: its models, and streamed answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neuronserve.server.monitor.scrape import Endpoint, Unreachable
 from neuronserve.server.typed_json import JsonError, decode
 
 MAX_ERROR_BYTES = 1 << 20
-HEADERS = {"Content-Type": "application/json", "X-Neuronserve-Usage": "true"}  # the latter means nothing to others
+HEADERS = {"Content-Type": "application/json", "X-Neuronserve-Usage": "true"}  # other servers ignore the latter
 
 
 class ChatError(StartError):
@@ -42,7 +42,7 @@ class _Refusal(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """What one event adds to the answer. Reasoning has either name, by the server."""
+    """Text that one event adds to the answer. The name of reasoning depends on the server."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -55,7 +55,7 @@ class _Choice(msgspec.Struct):
 
 
 class ModelledCost(msgspec.Struct):
-    """What a neuronserve server says that an answer has taken of the modelled part."""
+    """Time and dollars of an answer on the modelled accelerator, from a neuronserve server."""
 
     device_seconds: float
     cost_usd: float | None = None
@@ -82,20 +82,20 @@ class Event(msgspec.Struct):
 
 
 class ChatEndpoint:
-    """`url` with or without /v1; `key` is sent as a bearer token."""
+    """An endpoint at `url`, with or without /v1. `key` is sent as a bearer token."""
 
     def __init__(self, url: str, key: str | None, timeout_s: float) -> None:
-        """Raises SettingsError when `url` cannot be one."""
+        """Raise SettingsError for an impossible `url`."""
         self._endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"))
         self._headers = HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._timeout_s = timeout_s  # without a word
+        self._timeout_s = timeout_s  # without any data
 
     @property
     def url(self) -> str:
         return self._endpoint.url
 
     def models(self) -> list[str]:
-        """Names of the models, at least one. Raises Unreachable or ChatError."""
+        """Return the names of the models, at least one. Raises Unreachable or ChatError."""
         with self._open("/v1/models", None) as answer:
             text = answer.read()
         try:
@@ -107,7 +107,7 @@ class ChatEndpoint:
         return names
 
     def answer(self, body: dict[str, Any]) -> Generator[Event, None, None]:
-        """Events of the answer, as they come. Raises Unreachable or ChatError, also in the middle."""
+        """Yield the events of the answer as they arrive. Raises Unreachable or ChatError, also in the middle."""
         with self._open("/v1/chat/completions", json.dumps(body).encode()) as answer:
             try:
                 for line in answer:
@@ -133,7 +133,7 @@ class ChatEndpoint:
 
 
 def _event(data: bytes) -> Event:
-    """Raises ChatError for one that is none, or that says what went wrong."""
+    """Read an event. Raises ChatError for an invalid event, and for one with an error."""
     try:
         event = decode(data, Event)
     except JsonError as error:
@@ -144,7 +144,7 @@ def _event(data: bytes) -> Event:
 
 
 def _reason(error: HTTPError) -> str:
-    """The message of a refusal, in OpenAI's form or in any."""
+    """Return the message of a refusal, in OpenAI's form or in any other."""
     text = error.read(MAX_ERROR_BYTES)
     try:
         return decode(text, _Refusal).error.message

@@ -1,4 +1,4 @@
-"""`neuronserve chat`: a conversation in the terminal; with a pipe for stdin, one question and its answer alone."""
+"""`neuronserve chat`: a conversation in the terminal, or one question from a pipe on stdin and its answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT = "> "
 
 @ends_quietly()
 def run_chat(endpoint: ChatEndpoint, model: str | None, system: str, sampling: ChatSampling) -> None:
-    """Talk until the person ends it, or answer the question on stdin.
+    """Run a chat until the user ends it, or answer the question on stdin.
 
     Raises SettingsError when there is no question, Unreachable or ChatError when the first request fails.
     """
@@ -39,7 +39,7 @@ def run_chat(endpoint: ChatEndpoint, model: str | None, system: str, sampling: C
 
 
 def _answer_once(endpoint: ChatEndpoint, conversation: Conversation, question: str) -> None:
-    """The answer's text and nothing else, as it comes."""
+    """Write only the answer's text, as it arrives."""
     show = printable if sys.stdout.isatty() else str
     last = ""
     for event in endpoint.answer(conversation.ask(question)):
@@ -52,14 +52,14 @@ def _answer_once(endpoint: ChatEndpoint, conversation: Conversation, question: s
 
 
 class _Terminal:
-    """A person who types, and a model that answers."""
+    """A chat in a terminal."""
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
         self._console = Console(highlight=False)
 
     def run(self) -> None:
-        """Until Ctrl-D, /quit, or Ctrl-C at the prompt."""
+        """Read and answer lines until Ctrl-D, /quit, or Ctrl-C at the prompt."""
         with contextlib.suppress(ImportError):  # edits lines and recalls earlier ones
             import readline  # noqa: F401
         self._say(f"{self._chat.conversation.model} at {self._chat.endpoint.url}; /help lists the commands")
@@ -69,7 +69,7 @@ class _Terminal:
         self._console.print()
 
     def _read(self) -> str:
-        """A line, with those that follow a backslash. Raises EOFError at the end."""
+        """Read a line, and the next one after a backslash at the end. Raises EOFError at the end of input."""
         lines = [input(PROMPT)]
         while lines[-1].endswith("\\"):
             lines[-1] = lines[-1][:-1]
@@ -77,7 +77,7 @@ class _Terminal:
         return "\n".join(lines).strip()
 
     def _turn(self, line: str) -> bool:
-        """Do what was typed; False at the end."""
+        """Run a command or ask a question; return False at the end."""
         if not line.startswith("/"):
             if line:
                 self._ask(line)
@@ -87,8 +87,8 @@ class _Terminal:
         except (Unreachable, ChatError) as error:
             self._complain(error)
             return True
-        if outcome.words:
-            self._say(outcome.words)
+        if outcome.text:
+            self._say(outcome.text)
         if outcome.question is not None:
             self._ask(outcome.question)
         return not outcome.is_end
@@ -97,7 +97,9 @@ class _Terminal:
         conversation, answer = self._chat.conversation, Answer(self._console)
         body = conversation.ask(question)
         try:
-            with contextlib.closing(self._chat.endpoint.answer(body)) as events:  # interrupted, the server hears of it
+            with contextlib.closing(
+                self._chat.endpoint.answer(body)
+            ) as events:  # an interruption closes the connection
                 answer.show(events)
         except KeyboardInterrupt:
             self._say("\nstopped")
@@ -108,8 +110,8 @@ class _Terminal:
             self._say(answer.summary)
         conversation.take(answer.text)
 
-    def _say(self, words: str) -> None:
-        self._console.print(printable(words), style=ASIDE, markup=False)
+    def _say(self, text: str) -> None:
+        self._console.print(printable(text), style=ASIDE, markup=False)
 
     def _complain(self, error: Exception) -> None:
         self._console.print(f"\n{printable(str(error))}", style="red", markup=False)
@@ -121,12 +123,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """`text` without what a terminal would obey: a model may write escape sequences."""
+    """Return `text` without control characters: a model may write escape sequences."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class Answer:
-    """One answer while it comes. After an interruption or an error, `text` is what came until then."""
+    """One answer while it arrives. After an interruption or an error, `text` is the text so far."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -136,7 +138,7 @@ class Answer:
         self._first_s: float | None = None
 
     def show(self, events: Iterable[Event]) -> None:
-        """Write all of it."""
+        """Write all events."""
         was_reasoning = False
         for event in events:
             delta, self._usage = event.delta, event.usage or self._usage
@@ -155,17 +157,17 @@ class Answer:
 
     @property
     def summary(self) -> str:
-        """Tokens, their pace, the time of the first; seconds and dollars of the modelled part, if the server says."""
+        """Tokens, their rate, time of the first; seconds and dollars on the accelerator, if the server sends them."""
         if self._usage is None or self._first_s is None:
             return ""
         seconds = time.perf_counter() - self._begin
         number = self._usage.completion_tokens
         rate = f", {(number - 1) / (seconds - self._first_s):.1f} a second" if number > 1 else ""
-        words = f"{self._usage.prompt_tokens} + {number} tokens{rate}, first after {1e3 * self._first_s:.0f} ms"
+        text = f"{self._usage.prompt_tokens} + {number} tokens{rate}, first after {1e3 * self._first_s:.0f} ms"
         if (modelled := self._usage.neuronserve) is not None:
             price = "" if modelled.cost_usd is None else f", ${modelled.cost_usd:.8f}"
-            words += f"; on the part {1e3 * modelled.device_seconds:.1f} ms{price}"
-        return words
+            text += f"; on the accelerator {1e3 * modelled.device_seconds:.1f} ms{price}"
+        return text
 
     def _write(self, text: str, style: Style | None = None) -> None:
         self._console.print(printable(text), end="", style=style, markup=False, highlight=False, soft_wrap=True)

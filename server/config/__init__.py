@@ -1,4 +1,4 @@
-"""Frozen configuration: resolved once at start, each part is handed only its slice. Reads nothing by itself."""
+"""Frozen configuration: resolved once at the start; each component receives only its own record."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from neuronserve.server.config.formats import (
     WeightGroups,
 )
 
-# A deployment of which nothing else is said, served or simulated.
+# Defaults of a deployment, served or simulated.
 TENSOR_PARALLEL_SIZE = 1
 MAX_NUM_SEQS = 64
 
 
 class AttentionSpan(NamedTuple):
-    """How far a token looks back: at all before it, at `window` tokens with itself, or at those of its chunk."""
+    """Tokens that a token attends to: all before it, the last `window` including itself, or those of its chunk."""
 
     window: int = 0  # tokens; 0 = all
-    is_chunked: bool = False  # the window is a chunk, which begins at a multiple of its size
+    is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
 
     def num_behind(self, position: int) -> int:
-        """Leading tokens that neither a token at `position` nor any after it looks at."""
+        """Return the number of leading tokens that no token at or after `position` attends to."""
         if self.is_chunked:
             return position // self.window * self.window
         return max(0, position - self.window + 1) if self.window else 0
 
     def end_of(self, position: int) -> int:
-        """The first position from which no token before `position` is looked at; for spans that have a window."""
+        """Return the first position whose token attends to no token before `position`; for spans with a window."""
         return -(-position // self.window) * self.window if self.is_chunked else position + self.window - 1
 
     def most_blocks(self, num_tokens: int, block_size: int, chunk: int) -> int:
-        """Most blocks that `num_tokens` tokens hold at once while up to `chunk` of them are computed in a step.
+        """Return the most blocks that `num_tokens` tokens hold at once while a step computes up to `chunk` of them.
 
-        What a chunk's first token sees may begin with a block's last token: (window - 1) + chunk tokens, and
+        The window of a chunk's first token may begin with a block's last token: (window - 1) + chunk tokens, and
         block_size - 1 before them.
         """
         num_blocks = -(-num_tokens // block_size)
@@ -52,9 +52,9 @@ class AttentionSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The paged KV cache: `num_blocks` blocks on every core, each `block_size` tokens of the layers of any one group.
+    """The paged KV cache: `num_blocks` blocks on every core, each for `block_size` tokens of one group of layers.
 
-    Layers of a group look back equally far, so that a sequence has one table of blocks for all of them.
+    Layers of a group look back equally far, so a sequence has one block table for all layers of a group.
     """
 
     num_blocks: int
@@ -64,7 +64,7 @@ class CacheConfig:
     max_chunk: int = 512  # tokens of one sequence in one step
 
     def blocks_of(self, num_tokens: int) -> int:
-        """Most blocks that one sequence of `num_tokens` tokens holds at once."""
+        """Return the most blocks that one sequence of `num_tokens` tokens holds at once."""
         return sum(span.most_blocks(num_tokens, self.block_size, self.max_chunk) for span in self.groups)
 
 
@@ -77,18 +77,18 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 512  # computed in one step
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
-    max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = what the step has left
+    max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
 
     @property
     def max_chunk(self) -> int:
-        """Most tokens of one sequence in one step."""
+        """Largest number of tokens of one sequence in one step."""
         most = self.max_num_batched_tokens
         return most if self.max_prompt_chunk is None else min(most, self.max_prompt_chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingLimits:
-    """Limits of one step in which texts are encoded. None of them is computed in parts."""
+    """Limits of one step that encodes texts. A text is never divided between steps."""
 
     max_num_texts: int
     max_num_tokens: int
@@ -97,26 +97,26 @@ class PoolingLimits:
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Which of a server's engines one is. Each has its own cores of the one instance, and its share of the host."""
+    """Index of an engine among a server's engines. Each has its own cores, and its share of the host."""
 
     rank: int = 0
     size: int = 1  # engines of the server
-    host_memory_bytes: int | None = None  # what this engine may take of the host; None = all that is available
+    host_memory_bytes: int | None = None  # limit of this engine on the host; None = all available memory
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogConfig:
-    """Which data sheet of parts and prices is in force: the built-in one, or a user's file over it."""
+    """The catalogue in force: the built-in data sheet of chips and prices, or one overlaid by a user's file."""
 
     file: str | None = None  # TOML
-    region: str = "us-east-1"  # whose prices
-    spot_discount: float | None = None  # 0 to 1, off the on-demand price; None = what the catalogue knows
-    logical_nc_config: int | None = None  # physical cores in a logical one, where a chip can have them; None = default
+    region: str = "us-east-1"  # of the prices
+    spot_discount: float | None = None  # 0 to 1, off the on-demand price; None = by the catalogue
+    logical_nc_config: int | None = None  # physical cores in a logical core, on chips that allow it; None = default
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeCores:
-    """The Neuron runtime's own variables, as they are set: server/device/visible_cores.py understands them."""
+    """Values of the Neuron runtime's own variables, which server/device/visible_cores.py reads."""
 
     visible: str | None = None  # NEURON_RT_VISIBLE_CORES
     count: str | None = None  # NEURON_RT_NUM_CORES
@@ -124,11 +124,10 @@ class RuntimeCores:
 
 @dataclass(frozen=True, slots=True)
 class NeuronConfig:
-    """The knobs of Neuron's own software that a user has turned; None or () = left as it is.
+    """Settings of Neuron's own software; None or () = not set.
 
     server/device/neuron_keys.py has the keys that set each field, and server/device/neuron_config.py reads them. Fields
-    that are settings of the server too have their names and become those settings; the others describe the modelled
-    part alone.
+    with the name of a setting of the server become that setting. The others only describe the modelled accelerator.
     """
 
     context_encoding_buckets: tuple[int, ...] = ()  # tokens of a prompt, ascending
@@ -145,17 +144,17 @@ class NeuronConfig:
     block_size: int | None = None
     num_gpu_blocks_override: int | None = None
     prefix_buckets: tuple[int, ...] = ()  # cached tokens before a prompt
-    segment_buckets: tuple[int, ...] = ()  # tokens of a segment of the cache that a prompt's attention takes at once
+    segment_buckets: tuple[int, ...] = ()  # tokens of a cache segment that a prompt's attention reads at once
     decode_batches: tuple[int, ...] = ()  # slots that decode is compiled for
     samples_on_device: bool | None = None
-    is_async: bool | None = None  # the host prepares a step while the part runs the one before
-    kernels: tuple[str, ...] = ()  # hand-written kernels that are enabled, by the names of their keys
+    is_async: bool | None = None  # the host prepares a step while the accelerator runs the previous one
+    kernels: tuple[str, ...] = ()  # enabled hand-written kernels, by the names of their keys
     logical_nc_config: int | None = None  # physical cores in one logical core
 
 
 @dataclass(frozen=True, slots=True)
 class LoraModule:
-    """An adapter (LoRA) that is loaded at the start: the model name of its requests, and its directory."""
+    """A LoRA adapter that is loaded at the start: the model name of its requests, and its directory."""
 
     name: str
     path: str
@@ -163,7 +162,7 @@ class LoraModule:
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
-    """Room for adapters, and those that are there from the start."""
+    """Limits of adapters, and the adapters that are loaded at the start."""
 
     max_loras: int = 4  # loaded at once
     max_lora_rank: int = 16
@@ -175,20 +174,20 @@ class TraceConfig:
     """Traces of the engine's steps, in Chrome's trace event format."""
 
     directory: str | None = None  # where the server writes them; None = no tracing
-    max_events: int = 500_000  # of one file; the first ones are kept
+    max_events: int = 500_000  # in one file; the first ones are kept
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeConfig:
-    """Everything that an encoder is loaded by."""
+    """Configuration of an encoder."""
 
     model_path: str  # a local checkpoint directory
     device: str
     tensor_parallel_size: int
     dtype: Dtype  # of activations, and of weights that are not quantized
-    max_model_len: int | None  # of a text in tokens; None = what its files state
-    max_num_seqs: int  # texts of a step
-    max_num_batched_tokens: int  # tokens of a step
+    max_model_len: int | None  # tokens of a text; None = as its files state
+    max_num_seqs: int  # texts in a step
+    max_num_batched_tokens: int  # tokens in a step
     device_memory_utilization: float
     cpu_threads: int
     kernel_cache_dir: str
@@ -198,12 +197,12 @@ class EncodeConfig:
     kernel_checks: bool = False
     cpus: tuple[int, ...] = ()
     catalog: CatalogConfig = CatalogConfig()
-    host_memory_bytes: int | None = None  # what it may take of the host; None = all that is available
+    host_memory_bytes: int | None = None  # limit on the host; None = all available memory
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Everything the engine process is told; it reads no argv and no environment."""
+    """Configuration of an engine process, which reads no argv and no environment."""
 
     model_path: str  # a local checkpoint directory
     device: str  # instance name, such as inf2.xlarge
@@ -216,38 +215,38 @@ class EngineConfig:
     block_size: int
     enable_prefix_caching: bool
     device_memory_utilization: float  # share of each core's memory that may be used
-    num_blocks_override: int | None  # fixed KV block count instead of what the part has left
+    num_blocks_override: int | None  # fixed KV block count, instead of as many as the accelerator has room for
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
-    fit_threads: bool = False  # one of them runs a step of one token, where the others would gain it too little
-    threads_alone: int | None = None  # threads of such a step, as an engine before this one has found out
-    cpus: tuple[int, ...] = ()  # of the host, one for each thread to stay on; () = wherever the host puts them
+    fit_threads: bool = False  # a step of one token may run on one thread, if more threads gain too little
+    threads_alone: int | None = None  # threads of such a step, as measured by an earlier engine
+    cpus: tuple[int, ...] = ()  # of the host, one to pin each thread to; () = not pinned
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()
-    enable_expert_parallel: bool = False  # each core has whole experts, not a part of every one
+    enable_expert_parallel: bool = False  # each core has whole experts, not a share of every expert
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
     data_parallel: DataParallel = DataParallel()
     batching: Batching = "continuous"
-    stack: StackName = "ideal"  # software on the modelled part, for what its host adds and how it pads
+    stack: StackName = "ideal"  # serving software on the modelled accelerator: its host time and padding
     context_encoding_buckets: tuple[int, ...] = ()  # prompt lengths that are compiled; () = automatic
     token_generation_buckets: tuple[int, ...] = ()  # context lengths that decode is compiled for; () = automatic
-    pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough
+    pace: Pace = "host"  # "device": a step takes as long as on the modelled accelerator, if the host is fast enough
     kv_cache_dtype: Literal["auto"] | KVCacheDtype = "auto"  # auto = dtype
     catalog: CatalogConfig = CatalogConfig()
     calibration: str | None = None  # file with the coefficients of the cost model; None = the shipped ones
     runtime_cores: RuntimeCores = RuntimeCores()
     trace: TraceConfig = TraceConfig()
-    isa: LevelIsa | None = None  # that kernels are compiled for; None = the host's best
-    kernel_checks: bool = False  # hold every access of a kernel against its operands' memory: slow, for tests
+    isa: LevelIsa | None = None  # instruction set of the kernels; None = the host's best
+    kernel_checks: bool = False  # check every memory access of kernels: slow, for tests
     neuron: NeuronConfig = NeuronConfig()
     groups: WeightGroups | None = None  # of quantization int4; None = as the model's files are
-    allow_unsupported_types: bool = False  # weights of types that the part does not have
-    require_artifact_digest: str | None = None  # SHA-256 of the manifest of the only compiled model that may be loaded
+    allow_unsupported_types: bool = False  # of weights, on a chip without them
+    require_artifact_digest: str | None = None  # SHA-256 of the manifest that a compiled model must have
     lora: LoraConfig | None = None  # None: no adapters
-    runner: RunnerKind = "auto"  # "auto": as the model's files have it
+    runner: RunnerKind = "auto"  # "auto": as the model's files state
     pooling: PoolingMode | None = None  # None = as the model's files state
     normalize: bool | None = None  # None = as the model's files state
-    most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = what copying is worth
+    most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
 
     @property
     def requested_formats(self) -> RequestedFormats:
@@ -258,10 +257,10 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class CompileConfig:
-    """What ahead-of-time compilation is told: it packs the model at `model_path` into a new directory."""
+    """Configuration of ahead-of-time compilation, which packs the model at `model_path` into a new directory."""
 
     model_path: str
-    output_path: str  # "" = none is written, a report is made of config.json alone
+    output_path: str  # "" = nothing is written; config.json alone gives the report
     tensor_parallel_size: int
     requested_formats: RequestedFormats
     kernel_cache_dir: str
@@ -269,7 +268,7 @@ class CompileConfig:
     context_encoding_buckets: tuple[int, ...] = ()  # () = automatic
     token_generation_buckets: tuple[int, ...] = ()
     cpu_threads: int = 1
-    device: str = "inf2.xlarge"  # instance that the report is about
+    device: str = "inf2.xlarge"  # instance of the report
     max_num_seqs: int = 64  # slots of decode, in the report
     enable_expert_parallel: bool = False
     neuron: NeuronConfig = NeuronConfig()

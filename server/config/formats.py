@@ -1,4 +1,4 @@
-"""Formats of numbers, instruction sets, and the other words that settings choose from."""
+"""Names that settings choose from: formats of numbers, instruction sets and others."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RunnerKind = Literal["auto", "generate", "pooling"]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
-# Formats that err by more than int8, so that the output layer is in int8-groups.
+# Formats with larger errors than int8, whose output layer is in int8-groups.
 WIDE_OUTPUT: tuple[Quantization, ...] = ("fp8", "fp8_e5m2", "mxfp8", "int4", "mxfp4")
 GroupSize = Literal[32, 64, 128]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightGroups:
-    """Neighbours in k that share a scale, of int4 weights; without symmetry they share a shift too."""
+    """Groups of int4 weights: neighbours in k that share a scale, and without symmetry also a shift."""
 
     size: GroupSize = 32
     is_symmetric: bool = True
@@ -40,11 +40,11 @@ DEFAULT_GROUPS = WeightGroups()
 class WeightFormats:
     """The format of every matrix: `quantization` (None = none), but `dtype` for the modules that are left out.
 
-    `wide_modules` are in int8-groups: those whose codes in the files take more bits than `quantization` has.
+    `wide_modules` are in int8-groups: the files have codes for them with more bits than `quantization`.
 
-    `from_values`: this server makes the codes. Then int8 matrices and their inputs are rotated, since an outlier of an
-    input would take most of its token's 255 steps (server/kernels/rotation.py), and formats in WIDE_OUTPUT leave the
-    output layer in int8-groups, because its errors are those of the logits. Codes of a checkpoint stay as they are.
+    `from_values`: this server makes the codes. It rotates int8 matrices and their inputs, since an outlier of an input
+    would use most of its token's 255 steps (server/kernels/rotation.py). Formats in WIDE_OUTPUT then have the output
+    layer in int8-groups, because its errors are the logits' errors. Codes of a checkpoint stay as they are.
     """
 
     dtype: Dtype
@@ -56,13 +56,13 @@ class WeightFormats:
 
     @property
     def goes_by_name(self) -> bool:
-        """Whether matrices that differ in names alone may have different formats."""
+        """Whether matrices that differ only in names may have different formats."""
         return bool(self.modules_to_not_convert or self.wide_modules)
 
     def of(self, *modules: str, is_output: bool = False) -> WeightFormat:
-        """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named.
+        """Return the format of a matrix made of `modules` (dotted names). A module is left out with its parent.
 
-        `is_output`: it is the output layer.
+        `is_output`: the matrix is the output layer.
         """
         if self.quantization is None or any(self._is_left_out(module) for module in modules):
             return self.dtype
@@ -78,10 +78,10 @@ class WeightFormats:
 
 @dataclass(frozen=True, slots=True)
 class RequestedFormats:
-    """The formats a user asks for, before the model's files are looked at: those may be quantized already."""
+    """Formats that a user requests, before the model's files are read, which may be quantized already."""
 
     dtype: Dtype
     quantization: Quantization | Literal["none"] | None = None  # None = as the files are
     modules_to_not_convert: tuple[str, ...] = ()
     groups: WeightGroups | None = None  # of quantization int4; None = as the files are
-    may_microscale: bool = False  # whether codes of microscaling formats may stay as the files have them
+    may_microscale: bool = False  # codes of microscaling formats may stay as they are in the files

@@ -154,14 +154,6 @@ class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
         return Sample(point, self.model, self.source, self.num_rows, self.error)
 
 
-class _StoredError(msgspec.Struct):
-    """Stored form of `GroupError`."""
-
-    n: int
-    all: ErrorStats
-    left_out: dict[str, ErrorStats | None]
-
-
 class _Stored(msgspec.Struct):
     """Stored form of `Calibration`, as `as_dict` writes it."""
 
@@ -172,7 +164,7 @@ class _Stored(msgspec.Struct):
     coefficients: dict[str, _Quantity]
     hosts: dict[StackName, _StoredHost]
     clients: dict[Literal["spacing_s", "stop_rate"], Positive]
-    errors: dict[str, _StoredError]
+    errors: dict[str, GroupError]
     evidence: list[_StoredSample]
     baselines: dict[str, dict[str, ErrorStats | None]] = {}
 
@@ -189,7 +181,7 @@ class _Stored(msgspec.Struct):
             self.date,
             self.data_sha256,
             self.num_rows,
-            {name: GroupError(each.n, each.all, each.left_out) for name, each in self.errors.items()},
+            self.errors,
             {name: host.work() for name, host in self.hosts.items()},
             {str(name): value for name, value in self.clients.items()},
             Evidence(sample.sample() for sample in self.evidence),

@@ -14,8 +14,8 @@ from neuronserve.server.cost.evidence import Band, Phase
 from neuronserve.server.cost.model import CostModel, StepCost
 from neuronserve.server.cost.shape import ACTIVATION_BYTES, matrix_billions
 from neuronserve.server.cost.work import Runtime
+from neuronserve.server.device.chips import GB
 from neuronserve.server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
-from neuronserve.server.device.parts import GB
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
@@ -49,7 +49,7 @@ def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     Raises DeviceError when there are more stages than layers.
     """
     if not 1 <= stages <= num_layers:
-        raise DeviceError(f"pipeline_parallel_size is {stages}: from 1 to the model's {num_layers} layers is possible")
+        raise DeviceError(f"pipeline_parallel_size is {stages}: from 1 to the model's {num_layers} layers are possible")
     least, more = divmod(num_layers, stages)
     return tuple(least + (stage < more) for stage in range(stages))
 
@@ -92,13 +92,13 @@ class PipelineModel:
             )
         if stages % count or tp * (stages // count) > instance.num_cores:
             raise DeviceError(
-                f"pipeline_parallel_size is {stages}: {place.name} take as many stages of {tp} cores each"
+                f"pipeline_parallel_size is {stages}: stages of {tp} cores do not divide evenly among {place.name}"
             )
         layers = stage_layers(model.num_layers, stages)
         starts = (sum(layers[:stage]) for stage in range(stages))
-        parts = [_stage(model, start, start + count) for start, count in zip(starts, layers, strict=True)]
-        known = {part: CostModel.of(part, instance, tp, runtime, calibration) for part in parts}
-        return cls(tuple(known[part] for part in parts), model, place)
+        models = [_stage(model, start, start + count) for start, count in zip(starts, layers, strict=True)]
+        known = {each: CostModel.of(each, instance, tp, runtime, calibration) for each in models}
+        return cls(tuple(known[each] for each in models), model, place)
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """Return the cost of one token for each of `batch` slots, in as many micro-batches as there are stages.

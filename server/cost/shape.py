@@ -19,7 +19,7 @@ from neuronserve.server.placement.core_share import CoreShare
 
 # Bytes of one stored weight. Types of eight bits and fewer are only storage on these chips (SDK data-types.rst): values
 # are widened to bfloat16 before the matmul.
-WEIGHT_BYTES: dict[str, float] = {
+STORED_BYTES: dict[str, float] = {
     "float32": 4,
     "fp32": 4,
     "bfloat16": 2,
@@ -37,10 +37,10 @@ ACTIVATION_BYTES = 2  # bfloat16, of activations on the links and of the KV cach
 
 
 def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
-    """Return the key of WEIGHT_BYTES for weights in these formats. All 8-bit types without groups count as int8."""
+    """Return the key of STORED_BYTES for weights in these formats. All 8-bit types without groups count as int8."""
     if quantization is None:
         return dtype
-    return quantization if quantization in WEIGHT_BYTES else "int8"
+    return quantization if quantization in STORED_BYTES else "int8"
 
 
 def matrix_params(model: ModelSpec) -> int:

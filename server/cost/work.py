@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape
+from neuronserve.server.cost.shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape
+from neuronserve.server.device.chips import GB, Topology
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GB, Topology
 from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
@@ -48,7 +48,7 @@ class Runtime:
         """Reasons why no published measurement covers this software."""
         reasons = {
             "no measurement of speculative decoding is in the calibration": self.tokens_per_slot > 1,
-            "no measurement with 4-bit weights is in the calibration": WEIGHT_BYTES.get(self.weight_dtype, 2) < 1,
+            "no measurement with 4-bit weights is in the calibration": STORED_BYTES.get(self.weight_dtype, 2) < 1,
             "no measurement with LoRA adapters is in the calibration": self.lora_rank > 0,
         }
         return tuple(reason for reason, holds in reasons.items() if holds)
@@ -61,13 +61,13 @@ class StepWork:
         """Raises DeviceError when the instance cannot form the group, SettingsError for an unknown dtype."""
         if not 1 <= tp <= instance.num_cores:
             raise DeviceError(f"tensor_parallel_size is {tp}: {instance.name} has {instance.num_cores} NeuronCores")
-        if runtime.weight_dtype not in WEIGHT_BYTES:
-            raise SettingsError(f"weight dtype {runtime.weight_dtype!r} is none of {', '.join(WEIGHT_BYTES)}")
+        if runtime.weight_dtype not in STORED_BYTES:
+            raise SettingsError(f"weight dtype {runtime.weight_dtype!r} is none of {', '.join(STORED_BYTES)}")
         chip = instance.chip
         link = instance.link or chip.link
         self.model, self.runtime, self.core = model, runtime, CoreShape.of(model, tp)
-        self.weight_bytes = WEIGHT_BYTES[runtime.weight_dtype]
-        wide_bytes = WEIGHT_BYTES["int8-groups"] if self.weight_bytes < 1 else self.weight_bytes
+        self.weight_bytes = STORED_BYTES[runtime.weight_dtype]
+        wide_bytes = STORED_BYTES["int8-groups"] if self.weight_bytes < 1 else self.weight_bytes
         self.wider_output = self.core.head_weights * (wide_bytes - self.weight_bytes)
         self.lora_weights = core_lora_weights(model, tp, runtime.lora_rank)
         self.flop_s = chip.cores_per_chip / ((chip.tflops["bfloat16"] or 0) * 1e12)

@@ -1,4 +1,4 @@
-"""The catalogue in force: the data sheets of parts.py, instances.py and prices.json, overlaid by a user's file.
+"""The catalogue in force: the data sheets of chips.py, instances.py and prices.json, overlaid by a user's file.
 
 This file has no figures. The catalogue is chosen once, when a process starts (`use_catalog`).
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from neuronserve.server.config import CatalogConfig
 from neuronserve.server.device.catalog_file import CatalogFile, PriceEntry, read_catalog_file
+from neuronserve.server.device.chips import CHIPS
 from neuronserve.server.device.instances import INSTANCES, Instance
-from neuronserve.server.device.parts import CHIPS
 from neuronserve.server.device.prices import Prices, built_in_prices, built_in_regions
 from neuronserve.server.errors import DeviceError
 

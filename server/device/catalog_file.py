@@ -9,61 +9,70 @@ Each table has its `source` and `date` (ISO 8601).
 
 from __future__ import annotations
 
+import datetime
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server.device.catalog_keys import (
-    ORIGIN,
-    Keys,
-    link,
-    number,
-    numbers,
-    one_of,
-    rates,
-    share,
-    text,
-    texts,
-    ultraserver,
-    whole,
-)
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import Chip
+from neuronserve.server.device.chips import Chip, Link, Topology
+from neuronserve.server.device.instances import Instance, UltraServer
 from neuronserve.server.device.prices import PRICE_BASES, Price, PriceBasis
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.typed_json import Count, Counts, JsonError, Positive, Share, Text, Texts, convert
 
-CHIP = Keys(
-    core_name=text,
-    cores_per_chip=whole,
-    memory_gib=whole,
-    bandwidth_gb_s=number,
-    tflops=rates,
-    dtypes=texts,
-    tp_degrees=numbers,
-    link=link,
-    lnc=whole,
-    lnc_choices=numbers,
-    topology=one_of("ring", "torus", "switch"),
-    **ORIGIN,
-)
-INSTANCE = Keys(
-    chip=text,
-    num_chips=whole,
-    vcpus=whole,
-    host_memory_gib=whole,
-    network_gbps=number,
-    link=link,
-    efa_gbps=number,
-    efa_latency_us=number,
-    num_hosts=whole,
-    ultraserver=ultraserver,
-    **ORIGIN,
-)
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    source: Text  # of the figures
+    date: datetime.date  # of the source
+
+
+@dataclass(frozen=True, slots=True)
+class _ChipTable(_Origin):
+    core_name: Text | None = None
+    cores_per_chip: Count | None = None
+    memory_gib: Count | None = None
+    bandwidth_gb_s: Positive | None = None
+    tflops: dict[str, Positive] | None = None
+    dtypes: Texts | None = None
+    tp_degrees: Counts | None = None
+    link: Link | None = None
+    lnc: Count | None = None
+    lnc_choices: Counts | None = None
+    topology: Topology | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _InstanceTable(_Origin):
+    chip: Text | None = None
+    num_chips: Count | None = None
+    vcpus: Count | None = None
+    host_memory_gib: Count | None = None
+    network_gbps: Positive | None = None
+    link: Link | None = None
+    efa_gbps: Positive | None = None
+    efa_latency_us: Positive | None = None
+    num_hosts: Count | None = None
+    ultraserver: UltraServer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _PriceTable(_Origin):
+    instance: Text
+    region: Text
+    on_demand_usd: Positive | None = None
+    reserved_1y_usd: Positive | None = None
+    reserved_usd: Positive | None = None
+    capacity_block_usd: Positive | None = None
+    spot_usd: Positive | None = None
+    spot_discount: Share | None = None
+
+
 USD: dict[str, PriceBasis] = {f"{basis}_usd": basis for basis in PRICE_BASES}
-PRICE = Keys(instance=text, region=text, **dict.fromkeys(USD, number), spot_discount=share, **ORIGIN)
-OPTIONAL = ("link", "lnc", "lnc_choices", "topology", "efa_gbps", "efa_latency_us", "num_hosts", "ultraserver")
+SORTED = ("tp_degrees", "lnc_choices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,42 +131,55 @@ class _Reader:
 
     def _chip(self, name: str, table: Any) -> Chip:
         where = f"chips.{name}"
-        given = CHIP.read(where, table)
+        given = _read(where, table, _ChipTable)
         built_in = self._built_in_chips.get(name)
         values = {"link": None} | _fields(built_in) | given
         if built_in is not None:  # a file may correct one rate and keep the others
             values["tflops"] = {**built_in.tflops, **given.get("tflops", {})}
-        _require(where, values, CHIP)
+        _require(where, values, Chip)
         if values["tflops"].get("bfloat16") is None:
             raise SettingsError(f"{where}.tflops.bfloat16 is missing: the cost model needs it")
         values["lnc_choices"] = _lnc_choices(where, values)
-        return Chip(**_without_origin(values) | {"name": name, "is_user_given": True})
+        return Chip(**values | {"name": name, "is_user_given": True})
 
     def _instance(self, name: str, table: Any, chips: Mapping[str, Chip]) -> Instance:
         where = f'instances."{name}"'
-        given = INSTANCE.read(where, table)
-        values = _fields(self._built_in.get(name)) | given
-        _require(where, values, INSTANCE)
+        values = {"link": None} | _fields(self._built_in.get(name)) | _read(where, table, _InstanceTable)
+        _require(where, values, Instance)
         chip = values["chip"] if isinstance(values["chip"], str) else values["chip"].name
         if chip not in chips:
             raise SettingsError(f"{where}.chip is {chip!r}: known are {', '.join(chips)}")
-        own = {"name": name, "chip": chips[chip], "is_user_given": True}
-        return Instance(**{"link": None} | _without_origin(values) | own)
+        return Instance(**values | {"name": name, "chip": chips[chip], "is_user_given": True})
 
     def _price(self, where: str, table: Any, names: Iterable[str]) -> PriceEntry:
-        given = PRICE.read(where, table)
-        for key in ("instance", "region"):
-            if key not in given:
-                raise SettingsError(f"{where}.{key} is missing")
+        given = _read(where, table, _PriceTable)
         if given["instance"] not in names:
             raise SettingsError(f"{where}.instance is {given['instance']!r}: there is no such instance")
         known = (*USD, "spot_discount")
         if not given.keys() & set(known):
             raise SettingsError(f"{where}: gives none of {', '.join(known)}")
-        prices = {
-            basis: Price(given[key], given["source"], given["date"]) for key, basis in USD.items() if key in given
-        }
+        origin = table["source"], str(table["date"])
+        prices = {basis: Price(given[key], *origin) for key, basis in USD.items() if key in given}
         return PriceEntry(given["instance"], given["region"], prices, given.get("spot_discount"))
+
+
+def _read(where: str, table: Any, record: type[_Origin]) -> dict[str, Any]:
+    """Return the values of a table, without its origin. Raises SettingsError, naming the key and the value."""
+    if not isinstance(table, dict):
+        raise SettingsError(f"{where}: must be a table, not {table!r}")
+    known = [each.name for each in fields(record)]
+    for key in table:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise SettingsError(f"{where}.{key}: there is no such key{hint} Known: {', '.join(known)}")
+    try:
+        read = convert(table, record, f"{where}.")
+    except JsonError as error:
+        raise SettingsError(str(error).replace(" | null", "")) from error  # TOML has no null
+    values = {name: getattr(read, name) for name in known if name not in ("source", "date")}
+    values |= {name: tuple(sorted(set(values[name]))) for name in SORTED if values.get(name)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _tables(document: Mapping[str, Any], kind: str) -> Iterable[tuple[str, Any]]:
@@ -185,11 +207,8 @@ def _fields(row: Chip | Instance | None) -> dict[str, Any]:
     return {} if row is None else {field.name: getattr(row, field.name) for field in fields(row)}
 
 
-def _without_origin(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in ORIGIN}
-
-
-def _require(where: str, values: Mapping[str, Any], keys: Keys) -> None:
-    missing = [key for key in keys.names if key not in values and key not in OPTIONAL]
+def _require(where: str, values: Mapping[str, Any], row: type[Chip | Instance]) -> None:
+    required = [each.name for each in fields(row) if each.default is MISSING and each.default_factory is MISSING]
+    missing = [name for name in required if name not in values and name != "name"]
     if missing:
         raise SettingsError(f"{where}: {', '.join(missing)} missing: it is not built in, so all must be given")

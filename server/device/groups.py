@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from neuronserve.server.device.chips import GB
 from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.parts import GB
 from neuronserve.server.device.prices import PriceBasis
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
@@ -47,11 +47,6 @@ class InstanceGroup:
     def num_cores(self) -> int:
         """Logical NeuronCores of all instances."""
         return self.count * self.instance.num_cores
-
-    @property
-    def device_memory_bytes(self) -> int:
-        """Device memory of all chips."""
-        return self.num_cores * self.instance.core_memory_bytes
 
     @property
     def host_memory_bytes(self) -> int:

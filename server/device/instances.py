@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neuronserve.server.device.parts import (
+from neuronserve.server.device.chips import (
     GB,
     INFERENTIA1,
     INFERENTIA2,
@@ -25,6 +25,7 @@ from neuronserve.server.device.parts import (
 from neuronserve.server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
+from neuronserve.server.typed_json import Counts, Text
 
 NO_PRICES = Prices(DEFAULT_REGION)
 MAX_REGIONS = 8  # regions that a message names at most
@@ -34,8 +35,8 @@ MAX_REGIONS = 8  # regions that a message names at most
 class UltraServer:
     """NeuronLink between instances of one rack."""
 
-    name: str  # EC2's name of the whole rack
-    sizes: tuple[int, ...]  # possible numbers of instances in a group
+    name: Text  # EC2's name of the whole rack
+    sizes: Counts  # possible numbers of instances in a group
     link: Link  # from one chip to the chips of other instances
 
 
@@ -61,11 +62,6 @@ class Instance:
     def num_cores(self) -> int:
         """Logical NeuronCores of the instance, the ones that software sees."""
         return self.num_chips * self.chip.cores_per_chip
-
-    @property
-    def num_physical_cores(self) -> int:
-        """NeuronCores in silicon: `chip.lnc` for each logical core."""
-        return self.num_chips * self.chip.physical_cores
 
     def with_lnc(self, lnc: int) -> Instance:
         """Return the instance with `lnc` physical cores in each logical core. Raises DeviceError if the chip cannot."""

@@ -192,7 +192,7 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 def _misplaced(name: str) -> str:
     for dialect in DIALECTS:
         if name in dialect.keys:
-            return f"it belongs into {dialect.name}"
+            return f"it belongs in {dialect.name}"
     return _unknown(name, [dialect.name for dialect in DIALECTS])
 
 

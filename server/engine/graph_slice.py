@@ -7,6 +7,7 @@ from typing import Literal
 
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.models.graph import Graph, flat_ops
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.models.ops import (
     Activate,
     Add,
@@ -16,7 +17,6 @@ from neuronserve.server.models.ops import (
     Gated,
     HeadNorm,
     LayerNorm,
-    Linear,
     Norm,
     Parallel,
     PlainHeadNorm,

@@ -15,7 +15,7 @@ NAMES = {"iowait": "io_wait", "softirq": "soft_irq"}
 
 
 class HostUsage:
-    """CPU and memory use between two calls; keeps the counters of the last one."""
+    """CPU and memory use between two calls. Keeps the counters of the last call."""
 
     def __init__(self) -> None:
         self._cpus = psutil.cpu_times(percpu=True)
@@ -24,7 +24,7 @@ class HostUsage:
         self._system_time = self._process_time = time.monotonic()
 
     def system(self) -> dict[str, Any]:
-        """Use of the whole host: vCPUs in percent and memory in bytes."""
+        """Return the use of the whole host: vCPUs in percent and memory in bytes."""
         cpus, switches = psutil.cpu_times(percpu=True), psutil.cpu_stats().ctx_switches
         period, self._system_time = _since(self._system_time)
         usage = [_percent(before, after) for before, after in zip(self._cpus, cpus, strict=False)]
@@ -49,7 +49,7 @@ class HostUsage:
         return {"vcpu_usage": vcpus, "memory_info": info}
 
     def process(self, pid: int | None) -> dict[str, Any]:
-        """Use of the server with `pid` and its children, in percent of one vCPU. `pid` None: it is on another host."""
+        """Return the use of process `pid` and its children, in percent of one vCPU. `pid` None: on another host."""
         period, self._process_time = _since(self._process_time)
         times = _cpu_seconds(pid)
         if times is None or pid is None:
@@ -64,7 +64,7 @@ class HostUsage:
 
 
 def _since(then: float) -> tuple[float, float]:
-    """Seconds since `then`, and now."""
+    """Return the seconds since `then`, and the time now."""
     now = time.monotonic()
     return max(now - then, 1e-9), now
 
@@ -76,7 +76,7 @@ def _percent(before: Any, after: Any) -> dict[str, float]:
 
 
 def _cpu_seconds(pid: int | None) -> tuple[float, float] | None:
-    """User and system seconds of a process and the children it has now."""
+    """Return the user and system seconds of a process and its present children."""
     process = local_process(pid, True)
     if process is None:
         return None

@@ -1,4 +1,4 @@
-"""The usual ends of a command that runs for ever: Ctrl-C, and a closed pipe."""
+"""Quiet ends of a command that runs for ever: Ctrl-C, and a closed pipe."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def ends_quietly() -> Iterator[None]:
-    """End the command without an error on Ctrl-C or when its output's reader has gone."""
+    """End the command without an error on Ctrl-C, or when the reader of its output has gone."""
     try:
         yield
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards what is flushed at the end

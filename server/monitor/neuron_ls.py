@@ -1,7 +1,7 @@
-"""`neuronserve ls`: the devices of the emulated instance and the processes that use them, as neuron-ls lists real ones.
+"""`neuronserve ls`: the devices of the emulated instance and the processes that use them, in the form of neuron-ls.
 
 JSON fields are those of `neuron-ls --json-output` (SDK tools/neuron-sys-tools/neuron-ls.rst). An emulated device is on
-no PCI bus: `bdf`, `cpu_affinity` and `numa_node` are empty.
+no PCI bus, so `bdf`, `cpu_affinity` and `numa_node` are empty.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from neuronserve.server.monitor.server_state import ServerState, command_of, loc
 
 
 def run_ls(endpoint: Endpoint, device: str | None, as_json: bool) -> None:
-    """Print the chips of instance `device`, or of the one that the server at `endpoint` emulates.
+    """Print the chips of instance `device`, or of the instance that the server at `endpoint` emulates.
 
-    Raises Unreachable, or DeviceError for a part that this catalogue does not know.
+    Raises Unreachable, or DeviceError for an instance that this catalogue does not have.
     """
     state = None if device else ServerState.of(endpoint.scrape())
-    part = instance(device or "") if state is None else state.part
-    devices = list_devices(part, state, endpoint.is_local) if part else []
+    found = instance(device or "") if state is None else state.instance
+    devices = list_devices(found, state, endpoint.is_local) if found else []
     if as_json:
         print(json.dumps(devices, indent=4))
-    elif part is None:
+    elif found is None:
         print(f"the server at {endpoint.url} is {state.phase if state else ''}: it has taken no device yet")
     else:
-        Console().print(_table(part, devices))
+        Console().print(_table(found, devices))
 
 
-def list_devices(part: Instance, state: ServerState | None, is_local: bool) -> list[dict[str, Any]]:
-    """One entry for each chip, with neuron-ls's fields."""
-    per_chip = part.chip.cores_per_chip
+def list_devices(emulated: Instance, state: ServerState | None, is_local: bool) -> list[dict[str, Any]]:
+    """Return one entry for each chip, with neuron-ls's fields."""
+    per_chip = emulated.chip.cores_per_chip
     used = {} if state is None else {core.chip: state for core in state.cores}
     return [
         {
@@ -46,14 +46,14 @@ def list_devices(part: Instance, state: ServerState | None, is_local: bool) -> l
             "bdf": "",
             "cpu_affinity": "",
             "numa_node": "",
-            "connected_to": list(neighbours(part, chip)),
+            "connected_to": list(neighbours(emulated, chip)),
             "nc_count": per_chip,
-            "logical_neuroncore_config": part.chip.lnc,
-            "memory_size": part.chip.memory_gib * GIB,
+            "logical_neuroncore_config": emulated.chip.lnc,
+            "memory_size": emulated.chip.memory_gib * GIB,
             "neuroncore_ids": list(range(chip * per_chip, (chip + 1) * per_chip)),
             "neuron_processes": [_process(used[chip], chip, is_local)] if chip in used else [],
         }
-        for chip in range(part.num_chips)
+        for chip in range(emulated.num_chips)
     ]
 
 
@@ -66,8 +66,8 @@ def _process(state: ServerState, chip: int, is_local: bool) -> dict[str, Any]:
     }
 
 
-def _table(part: Instance, devices: list[dict[str, Any]]) -> Table:
-    title = f"instance-type: {part.name} (emulated)\nlogical-neuroncore-config: {part.chip.lnc}"
+def _table(emulated: Instance, devices: list[dict[str, Any]]) -> Table:
+    title = f"instance-type: {emulated.name} (emulated)\nlogical-neuroncore-config: {emulated.chip.lnc}"
     table = Table(title=title, title_justify="left")
     for column in ("NEURON\nDEVICE", "NEURON\nCORES", "NEURON\nCORE IDS", "NEURON\nMEMORY", "CONNECTED\nDEVICES"):
         table.add_column(column)

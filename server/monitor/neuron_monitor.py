@@ -21,16 +21,16 @@ GROUP |= {"runtime_memory": ("runtime", "collectives"), "tensors": ("kv",)}
 
 
 class Monitor:
-    """Reports on one server, each about the time since the last. The first scrape is made at once, and must succeed."""
+    """Reports on one server, each about the time since the last report. The first scrape must succeed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Raises Unreachable."""
+        """Scrape the server once. Raises Unreachable."""
         self._endpoint = endpoint
         self._last = endpoint.scrape()
         self._host = HostUsage()
 
     def report(self) -> dict[str, Any]:
-        """Report since the last one. A server that is gone is an error in the report, not in this program."""
+        """Return a report on the time since the last one. If the server is gone, the report has an error."""
         try:
             scrape, error = self._endpoint.scrape(), ""
         except Unreachable as gone:
@@ -50,7 +50,7 @@ class Monitor:
 
 @ends_quietly()
 def run_monitor(endpoint: Endpoint, interval_s: float, is_once: bool) -> None:
-    """Write reports to standard output until interrupted, or one. Raises Unreachable if nobody answers at first."""
+    """Write one report, or reports until interrupted. Raises Unreachable if no server answers at first."""
     monitor = Monitor(endpoint)
     while True:
         time.sleep(interval_s)
@@ -79,7 +79,7 @@ def _runtime(window: Window, state: ServerState, error: str) -> dict[str, Any]:
 
 
 def _utilization(window: Window, state: ServerState, core: CoreState) -> dict[str, Any]:
-    """Percent of time in which the core's engine had a step under way; modelled FLOP/s, null if not known."""
+    """Return the percentage of time in which the core's engine ran a step, and modelled FLOP/s, null if not known."""
     work, engine = "neuronserve:device_work_total", core.engine
     cores = sum(other.engine == engine for other in state.cores)
     busy = window.rate(f"{STEP_SECONDS}_sum", engine=engine)
@@ -149,31 +149,31 @@ def _model(state: ServerState) -> dict[str, Any]:
 
 
 def _hw_counters(window: Window, state: ServerState) -> dict[str, Any]:
-    """Hardware error counters, all zero: emulated memory has no errors."""
+    """Return hardware error counters, all zero: emulated memory has no errors."""
     kinds = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_uncorrected", "sram_ecc_corrected")
-    chips = range(state.part.num_chips if state.part else 0)
+    chips = range(state.instance.num_chips if state.instance else 0)
     devices = [{"neuron_device_index": chip, **dict.fromkeys(kinds, 0)} for chip in chips]
     return {"period": window.seconds, "neuron_devices": devices, "error": ""}
 
 
 def _instance_info(state: ServerState) -> dict[str, str]:
-    """Instance information: the emulated type alone, since there is no EC2 instance."""
+    """Return instance information: only the emulated type, since there is no EC2 instance."""
     places = ("instance_availability_zone", "instance_availability_zone_id", "instance_region", "subnet_id")
     info = dict.fromkeys(("instance_name", "instance_id", *places, "ami_id", "error"), "")
-    return info | {"instance_type": state.part.name if state.part else ""}
+    return info | {"instance_type": state.instance.name if state.instance else ""}
 
 
 def _hardware_info(state: ServerState) -> dict[str, Any]:
-    part = state.part
-    if part is None:
+    instance = state.instance
+    if instance is None:
         return {"error": f"the server is {state.phase}: it has taken no device yet"}
-    chip = part.chip
-    suffix = "d" if chip.lnc == 2 else ""  # as the guide shows it of two physical cores in one logical core
+    chip = instance.chip
+    suffix = "d" if chip.lnc == 2 else ""  # as in the guide, for two physical cores in a logical core
     return {
         "neuron_device_type": chip.name.lower(),
         "neuron_device_version": "",
         "neuroncore_version": chip.core_name.rpartition("-")[2] + suffix,
-        "neuron_device_count": part.num_chips,
+        "neuron_device_count": instance.num_chips,
         "neuron_device_memory_size": chip.memory_gib << 30,
         "neuroncore_per_device_count": chip.cores_per_chip,
         "logical_neuroncore_config": chip.lnc,

@@ -1,6 +1,6 @@
 """`neuronserve top`: a live view of a running server: requests, tokens, KV cache, cost, cores, device memory by use.
 
-The figures come first and the cores last: where a terminal has fewer lines than a part has cores, each core is a word.
+The figures come first and the cores last. On a terminal with fewer lines than cores, each core is one short item.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from neuronserve.server.monitor.interruption import ends_quietly
 from neuronserve.server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
 from neuronserve.server.monitor.server_state import CoreState, ServerState
 
-WIDTH, HEIGHT = 120, 1000  # of a frame that goes to a file or a pipe
-AROUND = 14  # lines of a frame beside one for each core
+WIDTH, HEIGHT = 120, 1000  # of a frame that is written to a file or a pipe
+AROUND = 14  # lines of a frame besides one for each core
 STEP_SECONDS = "neuronserve:engine_step_seconds"
 
 
 @ends_quietly()
 def run_top(endpoint: Endpoint, interval_s: float, is_once: bool) -> None:
-    """Show frames until q is pressed or it is interrupted, or print one.
+    """Show frames until q or Ctrl-C is pressed, or print one frame.
 
     Raises Unreachable when the server does not answer at first.
     """
@@ -51,26 +51,30 @@ def run_top(endpoint: Endpoint, interval_s: float, is_once: bool) -> None:
             try:
                 scrape = endpoint.scrape()
             except Unreachable as gone:
-                live.update(Panel(f"{gone}\nwaiting for it to come back", title="neuronserve top"), refresh=True)
+                live.update(
+                    Panel(f"{gone}\nwaiting for the server to come back", title="neuronserve top"), refresh=True
+                )
                 continue
             window, last = Window(last, scrape), scrape
             live.update(frame(endpoint.url, window, console.height), refresh=True)
 
 
 def frame(url: str, window: Window, height: int = HEIGHT) -> Group:
-    """The whole view of one period, for `height` lines."""
+    """Return the view of one period, for `height` lines."""
     state = ServerState.of(window.after)
-    part = "no device yet" if state.part is None else f"{state.part.name} (emulated)"
+    device = "no device yet" if state.instance is None else f"{state.instance.name} (emulated)"
     pid = "" if state.pid is None else f", pid {state.pid}"
-    head = f"{state.model or 'neuronserve top'}  {part}, {state.phase}{pid}, neuronserve {state.version or '?'}  {url}"
-    cores = _cores if len(state.cores) + AROUND <= height else _core_words
+    head = (
+        f"{state.model or 'neuronserve top'}  {device}, {state.phase}{pid}, neuronserve {state.version or '?'}  {url}"
+    )
+    cores = _cores if len(state.cores) + AROUND <= height else _short_cores
     return Group(head, _numbers(window, state), cores(window, state))
 
 
-def _core_words(window: Window, state: ServerState) -> RenderableType:
-    """Of each core how busy it is and what is used of its memory."""
-    words = [f"{core.core_id}: {_busy(window, core):.0%} {_memory(core)}" for core in state.cores]
-    return Columns(words, title="NeuronCores: busy, GiB used / budget", padding=(0, 2), equal=True)
+def _short_cores(window: Window, state: ServerState) -> RenderableType:
+    """Return the busy time and used memory of each core, as one short item."""
+    items = [f"{core.core_id}: {_busy(window, core):.0%} {_memory(core)}" for core in state.cores]
+    return Columns(items, title="NeuronCores: busy, GiB used / budget", padding=(0, 2), equal=True)
 
 
 def _busy(window: Window, core: CoreState) -> float:
@@ -112,7 +116,7 @@ def _numbers(window: Window, state: ServerState) -> Table:
 
 
 def _figures(window: Window) -> Iterator[tuple[str, str]]:
-    """Names and values, two of which make a row."""
+    """Yield names and values; a row shows two of them."""
     now = window.after
     yield "requests running", f"{now.total('vllm:num_requests_running'):.0f}"
     yield "waiting", f"{now.total('vllm:num_requests_waiting'):.0f}"
@@ -127,7 +131,7 @@ def _figures(window: Window) -> Iterator[tuple[str, str]]:
 
 
 def _modelled(window: Window, num_engines: int) -> Iterator[tuple[str, str]]:
-    """Figures of the modelled part, where the server prices its steps."""
+    """Yield figures of the modelled accelerator, if the server prices its steps."""
     seconds, cost = "neuronserve:device_seconds_total", "neuronserve:cost_usd_total"
     busy = window.rate(seconds, kind="prefill") + window.rate(seconds, kind="decode")
     if window.after.has(seconds):
@@ -135,9 +139,9 @@ def _modelled(window: Window, num_engines: int) -> Iterator[tuple[str, str]]:
         yield "modelled FLOP/s", f"{window.rate('neuronserve:device_work_total', quantity='flops'):.3g}"
     if window.after.has(cost):
         yield "cost since start", f"${window.after.total(cost):,.6f}"
-        # A host that is faster than the part does more than an hour's work of it in an hour.
-        parts = busy / max(1, num_engines)
-        more = f" ({parts:.1f} parts' work)" if parts > 1 else ""
+        # A host that is faster than the accelerator does more than an hour of its work in an hour.
+        accelerators = busy / max(1, num_engines)
+        more = f" (work of {accelerators:.1f} accelerators)" if accelerators > 1 else ""
         yield "cost of an hour like this", f"${3600 * window.rate(cost):,.4f}{more}"
 
 
@@ -146,9 +150,9 @@ def _kv_usage(scrape: Scrape) -> str:
     return f"{used / (used + free):.1%} of {used + free:,.0f} blocks" if used + free else "none yet"
 
 
-def _share(window: Window, part: str, whole: str) -> str:
-    total = window.increase(whole)
-    return f"{window.increase(part) / total:.1%}" if total else "none asked"
+def _share(window: Window, hits: str, queries: str) -> str:
+    total = window.increase(queries)
+    return f"{window.increase(hits) / total:.1%}" if total else "no queries"
 
 
 def _mean_ms(window: Window, family: str) -> str:
@@ -161,7 +165,7 @@ Wait = Callable[[float], str]
 
 @contextmanager
 def key_presses() -> Iterator[Wait]:
-    """A function that waits some seconds, or until a key is pressed, which it returns; "" where nobody types."""
+    """Yield a function that waits some seconds or for a key. It returns the key, or "" if none was pressed."""
     if not sys.stdin.isatty():
         yield _sleep
         return

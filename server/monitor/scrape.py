@@ -1,4 +1,4 @@
-"""Scrapes of a running server over HTTP: its health and its metrics, and what changed between two of them."""
+"""Scrapes of a running server over HTTP: its health and metrics, and the changes between two scrapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Labels = Mapping[str, str]
 
 
 class Unreachable(StartError):
-    """No server answers at the address, or another program does."""
+    """No server answers at the address, or another program answers."""
 
 
 class _Health(msgspec.Struct):
@@ -31,7 +31,7 @@ class _Health(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """Samples of one moment; `time` is in seconds of the monotonic clock."""
+    """Samples of one moment. `time` is in seconds of the monotonic clock."""
 
     time: float
     phase: str  # loading, ready, draining, ...
@@ -41,11 +41,11 @@ class Scrape:
         return name in self.samples
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum over the samples that have these labels; 0 where there are none."""
+        """Return the sum of the samples with these labels; 0 if there are none."""
         return sum(value for own, value in self.samples.get(name, ()) if labels.items() <= own.items())
 
     def by(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """Sums by the values of `labels`, in the order of their first appearance."""
+        """Return sums by the values of `labels`, in the order of their first appearance."""
         sums: dict[tuple[str, ...], float] = {}
         for own, value in self.samples.get(name, ()):
             key = tuple(own.get(label, "") for label in labels)
@@ -53,13 +53,13 @@ class Scrape:
         return sums
 
     def labels(self, name: str) -> Labels:
-        """Labels of the first sample; empty where there is no sample."""
+        """Return the labels of the first sample; empty if there is no sample."""
         return self.samples[name][0][0] if self.has(name) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Two scrapes of one server, and what changed between them."""
+    """Two scrapes of one server, and the changes between them."""
 
     before: Scrape
     after: Scrape
@@ -69,17 +69,17 @@ class Window:
         return max(self.after.time - self.before.time, 1e-9)
 
     def increase(self, name: str, **labels: str) -> float:
-        """Increase of a counter; a smaller value than before is that of a restarted server."""
+        """Return the increase of a counter. A smaller value than before is from a restarted server."""
         before, after = self.before.total(name, **labels), self.after.total(name, **labels)
         return after - before if after >= before else after
 
     def rate(self, name: str, **labels: str) -> float:
-        """Increase of a counter per second."""
+        """Return the increase of a counter per second."""
         return self.increase(name, **labels) / self.seconds
 
 
 class Endpoint:
-    """Address of a server, and the API key that it may ask for. Raises SettingsError when `url` cannot be one."""
+    """Address of a server, and an API key for it. Raises SettingsError for an impossible `url`."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         parts = urlsplit(url)
@@ -92,11 +92,11 @@ class Endpoint:
         self.url = url.rstrip("/")
         self._host = parts.hostname or ""
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self.opener = build_opener(*([ProxyHandler({})] if self.is_local else []))  # no proxy can reach this host
+        self.opener = build_opener(*([ProxyHandler({})] if self.is_local else []))  # a proxy cannot reach this host
 
     @property
     def is_local(self) -> bool:
-        """True when the server's process is on this host."""
+        """Whether the server's process is on this host."""
         try:
             return ip_address(self._host).is_loopback
         except ValueError:
@@ -119,13 +119,13 @@ class Endpoint:
         try:
             return decode(text, _Health).status
         except JsonError as error:
-            raise Unreachable(f"{self.url}/health answers {status}, but not as neuronserve does") from error
+            raise Unreachable(f"{self.url}/health answers {status}, but not in neuronserve's form") from error
 
     def _get(self, path: str) -> tuple[int, str]:
-        """Status and body; a server that is not ready answers 503 with its phase."""
+        """Return status and body. A server that is not ready answers 503 with its phase."""
         try:
-            asking = Request(self.url + path, headers=self._headers)  # http or https only, by __init__
-            with self.opener.open(asking, timeout=TIMEOUT_S) as answer:
+            request = Request(self.url + path, headers=self._headers)  # http or https only, by __init__
+            with self.opener.open(request, timeout=TIMEOUT_S) as answer:
                 return answer.status, answer.read().decode("utf-8", "replace")
         except HTTPError as error:
             if error.code == 503:
@@ -140,10 +140,10 @@ class Endpoint:
 
 
 def histogram_percentiles(window: Window, family: str) -> dict[str, float] | None:
-    """Percentiles of a window in seconds, by name such as p50; None when nothing was observed.
+    """Return percentiles of a window in seconds, by name such as p50; None when nothing was observed.
 
-    They are linear inside a bucket, as Prometheus's histogram_quantile has them: p0 and p100 are bounds of buckets, and
-    values above the last finite bound count as that bound.
+    Inside a bucket they are linear, as in Prometheus's histogram_quantile. p0 and p100 are bounds of buckets. Values
+    above the last finite bound count as that bound.
     """
     buckets = sorted((float(le), window.increase(f"{family}_bucket", le=le)) for (le,) in _bounds(window, family))
     if not buckets or buckets[-1][1] <= 0:
@@ -156,7 +156,7 @@ def _bounds(window: Window, family: str) -> list[tuple[str, ...]]:
 
 
 def _percentile(buckets: list[tuple[float, float]], share: float) -> float:
-    """The value at `share` of `buckets`, which are (upper bound, cumulative count); the last bound is infinite."""
+    """Return the value at `share` of `buckets` of (upper bound, cumulative count); the last bound is infinite."""
     rank, low, below = share * buckets[-1][1], 0.0, 0.0
     for bound, count in buckets:
         if count > below and count >= rank:

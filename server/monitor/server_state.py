@@ -1,4 +1,4 @@
-"""State of a server and of the device it emulates (part, cores, memory, processes), read out of its metrics."""
+"""State of a server and of the instance that it emulates, read from its metrics: cores, memory, processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuronserve.server.monitor.scrape import Scrape
 
 SECRET_FLAGS = frozenset({"--api-key", "--admin-api-key"})
 
-# Memory by use and core: the second name is read where the first is not there.
+# Metrics with memory by use and core: the second one is read if the server lacks the first.
 MEMORY = ("neuronserve:hbm_bytes", "neuronserve:device_memory_bytes")
 
 
@@ -24,9 +24,9 @@ class CoreState:
     """One NeuronCore that a server has taken."""
 
     core_id: int  # on the instance
-    name: str  # as the runtime names it
+    name: str  # in the runtime's form
     chip: int
-    engine: str  # which of the server's engines has it
+    engine: str  # the server's engine that has taken it
     used: Mapping[str, float]  # bytes by use
     budget: float
     capacity: float
@@ -38,32 +38,32 @@ class CoreState:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server at one moment. `part` is None while it loads, when its metrics do not name the device yet."""
+    """One server at one moment. `instance` is None until its metrics name the device."""
 
     phase: str
     model: str
     version: str
     pid: int | None
-    part: Instance | None
+    instance: Instance | None
     cores: tuple[CoreState, ...]
 
     @classmethod
     def of(cls, scrape: Scrape) -> ServerState:
-        """Read the state out of a scrape. Raises DeviceError for a part that this catalogue does not have."""
+        """Read the state from a scrape. Raises DeviceError for an instance that this catalogue does not have."""
         info = scrape.labels("neuronserve:engine_info")
-        part = instance(info["device"]) if info else None
+        emulated = instance(info["device"]) if info else None
         pid = scrape.total("neuronserve:process_pid")
         return cls(
             phase=scrape.phase,
             model=info.get("model_name", ""),
             version=info.get("version", ""),
             pid=int(pid) or None,
-            part=part,
-            cores=() if part is None else _cores(scrape, part),
+            instance=emulated,
+            cores=() if emulated is None else _cores(scrape, emulated),
         )
 
 
-def _cores(scrape: Scrape, part: Instance) -> tuple[CoreState, ...]:
+def _cores(scrape: Scrape, emulated: Instance) -> tuple[CoreState, ...]:
     memory = next((name for name in MEMORY if scrape.has(name)), MEMORY[0])
     uses: dict[tuple[int, str], dict[str, float]] = {}
     for (core, engine, use), num_bytes in scrape.by(memory, "core", "engine", "use").items():
@@ -71,8 +71,8 @@ def _cores(scrape: Scrape, part: Instance) -> tuple[CoreState, ...]:
     return tuple(
         CoreState(
             core_id=core,
-            name=core_name(core, part.chip.cores_per_chip),
-            chip=core // part.chip.cores_per_chip,
+            name=core_name(core, emulated.chip.cores_per_chip),
+            chip=core // emulated.chip.cores_per_chip,
             engine=engine,
             used=used,
             budget=scrape.total("neuronserve:device_memory_budget_bytes", core=str(core)),
@@ -83,7 +83,7 @@ def _cores(scrape: Scrape, part: Instance) -> tuple[CoreState, ...]:
 
 
 def local_process(pid: int | None, is_local: bool) -> psutil.Process | None:
-    """The server's process; None where it is on another host or not visible."""
+    """Return the server's process; None if it is on another host or not visible."""
     if pid is not None and is_local:
         with suppress(psutil.Error):
             process = psutil.Process(pid)
@@ -92,7 +92,7 @@ def local_process(pid: int | None, is_local: bool) -> psutil.Process | None:
 
 
 def command_of(process: psutil.Process | None) -> str:
-    """The command line, without the secrets in it; empty where it cannot be read."""
+    """Return the command line, without the secrets in it; empty if it cannot be read."""
     if process is not None:
         with suppress(psutil.Error):
             return " ".join(_without_secrets(process.cmdline()))
@@ -100,7 +100,7 @@ def command_of(process: psutil.Process | None) -> str:
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
-    """`words` with `***` for the value of each flag in `SECRET_FLAGS`, which stands behind it or behind a `=`."""
+    """Return `words` with `***` for the values of flags in `SECRET_FLAGS`, after a space or a `=`."""
     flags = [word.partition("=") for word in words]
     return [
         f"{flag}=***" if equals and flag in SECRET_FLAGS else "***" if before in SECRET_FLAGS else word

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from neuronserve.server.config.formats import Quantization, RequestedFormats
+from neuronserve.server.config.formats import Quantization, RequestedFormats, WeightFormats
 from neuronserve.server.device.catalog import Instance, instances
 from neuronserve.server.device.ledger import account_table, core_name
 from neuronserve.server.errors import DeviceError, DeviceMemoryError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
-from neuronserve.server.placement.footprint import Footprint, ServingShape
+from neuronserve.server.placement.footprint import Footprint, Line, ServingShape, encoder_lines
 
 MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer chips compute in
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log
@@ -59,6 +59,26 @@ def require_fit(
         account = _refusal(model, instance, tp, shape, utilization)
         raise DeviceMemoryError(f"{account}\n{_advice(model, instance, shape, utilization, dp)}")
     return footprint
+
+
+def require_encoder_fit(
+    model: ModelSpec, device: tuple[Instance, float], tp: int, formats: WeightFormats, texts: tuple[int, int]
+) -> tuple[Line, ...]:
+    """Return the entries of each of `tp` cores of `device`: an instance, and the usable share of its memory.
+
+    Raises DeviceError when the instance does not allow `tp`, DeviceMemoryError when a pass of `texts` does not fit.
+    """
+    instance, utilization = device
+    instance.check_tp(tp)
+    lines, budget = encoder_lines(model, tp, formats, texts, instance.chip.lnc), budget_bytes(instance, utilization)
+    needed = sum(line.num_bytes for line in lines)
+    if needed > budget:
+        raise DeviceMemoryError(
+            f"NRT_RESOURCE (4): {model.architecture} does not fit on {instance.name} with tensor_parallel_size {tp}: "
+            f"{texts[0]} text(s) of {texts[1]} tokens need {needed / GIB:.2f} GiB on each core, which has "
+            f"{budget / GIB:.2f}"
+        )
+    return lines
 
 
 def alternatives(

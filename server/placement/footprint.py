@@ -135,9 +135,7 @@ class Footprint:
             *_adapters(model, tp, shape),
             Line("scratchpad", "attention scores", scores),
             Line("scratchpad", "activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES) - scores),
-            Line("collectives", "buffers", COLLECTIVES_BYTES if tp > 1 else 0),
-            Line("runtime", "DMA rings", DMA_RING_BYTES),
-            Line("runtime", "NEFF and microcode", NEFF_BYTES + (lnc - 1) * MICROCODE_BYTES),
+            *_runtime_lines(tp, lnc),
         )
         cell = KV_CELL_BYTES[shape.kv_dtype]
         head = model.head_dim * cell + (SCALE_BYTES if cell == 1 else 0)  # of one token
@@ -178,3 +176,31 @@ def _adapters(model: ModelSpec, tp: int, shape: ServingShape) -> tuple[Line, ...
         return ()
     rank, slots = shape.lora.max_lora_rank, shape.limits.num_samples
     return (Line("weights", "LoRA adapters", lora_bytes(model, tp, rank, shape.lora.max_loras, slots)),)
+
+
+def _runtime_lines(tp: int, lnc: int) -> tuple[Line, ...]:
+    return (
+        Line("collectives", "buffers", COLLECTIVES_BYTES if tp > 1 else 0),
+        Line("runtime", "DMA rings", DMA_RING_BYTES),
+        Line("runtime", "NEFF and microcode", NEFF_BYTES + (lnc - 1) * MICROCODE_BYTES),
+    )
+
+
+def encoder_lines(
+    model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1
+) -> tuple[Line, ...]:
+    """Return the entries of each core for a pass of an encoder over `texts`: their number, and the tokens of each."""
+    count, tokens = texts
+    share = CoreShare.of(model, tp)
+    scores = count * score_bytes(model, share, tokens, lnc)
+    activations = activation_bytes(model, share, count * tokens, 0, formats.dtype)
+    return (
+        Line("weights", "weights", weight_bytes(model, tp, formats)),
+        Line("scratchpad", "attention scores and activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES)),
+        *_runtime_lines(tp, lnc),
+    )
+
+
+def encoder_bytes(model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1) -> int:
+    """Return the bytes on each core for a pass of an encoder over `texts`: their number, and the tokens of each."""
+    return sum(line.num_bytes for line in encoder_lines(model, tp, formats, texts, lnc))

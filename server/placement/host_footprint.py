@@ -40,7 +40,7 @@ def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightForma
 def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) -> int:
     """Return the bytes of one op on the first core. Replicated vectors are padded to the rows' width."""
 
-    def part(vector: Vector) -> int:
+    def own_bytes(vector: Vector) -> int:
         return vector_bytes(vector.size if vector.axis is None else shard.size(vector.axis))
 
     match op:
@@ -54,9 +54,9 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
         case Norm() | LayerNorm() | StreamNorm() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
-            return part(query) + part(key)
+            return own_bytes(query) + own_bytes(key)
         case Attention(sinks=Vector() as sinks):
-            return part(sinks)
+            return own_bytes(sinks)
         case _:
             return 0
 

@@ -1,7 +1,7 @@
 """Chat templates: messages to prompt text, in Jinja's immutable sandbox.
 
-There are no processes here: `template_process.py` runs this under limits of time and memory, because a sandbox stops a
-hostile template from reaching the host but not from looping. So only the process that renders imports Jinja.
+The sandbox keeps a hostile template from reaching the host, but not from looping. So `template_process.py` runs this
+file in a process with limits of time and memory, and only that process imports Jinja.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TemplateInput(msgspec.Struct, frozen=True):
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True
-    continue_final_message: bool = False  # leave the last message open, so that the model writes on
+    continue_final_message: bool = False  # leave the last message open, so that the model continues it
     extra: dict[str, Any] = {}
     tools: list[dict[str, Any]] | None = None  # in OpenAI's form
     documents: list[dict[str, Any]] | None = None  # to answer from
@@ -39,7 +39,7 @@ class _NamedTemplate(msgspec.Struct):
 
 
 class _TemplateConfig(msgspec.Struct):
-    """What tokenizer_config.json has for us."""
+    """Chat templates in tokenizer_config.json."""
 
     chat_template: str | list[_NamedTemplate] | None = None
 
@@ -69,7 +69,7 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template cannot be compiled: {_reason(error)}") from error
 
     def render(self, given: TemplateInput) -> str:
-        """Render the prompt text. Raises ChatTemplateError whatever goes wrong in the template."""
+        """Render the prompt text. Raises ChatTemplateError for any error in the template."""
         values = {
             **self._special,
             **given.extra,
@@ -85,17 +85,17 @@ class ChatTemplate:
         return _open_end(text, given.messages[-1]) if given.continue_final_message else text
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with role `system` for `developer`, OpenAI's newer name, unless the template has that."""
+        """Return the message, with role `system` for OpenAI's newer `developer` unless the template knows that."""
         if message.get("role") == "developer" and "developer" not in self._source:
             return {**message, "role": "system"}
         return message
 
 
 def load_chat_template(directory: Path, override: str | None = None) -> str | None:
-    """Source of the template: `override` (a file, or the template itself), else the checkpoint's, else None.
+    """Return the template's source: `override` (a file, or the template itself), else the checkpoint's, else None.
 
-    The checkpoint keeps it in chat_template.jinja or in tokenizer_config.json, there as text or as named templates
-    of which `default` is meant, and `tool_use` where there are tools.
+    The checkpoint has it in chat_template.jinja, or in tokenizer_config.json as text or as named templates. Of these,
+    `tool_use` is for requests with tools and `default` for others.
     """
     if override is not None:
         return _read_override(override)
@@ -113,7 +113,7 @@ def load_chat_template(directory: Path, override: str | None = None) -> str | No
 
 
 def _with_tools(default: str | None, tool_use: str | None) -> str | None:
-    """One template that chooses between two, keeping the white space that each would produce alone."""
+    """Return one template that chooses between two, with the white space that each would produce alone."""
     if default is None or tool_use is None:
         return default
     first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
@@ -138,7 +138,7 @@ def _read_template(path: Path) -> str:
 
 
 def _open_end(text: str, last: dict[str, Any]) -> str:
-    """`text` up to the end of the last message's content."""
+    """Return `text` up to the end of the last message's content."""
     content = str(last.get("content") or "").strip()
     at = text.rfind(content)
     if at < 0:
@@ -147,7 +147,7 @@ def _open_end(text: str, last: dict[str, Any]) -> str:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """JSON as transformers' filter writes it: no HTML escapes, characters kept as they are."""
+    """Return JSON as transformers' filter writes it: without HTML escapes, characters kept as they are."""
     known = {key: options[key] for key in ("separators", "sort_keys") if key in options}
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)
 
@@ -163,6 +163,6 @@ def _strftime_now(form: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The error in one line of at most 300 characters, without file names of the host."""
+    """Return the error's first line, at most 300 characters."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text[:300]

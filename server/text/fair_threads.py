@@ -1,4 +1,4 @@
-"""Threads that divide their time between clients: the work of one waits behind its own, not in front of another's."""
+"""Threads that clients share in turns: a client's work waits behind its own work, not in front of another client's."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 MIN_THREADS = 4
-SHARE = 4  # one client has at most this part of the threads
+SHARE = 4  # one client has at most 1 / SHARE of the threads
 
 T = TypeVar("T")
 
-# The client that the current task works for. Set where requests come in, and read where their work is submitted.
+# The client that the current task works for. It is set when a request comes in and read when its work is submitted.
 owner: ContextVar[str] = ContextVar("owner", default="")
-# Whether the request of the current task is so large that work on all of it would hold up the event loop.
+# Whether the request of the current task is so large that work on it would hold up the event loop.
 is_large: ContextVar[bool] = ContextVar("is_large", default=False)
 
 
 class FairThreads:
-    """A pool of threads. Clients take turns, and none has more than `most_each` threads at a time."""
+    """A pool of threads. Clients take turns, and a client has at most `most_each` threads at a time."""
 
     def __init__(self, name: str, num_threads: int, most_each: int, rest: float = 0.0) -> None:
-        """`rest`: after each work its thread sleeps this multiple of the time that the work took."""
+        """`rest`: after each work, its thread sleeps this multiple of the work's time."""
         self.most_each = most_each
         self._num_free, self._rest = num_threads, rest
         self._executor = ThreadPoolExecutor(num_threads, name)
@@ -36,14 +36,14 @@ class FairThreads:
         self._running: Counter[str] = Counter()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """A future of `work`, which is done in the turn of the current `owner`. Work that was cancelled is left out."""
+        """Return a future of `work`, which runs in the turn of the current `owner`. Cancelled work is skipped."""
         future: Future[T] = Future()
 
         def run() -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
-                except BaseException as error:  # the caller's, such as the panic of a library
+                except BaseException as error:  # for the caller, such as the panic of a library
                     future.set_exception(error)
 
         with self._lock:
@@ -52,21 +52,21 @@ class FairThreads:
         return future
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`. A caller that is cancelled leaves its place in the queue."""
+        """Return the result of `work`. A caller that is cancelled leaves the queue."""
         return await asyncio.wrap_future(self.submit(work))
 
     async def run_large(self, work: Callable[[], T]) -> T:
-        """The result of `work`, whose time grows with the request: done at once unless that is large."""
+        """Return the result of `work`, whose time grows with the request. For a small request it runs at once."""
         return await self.run(work) if is_large.get() else work()
 
     def close(self) -> None:
-        """Drop what waits; what runs goes on to its end."""
+        """Drop waiting work. Running work goes on to its end."""
         with self._lock:
             self._waiting.clear()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
-        """Give free threads to owners in their turns. The caller holds the lock."""
+        """Give free threads to owners in turns. The caller holds the lock."""
         for name in list(self._waiting):
             if not self._num_free:
                 return
@@ -94,6 +94,6 @@ class FairThreads:
 
 
 def text_threads(name: str = "text") -> FairThreads:
-    """Threads for work on texts, which leaves the interpreter to others or waits for another process."""
+    """Return threads for work on texts, which releases the GIL or waits for another process."""
     num_threads = max(MIN_THREADS, os.cpu_count() or 1)
     return FairThreads(name, num_threads, num_threads // SHARE)

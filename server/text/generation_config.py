@@ -13,7 +13,7 @@ from neuronserve.server.text.tokenizer import Tokenizer, read_json
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Values for fields that a request leaves out. None = the checkpoint has none either."""
+    """Values for fields that a request leaves out. None = the checkpoint states none."""
 
     eos_token_ids: tuple[int, ...] = ()
     temperature: float | None = None
@@ -28,7 +28,7 @@ TokenId = Annotated[int, Meta(ge=0)]
 
 
 class _EndTokens(Struct):
-    """What config.json has for us."""
+    """End tokens in config.json."""
 
     eos_token_id: TokenId | list[TokenId] | None = None
 
@@ -39,7 +39,7 @@ class _EndTokens(Struct):
 
 
 class _GenerationConfig(_EndTokens):
-    """generation_config.json, in the ranges that a request may ask for."""
+    """Values of generation_config.json, in the ranges of a request's."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -52,7 +52,7 @@ class _GenerationConfig(_EndTokens):
 def load_generation_defaults(directory: Path, tokenizer: Tokenizer) -> GenerationDefaults:
     """Read generation_config.json and config.json. Raises CheckpointError when a value cannot be used.
 
-    End tokens that the tokenizer does not have are left out: no output has them.
+    End tokens that the tokenizer does not have are left out, since no output has them.
     """
     config = read_json(directory / "generation_config.json", _GenerationConfig)
     eos = [*config.ids, *read_json(directory / "config.json", _EndTokens).ids]

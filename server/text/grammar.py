@@ -1,7 +1,7 @@
-"""Grammars that an output must follow: their text in llguidance's form, and their compilation under fixed limits.
+"""Grammars of outputs: their text in llguidance's form, and their compilation under fixed limits.
 
-A grammar travels as text (`SamplingParams.grammar`) and is compiled where it is used, under the same limits in every
-process, so that what the API has accepted the engine accepts too.
+A grammar is passed on as text (`SamplingParams.grammar`) and compiled where it is used. Limits are the same in every
+process, so the engine accepts every grammar that the API has accepted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from neuronserve.server.text.generation_config import load_generation_defaults
 from neuronserve.server.text.tokenizer import load_tokenizer
 
 Kind = Literal["json", "regex", "choice", "grammar", "lark"]
-MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the largest take the library about half a second
+MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the library needs about half a second for the largest
 MAX_REASON_CHARS = 300
-# JSON on one line, with at most one space between tokens: small models tend to write blanks without end where they may.
+# JSON on one line, with at most one space between tokens: small models tend to write endless blanks if they may.
 WHITESPACE = " ?"
-OPTIONS = "x-guidance"  # the key of a schema that has the library's options
-# A matcher's lexer keeps 1 to 2 kB for each of its states.
+OPTIONS = "x-guidance"  # key of a schema with the library's options
+# A matcher's lexer keeps 1 to 2 kB for each state.
 LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 
 _PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
@@ -35,12 +35,8 @@ class GrammarError(Exception):
 
 
 def json_schema(schema: Any) -> str:
-    """JSON text of a schema (an object or JSON text) with this server's options. Raises GrammarError."""
-    schema = parsed(schema)
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict):
-        raise GrammarError(f"a JSON schema is an object, not {_shown(schema)}")
+    """Return JSON text of a schema (an object or JSON text) with this server's options. Raises GrammarError."""
+    schema = schema_object(schema)
     try:
         options = {**schema.get(OPTIONS, {}), "whitespace_pattern": WHITESPACE}
         text = json.dumps({**schema, OPTIONS: options}, allow_nan=False)
@@ -50,9 +46,9 @@ def json_schema(schema: Any) -> str:
 
 
 def grammar_text(kind: Kind, spec: Any, before: str = "") -> str:
-    """A grammar in llguidance's form. `kind` names the form of `spec`; "grammar" is GBNF or Lark.
+    """Return a grammar in llguidance's form. `kind` names the form of `spec`; "grammar" is GBNF or Lark.
 
-    `before` are rules in Lark, of which `before` is what comes first. Raises GrammarError when a grammar cannot be
+    `before` has rules in Lark whose rule `before` precedes the grammar. Raises GrammarError when a grammar cannot be
     converted, or is larger than MAX_GRAMMAR_CHARS.
     """
     text = _converted(kind, spec)
@@ -60,7 +56,7 @@ def grammar_text(kind: Kind, spec: Any, before: str = "") -> str:
 
 
 def _after(before: str, text: str) -> str:
-    """The grammar `text` behind the rule `before`."""
+    """Return the grammar `text` behind the rule `before`."""
     inner = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
     inner[0]["name"] = "answer"
     return json.dumps({"grammars": [{"lark_grammar": f"start: before @answer\n{before}"}, *inner]})
@@ -84,24 +80,24 @@ def _converted(kind: Kind, spec: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """`text` as a string literal of Lark, which is the same as JSON's."""
+    """Return `text` as a string literal of Lark, whose form is JSON's."""
     return json.dumps(text)
 
 
 def load_grammar_tokenizer(tokenizer_path: Path, model_path: Path) -> LLTokenizer:
-    """llguidance's form of the tokenizer. Takes up to a second for large vocabularies. Raises GrammarError."""
+    """Return llguidance's form of the tokenizer. Takes up to a second for large vocabularies. Raises GrammarError."""
     try:
         tokenizer = load_tokenizer(tokenizer_path)
         ends = load_generation_defaults(model_path, tokenizer).eos_token_ids
         if not ends:
-            raise GrammarError("this model has no end token, so that a structured output could not end")
+            raise GrammarError("this model has no end token, so a structured output could not end")
         return LLTokenizer(tokenizer.to_json(), n_vocab=tokenizer.vocab_size, eos_token=list(ends))
     except (CheckpointError, ValueError) as error:
         raise GrammarError(f"this model's tokenizer cannot be used for structured output: {_line(error)}") from error
 
 
 def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
-    """A matcher at the beginning of the output. Raises GrammarError when `text` is no grammar, or allows nothing."""
+    """Return a matcher at the output's beginning. Raises GrammarError when `text` is no grammar, or allows nothing."""
     matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()
@@ -111,35 +107,35 @@ def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
 
 
 def reason(matcher: LLMatcher) -> str:
-    """Cause of a matcher's error state, in one line."""
+    """Return the cause of a matcher's error state, in one line."""
     text = matcher.get_error() or "the output has left it"
     return "it allows no text at all" if text.startswith("NoExtension") else _line(text)
 
 
-def parsed(schema: Any) -> Any:
-    """A schema as Python values, parsed when it is JSON text."""
-    if not isinstance(schema, str):
-        return schema
-    try:
-        return msgspec.json.decode(bounded(schema))
-    except (ValueError, RecursionError) as error:
-        raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
+def schema_object(schema: Any) -> dict[str, Any]:
+    """Return a schema (an object, JSON text of one, or true) as an object. Raises GrammarError for anything else."""
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(bounded(schema))
+        except (ValueError, RecursionError) as error:
+            raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        raise GrammarError(f"a JSON schema is an object, not {'null' if schema is None else type(schema).__name__}")
+    return schema
 
 
 def bounded(text: str) -> str:
-    """`text` itself. Raises GrammarError when it is longer than any grammar may be."""
+    """Return `text`. Raises GrammarError when it is longer than a grammar may be."""
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError(f"it has {len(text)} characters, more than the limit of {MAX_GRAMMAR_CHARS}")
     return text
 
 
 def _line(error: object) -> str:
-    """The error in one line, without its position in a generated text that the user has not seen."""
+    """Return the error in one line, without its position in generated text that the user has not seen."""
     lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
-    faults = [line for line in lines if line.startswith("error: ")]  # a regex is shown first, with a mark below it
+    faults = [line for line in lines if line.startswith("error: ")]  # after the regex and a marker line
     text = f"regex parse {faults[0]}" if faults else _PLACE.sub("", lines[0])
     return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + "..."
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else type(value).__name__

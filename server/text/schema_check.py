@@ -1,4 +1,4 @@
-"""Holds finished outputs against JSON schemas, in a limited process: patterns are clients' own, and may never end."""
+"""Checks finished outputs against JSON schemas in a limited process: clients' patterns may take endless time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 1.0  # of one output; real ones take about a millisecond
 PREPARE_TIMEOUT_S = 60.0
 MEMORY_BYTES = 2**30  # address space
 MAX_WAITING = 64  # outputs that are not checked yet
-UNCHECKED = "it could not be checked"  # how the finding begins where there is no verdict
+UNCHECKED = "it could not be checked"  # begins a finding without a verdict
 MAX_CACHED = 64  # validators that the process keeps
 
 
@@ -51,12 +51,12 @@ def _refused(error: Refusal) -> str:
 
 
 def import_validator() -> None:
-    """Import the library before any work is timed. The API's own process is not to wait for it at its start."""
+    """Import the library before any work is timed. The API process must not wait for it at its start."""
     import jsonschema  # noqa: F401
 
 
 def require_schema(schema: Schema) -> None:
-    """Raise GrammarError that names keyword and place where this is no JSON schema of draft 2020-12."""
+    """Raise GrammarError, naming keyword and place, for a `schema` that is no JSON schema of draft 2020-12."""
     from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 
     try:
@@ -66,7 +66,7 @@ def require_schema(schema: Schema) -> None:
 
 
 def fault_in(schema: str, value: Any) -> str:
-    """What is wrong with a value by a schema (JSON text), and where; "" = nothing."""
+    """Return the fault of a value by a schema (JSON text), and its place; "" = none."""
     from jsonschema.exceptions import best_match
     from referencing.exceptions import Unresolvable
 
@@ -93,7 +93,7 @@ def _check(call: bytes) -> str:
 
 @functools.lru_cache(MAX_CACHED)
 def _validator(schema: str) -> Any:
-    """A validator that fetches nothing."""
+    """Return a validator that fetches nothing."""
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
@@ -101,7 +101,7 @@ def _validator(schema: str) -> Any:
 
 
 def _readable(schema: Schema) -> Schema:
-    """The schema with patterns in Python's form; one that Python cannot read is left out."""
+    """Return the schema with patterns in Python's form, without patterns that Python cannot read."""
     made = dict(schema)
     if "pattern" in made:
         pattern = python_pattern(made.pop("pattern"))
@@ -115,6 +115,6 @@ def _readable(schema: Schema) -> Schema:
 
 
 def _described(error: Any) -> str:
-    """`$.place (keyword): what is wrong`, in one line."""
+    """Return an error as one line, `$.place (keyword): message`."""
     text = f"{error.json_path} ({error.validator}): {error.message}".replace("\n", " ")
     return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + "..."

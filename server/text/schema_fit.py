@@ -1,8 +1,7 @@
-"""Fits a client's JSON schema to what a grammar can force.
+"""Fits a client's JSON schema to the rules that a grammar can force.
 
-A schema is used as it is where the grammar library follows all of it. Otherwise it is rewritten without a loss where
-that is possible. Else what the library cannot force is left out, and the output has to be checked when it has ended
-(`schema_check.py`).
+A schema is used as it is if the grammar library supports all of it. Otherwise it is rewritten without a loss, if
+possible. Else the rules that the library cannot force are left out, and `schema_check.py` checks the finished output.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from neuronserve.server.text.grammar import OPTIONS, GrammarError, bounded, parsed
+from neuronserve.server.text.grammar import OPTIONS, GrammarError, bounded, schema_object
 from neuronserve.server.text.schema_check import require_schema
 from neuronserve.server.text.schema_tree import Schema, followed, modern, rewritten
 
@@ -23,19 +22,20 @@ FORCED_FORMATS = frozenset(
 )
 LENIENT = {OPTIONS: {"lenient": True, "coerce_one_of": True}}
 MAX_FORCED_COUNT = 2**31 - 1
-MAX_NAMES = 1024  # that an object's keys are forced to be one of
-# A schema that has one of these faults has it in the loosest form too: no output could be valid.
+MAX_NAMES = 1024  # of the keys that an object may have
+# Faults that remain in the loosest form of a schema: no output could be valid.
 _HOPELESS = ("Unsatisfiable", "it allows no text", "Pointer ", "Resource ")
-_PLAIN = {"type", "properties", "required", "title", "description", "allOf"}  # keys of a part that names properties
+# Keys of a subschema that names properties.
+_PLAIN = {"type", "properties", "required", "title", "description", "allOf"}
 
 Compile = Callable[[Schema], object]  # raises GrammarError
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A schema for a grammar. `checked`: the schema that the output has to be held against, "" = all of it is forced.
+    """A schema for a grammar. `checked`: the schema that the output must be checked against, "" = none.
 
-    `why` is the first reason for that.
+    `why` is the first reason for the check.
     """
 
     schema: Schema
@@ -43,26 +43,21 @@ class Fit:
     why: str = ""
 
     def encode(self) -> str:
-        """JSON text."""
+        """Return JSON text."""
         return json.dumps([self.schema, self.checked, self.why])
 
     @classmethod
     def decode(cls, text: str) -> Fit:
-        """The inverse of `encode`."""
+        """Return the fit that `encode` has written."""
         return cls(*json.loads(text))
 
 
 def fit_schema(given: Any, compiles: Compile) -> Fit:
-    """The tightest form of a schema that compiles.
+    """Return the tightest form of a schema that compiles.
 
-    Raises GrammarError where it is no JSON schema, refers to what is not there, or allows nothing.
+    Raises GrammarError for a schema that is no JSON schema, has a dangling reference, or allows nothing.
     """
-    schema = parsed(given)
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict):
-        raise GrammarError(f"a JSON schema is an object, not {'null' if schema is None else type(schema).__name__}")
-    schema = {key: value for key, value in schema.items() if key != OPTIONS}
+    schema = {key: value for key, value in schema_object(given).items() if key != OPTIONS}
     try:
         return _fitted(schema, compiles)
     except RecursionError:
@@ -90,7 +85,7 @@ def _fitted(schema: Schema, compiles: Compile) -> Fit:
 
 
 def _fault(compiles: Compile, schema: Schema) -> str | None:
-    """Why the schema does not compile; None where it does."""
+    """Return why the schema does not compile; None if it does."""
     try:
         compiles(schema)
     except GrammarError as error:
@@ -99,7 +94,7 @@ def _fault(compiles: Compile, schema: Schema) -> str | None:
 
 
 def _without_loss(root: Schema, schema: Schema) -> Schema:
-    """The same in words that the grammar library knows."""
+    """Return an equal schema, in keywords that the grammar library supports."""
     made = dict(schema)
     if "format" in made and made["format"] not in FORCED_FORMATS:
         del made["format"]
@@ -112,7 +107,7 @@ def _without_loss(root: Schema, schema: Schema) -> Schema:
 
 
 def _named(root: Schema, schema: Schema) -> Schema:
-    """`propertyNames` that is a list of names, a pattern or nothing, as `properties` and `patternProperties`."""
+    """Rewrite `propertyNames` with a list of names or a pattern as `properties` or `patternProperties`."""
     if "propertyNames" not in schema:
         return schema
     rule = followed(root, schema["propertyNames"])
@@ -140,7 +135,7 @@ def _named(root: Schema, schema: Schema) -> Schema:
 
 
 def _closed(root: Schema, schema: Schema) -> Schema:
-    """`unevaluatedProperties: false` as `additionalProperties: false`, where all parts name their properties."""
+    """Rewrite `unevaluatedProperties: false` as `additionalProperties: false`, if all subschemas name properties."""
     if schema.get("unevaluatedProperties") is not False or "additionalProperties" in schema:
         return schema
     names: list[str] = []
@@ -160,7 +155,7 @@ def _closed(root: Schema, schema: Schema) -> Schema:
 
 
 def _forcible(compiles: Compile, schema: Schema) -> Schema:
-    """The schema without patterns, factors and counts that the grammar library cannot compile."""
+    """Return the schema without patterns, factors and counts that the grammar library cannot compile."""
     made = dict(schema)
     for key in [key for key in made if key.startswith(("max", "min")) and isinstance(made[key], int)]:
         if key not in {"maximum", "minimum"} and made[key] > MAX_FORCED_COUNT:

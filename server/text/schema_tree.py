@@ -1,4 +1,4 @@
-"""Subschemas of a JSON schema: walking them, following references between them, and writing older drafts as 2020-12."""
+"""Subschemas of a JSON schema: rewriting them, following references, and converting older drafts to 2020-12."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _COUNTS = (
     "minLength",
     "minProperties",
 )
-MAX_REFERENCES = 32  # that are followed one after the other
+MAX_REFERENCES = 32  # in a chain
 _NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z_])")
 
 
 def rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
-    """A copy in which every subschema has been through `change`, inner ones before outer ones."""
+    """Return a copy with `change` applied to every subschema, inner ones first."""
     if not isinstance(schema, dict):
         return schema
     made: Schema = {}
@@ -56,7 +56,7 @@ def rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
 
 
 def followed(root: Schema, schema: Any) -> Any:
-    """The schema that a chain of references within `root` ends at; `schema` itself where it is none, or has more."""
+    """Return the schema at the end of a chain of references within `root`; `schema` itself if it is no reference."""
     for _ in range(MAX_REFERENCES):
         if not (isinstance(schema, dict) and set(schema) == {"$ref"}):
             return schema
@@ -68,7 +68,7 @@ def followed(root: Schema, schema: Any) -> Any:
 
 
 def _at(root: Schema, reference: Any) -> Any:
-    """The value at a pointer such as `#/$defs/x`; None where there is none."""
+    """Return the value at a pointer such as `#/$defs/x`; None if there is none."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
     found: Any = root
@@ -79,7 +79,7 @@ def _at(root: Schema, reference: Any) -> Any:
 
 
 def modern(schema: Schema) -> Schema:
-    """The schema in the words of draft 2020-12, as older drafts and OpenAPI 3.0 wrote it; counts are integers."""
+    """Return the schema in draft 2020-12, from older drafts or OpenAPI 3.0; counts become integers."""
     made: Schema = rewritten(schema, _modern)
     return made
 
@@ -106,7 +106,7 @@ def _modern(schema: Schema) -> Schema:
 
 
 def python_pattern(pattern: Any) -> re.Pattern[str] | None:
-    """An ECMAScript pattern as Python reads it; None where Python cannot."""
+    """Return an ECMAScript pattern in Python's form; None if Python cannot read it."""
     try:
         return re.compile(_NAMED_GROUP.sub("(?P<", pattern))
     except (re.error, RecursionError, OverflowError, TypeError):

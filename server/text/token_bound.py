@@ -1,8 +1,8 @@
 """A lower bound of the number of tokens of a text, found without encoding it.
 
-A token of n characters covers n of the text's. With L(c), the length of the longest token that contains the
-character c, each of these n counts 1 / L(c) <= 1 / n. So a text has at least as many tokens as its characters' 1 / L(c)
-sum up to. This holds where the bytes of all tokens together are the text: byte-level BPE, and BPE with byte fallback.
+Let L(c) be the length of the longest token that contains the character c. A token of n characters covers n characters
+of the text, each with 1 / L(c) <= 1 / n. So a text has at least as many tokens as the sum of 1 / L(c) over its
+characters. This holds if the bytes of all tokens together are the text: byte-level BPE, and BPE with byte fallback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-PART = 2**16  # characters that are counted together, while no other thread can work
+CHUNK = 2**16  # characters that are counted together, while no other thread can run
 KEEPING_NORMALIZERS = {"NFC", "Prepend", "Replace", "Sequence"}
 KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"}
 Shares = dict[int, float]  # of a byte, or of a code point
@@ -34,7 +34,7 @@ class _Model(msgspec.Struct):
 
 
 class _Tokenizer(msgspec.Struct):
-    """The fields of a tokenizer.json that say what becomes of a text's characters."""
+    """The fields of a tokenizer.json that determine what happens to a text's characters."""
 
     model: _Model
     normalizer: dict[str, Any] | None = None
@@ -43,10 +43,10 @@ class _Tokenizer(msgspec.Struct):
 
 
 class TokenBound:
-    """The bound for one tokenizer. Without one of the types that it holds for, it is 0."""
+    """The bound for one tokenizer; 0 for a tokenizer of another type."""
 
     def __init__(self, tokenizer_json: str, byte_of: Mapping[str, bytes]) -> None:
-        """`byte_of` are the characters that stand for bytes in byte-level vocabularies."""
+        """`byte_of` maps characters of byte-level vocabularies to the bytes that they stand for."""
         facts = msgspec.json.decode(tokenizer_json, type=_Tokenizer)
         steps = [*_steps(facts.normalizer, "normalizers"), *_steps(facts.pre_tokenizer, "pretokenizers")]
         kinds = {str(step.get("type")) for step in steps}
@@ -61,28 +61,28 @@ class TokenBound:
                 self._counts |= dict.fromkeys(spaces.encode() if self._is_byte_level else map(ord, spaces), 0.0)
 
     def of(self, text: str) -> int:
-        """The fewest tokens that `text` can have."""
+        """Return the fewest tokens that `text` can have."""
         if self._counts is None:
             return 0
         if self._composes:
             text = unicodedata.normalize("NFC", text)
         units: bytes | str = text.encode("utf-8", "surrogatepass") if self._is_byte_level else text
         total = 0.0
-        for begin in range(0, len(units), PART):
-            for unit, count in Counter(units[begin : begin + PART]).items():
+        for begin in range(0, len(units), CHUNK):
+            for unit, count in Counter(units[begin : begin + CHUNK]).items():
                 total += count * self._share(unit if isinstance(unit, int) else ord(str(unit)))
-        return int(total * (1 - 1e-9))  # what rounding may add is taken off
+        return int(total * (1 - 1e-9))  # minus what rounding may have added
 
     def _share(self, unit: int) -> float:
-        """1 / L; of a byte that no token contains 0, and of a code point 1."""
+        """Return 1 / L of a unit. A byte without a token counts 0, a code point without a token 1."""
         assert self._counts is not None
         return self._counts.get(unit, 0.0 if self._is_byte_level else 1.0)
 
 
 def _byte_shares(tokens: Sequence[str], byte_of: Mapping[str, bytes]) -> Shares:
-    """1 / L of each byte that a token contains; others are left out of a text.
+    """Return 1 / L of each byte that a token contains; a text loses other bytes.
 
-    Tokens of the vocabulary are written in the characters of `byte_of`, added ones as they are.
+    Tokens of the vocabulary are written in the characters of `byte_of`, added tokens as they are.
     """
     char_of = {byte: char for char, byte in byte_of.items()}
     known = set(byte_of)
@@ -93,21 +93,21 @@ def _byte_shares(tokens: Sequence[str], byte_of: Mapping[str, bytes]) -> Shares:
 
 
 def _character_shares(tokens: Iterable[str]) -> Shares:
-    """1 / L of each code point that a token contains; others become tokens of their bytes."""
+    """Return 1 / L of each code point that a token contains; others become tokens of their bytes."""
     longest = _longest(tokens)
     longest |= dict.fromkeys((" ", SPACE), max(longest.get(" ", 1), longest.get(SPACE, 1)))
     return {ord(char): 1 / length for char, length in longest.items()}
 
 
 def _steps(step: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
-    """A step and those that it consists of."""
+    """Return a step and all steps inside it."""
     if step is None:
         return []
-    return [step, *(part for each in step.get(inner) or () for part in _steps(each, inner))]
+    return [step, *(deeper for each in step.get(inner) or () for deeper in _steps(each, inner))]
 
 
 def _keeps_characters(facts: _Tokenizer, steps: Iterable[dict[str, Any]]) -> bool:
-    """Whether no step leaves out a character of the text, or replaces several by fewer."""
+    """Return whether no step leaves out a character of the text, or replaces several by fewer."""
     if facts.model.type != "BPE" or not isinstance(facts.model.vocab, dict):
         return False
     for step in steps:
@@ -120,7 +120,7 @@ def _keeps_characters(facts: _Tokenizer, steps: Iterable[dict[str, Any]]) -> boo
 
 
 def _longest(tokens: Iterable[str]) -> dict[str, int]:
-    """Length of the longest token that contains each character."""
+    """Return the length of the longest token with each character."""
     by_length: dict[int, list[str]] = {}
     for token in tokens:
         by_length.setdefault(len(token), []).append(token)

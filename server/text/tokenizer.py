@@ -1,7 +1,7 @@
 """The checkpoint's tokenizer: text to ids, ids to text, ids to their exact bytes, and the special tokens by name.
 
-Reads tokenizer.json with `tokenizers` alone. Only a checkpoint without that file imports transformers, which
-converts the older formats. Never runs code of the checkpoint. Stream decoding is in `detokenizer.py`.
+`tokenizers` reads tokenizer.json. transformers is imported only to convert the older formats of a checkpoint without
+that file. Code of the checkpoint never runs. Stream decoding is in `detokenizer.py`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files 
 MAX_CONFIG_BYTES = 8 * 2**20
 OLDER_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
-BROKEN = "\ufffd"  # stands for bytes that are no character
+BROKEN = "\ufffd"  # replaces bytes that are no character
 MAX_CHAR_BYTES = 4
 
 T = TypeVar("T")
 
 
 class AddedToken(msgspec.Struct):
-    """A special token as an object; the rest of it is in tokenizer.json."""
+    """A special token as an object; its other properties are in tokenizer.json."""
 
     content: str
 
@@ -58,48 +58,48 @@ class Tokenizer:
         backend.no_truncation()
         self._backend = backend
         self.special = special or {}
-        self.has_failed = False  # on some text: others may take long too
+        self.has_failed = False  # on some text: other texts may take long too
         added = backend.get_added_tokens_decoder()
         self._added: dict[int, str] = {i: token.content for i, token in added.items()}
         self._special_ids = {i for i, token in added.items() if token.special}
-        self._pieces: dict[int, str] = {}  # cache: each generated token's is read several times
+        self._pieces: dict[int, str] = {}  # cache: each generated token is read several times
         self._is_byte_level = "ByteLevel" in repr(backend.decoder)
-        self._adds_bytes = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)  # whatever is beside an id
+        self._adds_bytes = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)  # regardless of neighbouring ids
         self._whole_texts: dict[int, str | None] = {}  # cache
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self._ids = tuple(range(self.vocab_size))  # prompts share these objects, of 32 bytes each
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the tokenizer's own end token, None when it names none."""
+        """Id of the tokenizer's own end token; None if it names none."""
         return self.token_id(self.special["eos_token"]) if "eos_token" in self.special else None
 
     @property
     def marks(self) -> dict[int, str]:
-        """The added tokens that are not special, such as `<think>`, whose text a grammar's text does not match."""
+        """The added tokens that are not special, such as `<think>`. A grammar's literal text does not match them."""
         return {token: text for token, text in self._added.items() if text and token not in self._special_ids}
 
     def to_json(self) -> str:
-        """The whole tokenizer as a tokenizer.json would have it."""
+        """Return the tokenizer in the form of tokenizer.json."""
         text: str = self._backend.to_str()
         return text
 
     def token_id(self, token: str) -> int | None:
-        """Id of the vocabulary entry `token`, None when there is none."""
+        """Return the id of the vocabulary entry `token`; None if there is none."""
         found: int | None = self._backend.token_to_id(token)
         return found
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of `text`. Releases the GIL, so that a long prompt can be encoded in a thread.
+        """Return the ids of `text`. Releases the GIL, so a long prompt can be encoded in a thread.
 
-        Raises TokenizerFailed where the checkpoint's tokenizer cannot encode it.
+        Raises TokenizerFailed when the checkpoint's tokenizer cannot encode it.
         """
         with self._watched():
             ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return list(map(self._ids.__getitem__, ids))
 
     def fewest_tokens(self, text: str) -> int:
-        """A lower bound of the number of tokens of `text`, which takes a fraction of the time of encoding it."""
+        """Return a lower bound of the number of tokens of `text`, in a fraction of the time of encoding it."""
         return self._bound.of(text)
 
     @cached_property
@@ -117,30 +117,30 @@ class Tokenizer:
             raise
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; ids outside the vocabulary are left out, broken UTF-8 is U+FFFD."""
+        """Return the text of `token_ids`. Ids outside the vocabulary are left out, broken UTF-8 becomes U+FFFD."""
         with self._watched():
             text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
 
     def decode_whole(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Decode `token_ids` without the character that their end leaves unfinished, such as one that a limit cuts."""
+        """Decode `token_ids` without an unfinished character at the end, such as one that a limit has cut."""
         shown = [i for i in token_ids if not self.is_silent(i, skip_special_tokens)]
         count = self.num_unfinished(shown)
-        if count and self.is_byte(shown[-1]):  # each of a run of bytes would be U+FFFD
+        if count and self.is_byte(shown[-1]):  # each byte of a run would be U+FFFD
             return self.decode(shown[:-count], skip_special_tokens)
         text = self.decode(shown, skip_special_tokens)
         return text.removesuffix(BROKEN) if count else text
 
     def num_unfinished(self, token_ids: Sequence[int]) -> int:
-        """Return how many bytes at the end of ids that are not silent begin a character without finishing it."""
+        """Return the number of bytes of an unfinished character at the end of ids, none of which is silent."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(b"".join([self.token_bytes(i) for i in token_ids[-MAX_CHAR_BYTES:]]))
         return len(decoder.getstate()[0])
 
     def whole_text(self, token_id: int) -> str | None:
-        """The text that an id adds to a sequence, which is not silent, whatever is beside it.
+        """Return the text that an id, which is not silent, adds to a sequence.
 
-        None where that depends on its neighbours: it may be a part of a character, or the decoder looks at them.
+        None if the text depends on neighbouring ids: it may be a fragment of a character, or the decoder uses them.
         """
         try:
             return self._whole_texts[token_id]
@@ -150,7 +150,7 @@ class Tokenizer:
             return whole
 
     def piece(self, token_id: int) -> str:
-        """The raw vocabulary entry of an id, empty when there is none."""
+        """Return the raw vocabulary entry of an id; empty if there is none."""
         piece = self._pieces.get(token_id)
         if piece is None:
             piece = self._backend.id_to_token(token_id) or ""
@@ -159,18 +159,18 @@ class Tokenizer:
         return piece
 
     def is_silent(self, token_id: int, skip_special_tokens: bool = True) -> bool:
-        """True when `decode` leaves this id out: a special token, or no vocabulary entry at all."""
+        """Return whether `decode` leaves out this id: a special token, or one without a vocabulary entry."""
         return (skip_special_tokens and token_id in self._special_ids) or not self.piece(token_id)
 
     def is_byte(self, token_id: int) -> bool:
-        """True when the id is one byte of a character that the vocabulary lacks (byte fallback, `<0xE2>`)."""
+        """Return whether the id is one byte of a character that the vocabulary lacks (byte fallback, `<0xE2>`)."""
         if self._is_byte_level:
             return False
         piece = self.piece(token_id)
         return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes this id adds to the text, so that those of a sequence concatenate to its UTF-8."""
+        """Return the bytes that this id adds to the text. The bytes of a sequence concatenate to its UTF-8."""
         if token_id in self._added:
             return self._added[token_id].encode()
         piece = self.piece(token_id)
@@ -181,17 +181,17 @@ class Tokenizer:
         return piece.replace("▁", " ").encode()
 
     def token_text(self, token_id: int) -> str:
-        """`token_bytes` as text; a part of a character is U+FFFD."""
+        """Return `token_bytes` as text; a fragment of a character is U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust has panicked, such as for a pattern that takes it too many steps."""
+    """Return whether a Rust library has panicked, for example on a pattern that needs too many steps."""
     return type(error).__name__ == "PanicException"
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Byte of each character of byte-level BPE (GPT-2): printable Latin-1 is itself, the rest from U+0100 on."""
+    """Return the byte of each character of byte-level BPE (GPT-2): printable Latin-1 as it is, others from U+0100."""
     kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     moved = [byte for byte in range(256) if byte not in set(kept)]
     return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(moved)}
@@ -201,7 +201,7 @@ _BYTE_OF = {char: bytes([byte]) for char, byte in _byte_level_alphabet().items()
 
 
 def read_json(path: Path, record: type[T]) -> T:
-    """Read `path` as a `record`, all default where there is no such file. Raises CheckpointError."""
+    """Read `path` as a `record`; without the file, all fields have their defaults. Raises CheckpointError."""
     if not os.path.lexists(path):
         return record()
     try:
@@ -211,7 +211,7 @@ def read_json(path: Path, record: type[T]) -> T:
 
 
 class _Model(msgspec.Struct):
-    vocab: dict[str, int] | list[Any] = msgspec.field(default_factory=dict)  # a list has a token for each place
+    vocab: dict[str, int] | list[Any] = msgspec.field(default_factory=dict)  # a list has one token for each id
 
 
 class _Token(msgspec.Struct):
@@ -219,16 +219,16 @@ class _Token(msgspec.Struct):
 
 
 class _TokenizerFile(msgspec.Struct):
-    """What tokenizer.json says about ids."""
+    """Ids in tokenizer.json."""
 
     model: _Model
     added_tokens: list[_Token] = []
 
 
 def num_token_ids(directory: Path) -> int | None:
-    """The `vocab_size` of the tokenizer in `directory`, which is not made for it where there is a tokenizer.json.
+    """Return the `vocab_size` of the tokenizer in `directory`, read from tokenizer.json without making the tokenizer.
 
-    None where there is no tokenizer that can be read.
+    None if there is no readable tokenizer.
     """
     path = directory / "tokenizer.json"
     try:
@@ -243,7 +243,7 @@ def num_token_ids(directory: Path) -> int | None:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load from a checkpoint directory. Raises CheckpointError with the file and the reason."""
+    """Load the tokenizer of a checkpoint directory. Raises CheckpointError, naming the file and the reason."""
     path = directory / "tokenizer.json"
     special = _special_tokens(directory)
     if not os.path.lexists(path):
@@ -263,7 +263,7 @@ def _read(path: Path) -> bytes:
 
 
 def _special_tokens(directory: Path) -> dict[str, str]:
-    """Texts of the named special tokens; tokenizer_config.json wins over special_tokens_map.json."""
+    """Return the texts of the named special tokens. tokenizer_config.json beats special_tokens_map.json."""
     named: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         for key, token in msgspec.structs.asdict(read_json(directory / name, SpecialTokens)).items():
@@ -282,7 +282,7 @@ def _convert(directory: Path, special: dict[str, str]) -> Tokenizer:
 
         converted = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
         backend = getattr(converted, "backend_tokenizer", None)
-    except Exception as error:  # transformers raises whatever its converters meet
+    except Exception as error:  # converters of transformers raise any exception
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
             "tokenizer.json", f"is missing, and converting another format failed: {reason}"

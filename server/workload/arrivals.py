@@ -1,8 +1,8 @@
-"""Arrival times of requests: one process for all synthetic arrivals. Open loop: no server takes part.
+"""Arrival times of requests: one process for all synthetic arrivals, independent of the server (open loop).
 
-The gaps of a gamma process have shape `burstiness` and mean 1/rate, as in `vllm bench serve`: 1 is a Poisson process,
-below 1 arrivals come in bursts, above 1 they even out, and at infinity they are evenly spaced. At an infinite rate all
-come at once. The first request comes at 0; the last is not moved to come exactly at n/rate.
+The gaps of a gamma process have shape `burstiness` and mean 1/rate, as in `vllm bench serve`. Shape 1 is a Poisson
+process; below 1 arrivals come in bursts, above 1 they even out, and at infinity they are evenly spaced. At an infinite
+rate all arrive at once. The first request arrives at 0; the last is not moved to exactly n/rate.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Ramp = Literal["linear", "exponential"]
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Requests that come at `rate` a second, or at a rate that goes to `end_rate` over the requests."""
+    """Requests that arrive at `rate` a second, or at a rate that changes to `end_rate` over the requests."""
 
     rate: float  # requests a second; infinity: all at once
     burstiness: float = 1.0  # shape of the gamma gaps: 1 = Poisson, less = burstier, infinity = evenly spaced
-    end_rate: float | None = None  # of the last request of a ramp; None: the rate stays
+    end_rate: float | None = None  # of the last request of a ramp; None: the rate is constant
     ramp: Ramp = "linear"
 
     def __post_init__(self) -> None:
@@ -45,9 +45,9 @@ class Arrivals:
         return f"{kind}, {self.rate:g}{rise} requests/s"
 
     def times_ns(self, random: np.random.Generator, size: int) -> IntArray:
-        """`[size]` nanoseconds from the first arrival on, ascending. Without a ramp, more begin with the same ones.
+        """Return `[size]` nanoseconds since the first arrival, ascending. Without a ramp, a longer list begins equally.
 
-        Raises SettingsError when they take longer than can be counted.
+        Raises SettingsError when the time exceeds what can be counted.
         """
         if self.rate == inf:
             return np.zeros(size, dtype=np.int64)
@@ -59,13 +59,13 @@ class Arrivals:
         return np.rint(times * NS).astype(np.int64)
 
     def _unit_gaps(self, random: np.random.Generator, size: int) -> FloatArray:
-        """Gaps of mean 1."""
+        """Return gaps of mean 1."""
         if self.burstiness == inf:
             return np.ones(size)
         return random.standard_gamma(self.burstiness, size) / self.burstiness
 
     def _rates(self, size: int) -> FloatArray:
-        """Requests a second at each request."""
+        """Return requests a second at each request."""
         if self.end_rate is None:
             return np.full(size, self.rate)
         progress = np.linspace(0, 1, size)

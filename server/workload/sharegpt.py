@@ -1,7 +1,7 @@
-"""Lengths of ShareGPT's prompts and answers: a joint histogram of 30,731 chats of up to 8k tokens. Figures only.
+"""Lengths of ShareGPT's prompts and answers: a joint histogram of 30,731 chats of up to 8k tokens.
 
-Counted from the lengths that microsoft/vidur publishes (data/processed_traces, MIT licence), whose prompts hold the
-conversation so far; bins are half open, in tokens of the Llama 2 tokenizer.
+Counted from the lengths that microsoft/vidur publishes (data/processed_traces, MIT licence). Its prompts hold the
+conversation so far. Bins are half open, in tokens of the Llama 2 tokenizer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COUNTS = (
 
 
 def sharegpt_workload(num_requests: int, seed: int) -> Workload:
-    """Requests that come all at once: a bin by its count, then lengths uniform inside it."""
+    """Return requests that all arrive at once. A bin is drawn by its count, then lengths uniformly inside it."""
     counts = np.array(COUNTS, dtype=np.float64)
     bins = random_stream(seed, "input_len").choice(counts.size, num_requests, p=counts.ravel() / counts.sum())
     rows, columns = np.unravel_index(bins, counts.shape)
@@ -56,7 +56,7 @@ def sharegpt_workload(num_requests: int, seed: int) -> Workload:
 
 
 def _inside(edges: tuple[int, ...], bins: IntArray, places: FloatArray) -> IntArray:
-    """`[n]` lengths, each at a place of 0 to 1 between the edges of its bin."""
+    """Return `[n]` lengths, each at a place of 0 to 1 between the edges of its bin."""
     low, high = np.array(edges)[bins], np.array(edges)[bins + 1]
     lengths: IntArray = low + np.floor(places * (high - low)).astype(np.int64)
     return lengths

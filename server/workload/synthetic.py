@@ -1,7 +1,7 @@
 """Synthetic workloads: arrivals and lengths drawn from one seed, the same in a simulation and in a load test.
 
-Each thing that is drawn has random numbers of its own, so a seed has the same lengths at another rate, and a longer
-workload begins with the requests of a shorter one.
+Each kind of value has its own random stream, so a seed gives the same lengths at another rate, and a longer workload
+begins with the requests of a shorter one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from neuronserve.server.workload.arrivals import Arrivals
 from neuronserve.server.workload.lengths import LengthRange, LengthTable
 from neuronserve.server.workload.workload import MAX_REQUESTS, IntArray, Workload
 
-# What is drawn. Numbers follow from the places in this list: add at its end.
+# Kinds of drawn values. Random numbers depend on the positions in this list: add at its end.
 Drawn = Literal["arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time", "lengths"]
 _DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 
 
 def random_stream(seed: int, drawn: Drawn, *keys: int) -> np.random.Generator:
-    """Random numbers of one thing of a workload, independent of those of all others. `keys` divide it further.
+    """Return the random stream of one kind of value, independent of all others. `keys` divide it further.
 
     Raises SettingsError for a negative seed.
     """
@@ -33,7 +33,7 @@ def random_stream(seed: int, drawn: Drawn, *keys: int) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticWorkload:
-    """`num_requests` independent requests; the same fields give the same requests.
+    """A workload of `num_requests` independent requests. The same fields give the same requests.
 
     Prompts begin with one of `num_prefixes` equally likely prefixes of `prefix_len` tokens, on top of `input_len`.
     """
@@ -45,10 +45,10 @@ class SyntheticWorkload:
     prefix_len: int = 0
     num_prefixes: int = 1
     seed: int = 0
-    lengths: LengthTable | None = None  # pairs that take the place of `input_len` and `output_len`
+    lengths: LengthTable | None = None  # pairs to use instead of `input_len` and `output_len`
 
     def __post_init__(self) -> None:
-        """Raises SettingsError for numbers that describe no workload."""
+        """Raise SettingsError for impossible numbers."""
         if not 1 <= self.num_requests <= MAX_REQUESTS:
             raise SettingsError(f"the number of requests is {self.num_requests}: it is 1 to {MAX_REQUESTS}")
         for name, least in (("prefix_len", 0), ("num_prefixes", 1), ("seed", 0)):
@@ -56,7 +56,7 @@ class SyntheticWorkload:
                 raise SettingsError(f"{name} is {getattr(self, name)}: it must be at least {least}")
 
     def generate(self) -> Workload:
-        """Raises SettingsError when the requests take longer than can be counted."""
+        """Return the requests. Raises SettingsError when their time exceeds what can be counted."""
         size = self.num_requests
         inputs, outputs = self._lengths(size)
         source = "" if self.lengths is None else f", lengths of {self.lengths.name}"

@@ -1,12 +1,11 @@
 """Readers of recorded workloads: Azure LLM inference CSV, Mooncake JSONL, BurstGPT CSV, and plain CSV.
 
-A line that cannot be read, or comes before the line above it in time, is refused with its number: nothing is skipped
-or repaired. The one exception is defined by the format: BurstGPT logs failed calls with 0 response tokens.
+A line that cannot be read, or is earlier than the line above it, is refused with its number. Nothing is skipped or
+repaired, except BurstGPT's failed calls, which its format logs with 0 response tokens.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from array import array
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from msgspec import Meta
 
 from neuronserve.server.clock import NS
 from neuronserve.server.typed_json import decode
-from neuronserve.server.workload.trace_file import TraceFile, require_tokens
+from neuronserve.server.workload.trace_file import TraceFile, header_names, require_tokens
 from neuronserve.server.workload.workload import MAX_SECONDS, MAX_TOKENS, Workload
 
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "csv"]
@@ -54,10 +53,10 @@ class _Line(NamedTuple):
 
 
 def read_trace(path: Path, format: TraceFormat | None = None, max_requests: int | None = None) -> Workload:
-    """The requests of a trace, or the first of them; its first arrival is time 0.
+    """Read the requests of a trace, or the first ones. The first arrival is time 0.
 
-    The format is found in the first line unless given. Raises SettingsError, with the line number, for what is not of
-    the format and for arrivals out of order.
+    Without `format`, the first line decides it. Raises SettingsError, with the line number, for a line that lacks the
+    format, and for arrivals out of order.
     """
     file = TraceFile(path)
     lines = file.lines()
@@ -71,16 +70,12 @@ def read_trace(path: Path, format: TraceFormat | None = None, max_requests: int 
 def _detect(file: TraceFile, first: str) -> TraceFormat:
     if first.lstrip().startswith("{"):
         return "mooncake"
-    columns = _header(first.split(","))
+    columns = header_names(first.split(","))
     for format_, names in _COLUMNS.items():
         if set(names) <= set(columns):
             return format_
     forms = "; ".join(f"{format_}: {', '.join(names)}" for format_, names in _COLUMNS.items())
     raise file.refusal(1, f"neither a Mooncake JSON line nor a header with the columns of one of {forms}")
-
-
-def _header(cells: list[str]) -> list[str]:
-    return [cell.strip().strip('"').lower() for cell in cells]
 
 
 def _workload(file: TraceFile, lines: Iterator[tuple[int, _Line]], format_: TraceFormat) -> Workload:
@@ -106,30 +101,13 @@ def _workload(file: TraceFile, lines: Iterator[tuple[int, _Line]], format_: Trac
 
 
 def _table(file: TraceFile, lines: Iterator[str], format_: TraceFormat) -> Iterator[tuple[int, _Line]]:
-    rows = csv.reader(lines)
-    try:
-        columns = _header(next(rows, []))
-        missing = [name for name in _COLUMNS[format_] if name not in columns]
-        if missing:
-            raise file.refusal(1, f"a trace in format {format_} has the column {missing[0]!r}")
-        at = [columns.index(name) for name in _COLUMNS[format_]]
-        for row in rows:
-            with file.refusing(rows.line_num):
-                line = _row(row, at, len(columns), format_) if row else None
-            if line is not None:
-                yield rows.line_num, line
-    except csv.Error as error:
-        raise file.refusal(rows.line_num, error) from error
-
-
-def _row(row: list[str], at: list[int], num_columns: int, format_: TraceFormat) -> _Line | None:
-    if len(row) != num_columns:
-        raise ValueError(f"{len(row)} cells where the header has {num_columns} columns")
-    time, num_input, num_output = (row[column].strip() for column in at)
-    if format_ == "burstgpt" and num_output == "0":
-        return None  # a failed call, by the format's own definition
-    time_ns = _date_ns(time) if "-" in time[1:] and ":" in time else seconds_ns(time)
-    return _Line(time_ns, require_tokens("input", int(num_input)), require_tokens("output", int(num_output)))
+    for number, (time, num_input, num_output) in file.table(lines, _COLUMNS[format_]):
+        if format_ == "burstgpt" and num_output == "0":
+            continue  # a failed call, by the format's own definition
+        with file.refusing(number):
+            time_ns = _date_ns(time) if "-" in time[1:] and ":" in time else seconds_ns(time)
+            line = _Line(time_ns, require_tokens("input", int(num_input)), require_tokens("output", int(num_output)))
+        yield number, line
 
 
 def _mooncake(file: TraceFile, lines: Iterator[str]) -> Iterator[tuple[int, _Line]]:
@@ -150,7 +128,7 @@ def _mooncake_line(text: str) -> _Line:
 
 
 def seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
-    """Nanoseconds of a timestamp in units of `unit_s`. Raises ValueError for what is none."""
+    """Return the nanoseconds of a timestamp in units of `unit_s`. Raises ValueError for an invalid one."""
     seconds = float(value) * unit_s
     if not (math.isfinite(seconds) and abs(seconds) < 4 * MAX_SECONDS):
         raise ValueError(f"the timestamp is {value}, which is out of range")
@@ -158,7 +136,7 @@ def seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
 
 
 def _date_ns(text: str) -> int:
-    """Nanoseconds since 1970. Azure writes seven digits after the second, one more than `datetime` keeps."""
+    """Return nanoseconds since 1970. Azure writes seven digits after the second, one more than `datetime` keeps."""
     whole, _, fraction = text.partition(".")
     digits = fraction.rstrip("Z")
     if digits and not digits.isdecimal():  # such as an offset from UTC

@@ -1,7 +1,6 @@
 """A workload: a list of requests by arrival time, with their lengths in tokens.
 
-Without devices, servers or texts. Times are whole nanoseconds from the first possible arrival, so that sums of
-them are exact.
+It has no devices, servers or texts. Times are whole nanoseconds since the first possible arrival, so sums are exact.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 class Workload:
     """Requests in order of arrival; request i is element i of each array.
 
-    `prefixes[i]` names the leading blocks of prompt i, `prefix_block` tokens each: equal names mean equal tokens, so
-    requests that start with the same names share a prefix. None: no two prompts have anything in common.
+    `prefixes[i]` names the leading blocks of prompt i, `prefix_block` tokens each. Equal names mean equal tokens, so
+    requests that begin with the same names share a prefix. None: no two prompts share tokens.
     """
 
     name: str
-    arrival_ns: IntArray  # [n], never falling
+    arrival_ns: IntArray  # [n], ascending
     input_len: IntArray  # [n], at least 1
     output_len: IntArray  # [n], at least 1
     prefixes: tuple[tuple[int, ...], ...] | None = None
     prefix_block: int = 512
-    num_cut: int = 0  # of these, that were longer (context.py)
-    num_dropped: int = 0  # that were left out, being too long
+    num_cut: int = 0  # requests that `fit_context` has cut
+    num_dropped: int = 0  # requests that `fit_context` has left out
 
     def __post_init__(self) -> None:
-        """Raises ValueError for arrays that are no workload."""
+        """Raise ValueError for arrays that are no workload."""
         size = len(self.arrival_ns)
         if not size == len(self.input_len) == len(self.output_len):
             raise ValueError(f"{size} arrivals, {len(self.input_len)} inputs, {len(self.output_len)} outputs")
@@ -56,26 +55,26 @@ class Workload:
 
     @property
     def arrival_s(self) -> FloatArray:
-        """[n] seconds."""
+        """Arrival times `[n]` in seconds."""
         return self.arrival_ns / NS
 
     @property
     def rate(self) -> float:
-        """Requests a second from the first arrival to the last; infinity when all come at once."""
+        """Requests a second from the first arrival to the last; infinity when all arrive at once."""
         seconds = float(self.arrival_ns[-1] - self.arrival_ns[0]) / NS
         return (len(self) - 1) / seconds if seconds else float("inf")
 
     def at_rate(self, rate: float) -> Workload:
-        """The same requests with their gaps stretched or shrunk to `rate` a second; as it is when it has no rate."""
+        """Return the workload with its gaps scaled to `rate` requests a second; unchanged if it has no finite rate."""
         own = self.rate
         return self.at_speed(rate / own) if isfinite(own) and own else self
 
     def at_speed(self, speed: float) -> Workload:
-        """The same requests, `speed` times as fast one after another."""
+        """Return the workload with arrivals `speed` times as fast."""
         return replace(self, arrival_ns=np.rint(self.arrival_ns / speed).astype(np.int64))
 
     def at_scale(self, scale: float) -> Workload:
-        """The same arrivals with all lengths `scale` times as long, at least 1."""
+        """Return the workload with all lengths `scale` times as long, at least 1."""
         return replace(
             self,
             input_len=scaled(self.input_len, scale),
@@ -84,7 +83,7 @@ class Workload:
         )
 
     def only(self, is_kept: BoolArray) -> Workload:
-        """The requests that `is_kept`, `[n]`, at least one; the first of them is time 0."""
+        """Return the requests flagged in `is_kept`, `[n]`, at least one. The first one arrives at 0."""
         prefixes = self.prefixes and tuple(name for name, fit in zip(self.prefixes, is_kept, strict=True) if fit)
         kept_ns = self.arrival_ns[is_kept]
         return replace(
@@ -97,7 +96,7 @@ class Workload:
 
 
 def scaled(lengths: IntArray, scale: float) -> IntArray:
-    """Lengths made `scale` times as long, at least 1."""
+    """Return lengths `scale` times as long, at least 1."""
     rounded: IntArray = np.rint(lengths * scale).astype(np.int64)
     return np.maximum(1, rounded)
 
@@ -107,11 +106,11 @@ TOO_LONG: tuple[TooLong, ...] = get_args(TooLong)
 
 
 def fit_context(workload: Workload, max_model_len: int, too_long: TooLong) -> Workload:
-    """The requests with at most `max_model_len` tokens, prompt and answer together, and how many that changed.
+    """Return the workload with at most `max_model_len` tokens a request, prompt and answer together.
 
-    "cut" takes the ends off prompts, so that they share with others what they shared before, and answers are cut only
-    where they alone are too long; "drop" leaves such requests out; "refuse" changes nothing.
-    Raises SettingsError for a context that holds no request, and when none is left.
+    "cut" shortens prompts at their ends, so they still share their prefixes, and answers only if they alone are too
+    long. "drop" leaves out long requests. "refuse" changes nothing. Raises SettingsError for a context below 2 tokens,
+    and when no request is left.
     """
     if too_long not in TOO_LONG:
         raise SettingsError(f"too_long is {too_long!r}: one of {', '.join(TOO_LONG)}")

@@ -113,13 +113,13 @@ def test_a_conversation_with_commands_ends_in_a_file(person: Terminal, tmp_path:
     answer, _, summary = ask(person, "hello there").partition("\n")
     assert answer == "hello there"
     assert " tokens, " in summary
-    assert "; on the part " in summary
+    assert "; on the accelerator " in summary
     assert ask(person, "/retry").startswith("hello there\n")
     assert "fake (in use)" in ask(person, "/model")
     assert "there is no model gpt" in ask(person, "/model gpt")
     assert "there is no /nonsense" in ask(person, "/nonsense")
     assert f"saved to {out}" in ask(person, f"/save {out}").replace("\n", "")
-    assert "is there already" in ask(person, f"/save {out}").replace("\n", " ")
+    assert "exists already" in ask(person, f"/save {out}").replace("\n", " ")
     assert json.loads(out.read_text()) == {
         "model": "fake",
         "messages": [
@@ -128,8 +128,8 @@ def test_a_conversation_with_commands_ends_in_a_file(person: Terminal, tmp_path:
             {"role": "assistant", "content": "hello there"},
         ],
     }
-    assert "begins anew" in ask(person, "/reset")
-    assert "nothing was asked yet" in ask(person, "/retry")
+    assert "starts again" in ask(person, "/reset")
+    assert "there is no question yet" in ask(person, "/retry")
     person.type("/quit\n")
     person.rest()
     assert person.process.wait(PATIENCE_S) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from neuronserve.server.cost.calibration import default_calibration
 from neuronserve.server.cost.stacks import NEW_STACK_CHIPS, STACK_NAMES, STACKS, HostWork, default_stack
-from neuronserve.server.device.parts import CHIPS
+from neuronserve.server.device.chips import CHIPS
 
 HOST = HostWork(request_s=1.0, slot_s=1e-3, logit_s=1e-6, copy_s=1e-8)
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.cost.shape import WEIGHT_BYTES, CoreShape
+from neuronserve.server.cost.shape import STORED_BYTES, CoreShape
 from neuronserve.server.cost.terms import TERMS
 from neuronserve.server.cost.work import CURRENT_SDK, OLD_GATHER_SDK, OLD_LAUNCH_SDK, Runtime, StepWork, mean_hops
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.parts import Topology
+from neuronserve.server.device.chips import Topology
 from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B, MIXTRAL, shapes
@@ -137,7 +137,7 @@ def test_eight_bit_weights_are_half_the_bytes_and_are_widened() -> None:
 def test_four_bit_weights_are_read_beside_an_output_layer_of_eight(dtype: str) -> None:
     four, full = (work(runtime=Runtime(each, is_continuous=False)) for each in (dtype, "bf16"))
     head = four.core.head_weights
-    expected = (four.weights_read(1) - head) * WEIGHT_BYTES[dtype] + head * WEIGHT_BYTES["int8-groups"]
+    expected = (four.weights_read(1) - head) * STORED_BYTES[dtype] + head * STORED_BYTES["int8-groups"]
     assert four.decode(1, 128)["weights"] == pytest.approx(expected * four.byte_s)
     assert four.prefill(128)["weights"] == pytest.approx(expected * four.byte_s)
     assert full.decode(1, 128)["weights"] == pytest.approx(full.weights_read(1) * 2 * full.byte_s)

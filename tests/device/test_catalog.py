@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from neuronserve.server.device import parts
+from neuronserve.server.device import chips
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
-from neuronserve.server.device.parts import CHIPS, GB, Chip
+from neuronserve.server.device.chips import CHIPS, GB, Chip
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
 
@@ -134,7 +134,7 @@ def test_chips_can_be_keys(chip: Chip) -> None:
 
 def test_every_figure_of_a_chip_has_its_source_beside_it() -> None:
     """Each line of a chip's sheet that holds a number, or the comment right above it, names the page it came from."""
-    lines = Path(parts.__file__).read_text().splitlines()
+    lines = Path(chips.__file__).read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("INFERENTIA1 ="))
     sheet = [(above, line) for above, line in zip(lines[start:], lines[start + 1 :], strict=False)]
     figures = [(above, line) for above, line in sheet if re.search(r"[:=(] ?\(?\d", line.split("#")[0])]

@@ -69,12 +69,12 @@ def test_a_part_with_logical_cores_adapters_and_an_ultraserver(tmp_path: Path) -
     rack = "{name = 'u-inf9', sizes = [4, 2], link = {generation = 'NeuronLink-v9', gib_s_per_chip = 100}}"
     own = f"efa_gbps = 400\nefa_latency_us = 9\nnum_hosts = 2\nultraserver = {rack}\n"
     part = read(tmp_path, chip + NEW_INSTANCE + own).instance("inf9.xlarge")
-    assert (part.num_cores, part.num_physical_cores, part.with_lnc(1).num_cores) == (4, 8, 8)
+    assert (part.num_cores, part.num_chips * part.chip.physical_cores, part.with_lnc(1).num_cores) == (4, 8, 8)
     alone = read(tmp_path, chip.replace("lnc_choices = [1, 2]", "") + NEW_INSTANCE).instance("inf9.xlarge")
     assert alone.chip.lnc_choices == (2,)
     assert part.memory_per_host_bytes == 16 * 2**30
     assert part.ultraserver is not None
-    assert part.ultraserver.sizes == (2, 4)
+    assert set(part.ultraserver.sizes) == {2, 4}
     assert instance_group(part, 3).link == GroupLink("EFA", 50, 9e-6)
     assert instance_group(part, 4).link.kind == "NeuronLink"
 
@@ -174,32 +174,36 @@ PRICE = '[[prices]]\ninstance = "inf2.xlarge"\nregion = "eu-central-1"\n'
         (f"[chips.Inferentia2]\nbandwith_gb_s = 1\n{ORIGIN}", "did you mean bandwidth_gb_s?"),
         (
             f"[chips.Inferentia2]\nbandwidth_gb_s = -820\n{ORIGIN}",
-            "chips.Inferentia2.bandwidth_gb_s is -820: it must be a finite number above 0",
+            "chips.Inferentia2.bandwidth_gb_s is -820: expected `float` > 0.0",
         ),
-        (f"[chips.Inferentia2]\nbandwidth_gb_s = inf\n{ORIGIN}", "is inf: it must be a finite number above 0"),
-        (f"[chips.Inferentia2]\nbandwidth_gb_s = true\n{ORIGIN}", "is True: it must be a finite number above 0"),
-        (f"[chips.Inferentia2]\nmemory_gib = 1.5\n{ORIGIN}", "memory_gib is 1.5: it must be a whole number"),
+        (f"[chips.Inferentia2]\nbandwidth_gb_s = inf\n{ORIGIN}", "is inf: expected `float` <= 1.79"),
+        (f"[chips.Inferentia2]\nbandwidth_gb_s = true\n{ORIGIN}", "is True: expected `float`, got `bool`"),
+        (f"[chips.Inferentia2]\nmemory_gib = 1.5\n{ORIGIN}", "memory_gib is 1.5: expected `int`, got `float`"),
         (
             f"[chips.Inferentia2]\n{ORIGIN}tflops = {{bfloat16 = 0}}\n",
-            "tflops.bfloat16 is 0: it must be a finite number",
+            "tflops.bfloat16 is 0: expected `float` > 0.0",
         ),
         (
             f'[chips.Inferentia2]\ntopology = "star"\n{ORIGIN}',
-            "topology is 'star': it must be one of ring, torus, switch",
+            "topology is 'star': expected 'ring' or 'torus' or 'switch'",
         ),
         ("[chips.Inferentia2]\nmemory_gib = 3\ndate = 2026-09-01\n", "chips.Inferentia2.source is missing"),
         ('[chips.Inferentia2]\nmemory_gib = 3\nsource = "x"\n', "chips.Inferentia2.date is missing"),
-        ('[chips.Inferentia2]\nsource = "x"\ndate = "last week"\n', "date is 'last week': it must be a date such as"),
+        (
+            '[chips.Inferentia2]\nsource = "x"\ndate = "last week"\n',
+            "date is 'last week': invalid RFC3339 encoded date",
+        ),
         (f"[chips.Mine]\nmemory_gib = 3\n{ORIGIN}", "chips.Mine: core_name, cores_per_chip, bandwidth_gb_s, tflops"),
         (NEW_CHIP.replace("{bfloat16 = 400}", "{float32 = 4}"), "chips.Inferentia9.tflops.bfloat16 is missing"),
         (f"[chips.Trainium2]\nlnc = 4\n{ORIGIN}", "lnc_choices is [1, 2]: it must have lnc, 4, and divisors of the 16"),
         (f"[chips.Inferentia2]\nlnc_choices = [1, 3]\n{ORIGIN}", "must have lnc, 1, and divisors of the 2 physical"),
         (NEW_INSTANCE, "chip is 'Inferentia9': known are Inferentia1"),
+        (f"[chips.Inferentia2]\ntp_degrees = []\n{ORIGIN}", "tp_degrees is []: expected `array` of length >= 1"),
         (f'[instances."inf2.xlarge"]\nnum_chips = 0\n{ORIGIN}', 'instances."inf2.xlarge".num_chips is 0'),
-        (f'[instances."inf2.xlarge"]\nlink = "fast"\n{ORIGIN}', "must be a table with generation and gib_s_per_chip"),
-        (f'[instances."inf2.xlarge"]\nultraserver = 4\n{ORIGIN}', "must be a table with name, sizes and link"),
+        (f'[instances."inf2.xlarge"]\nlink = "fast"\n{ORIGIN}', "link is 'fast': expected `object`, got `str`"),
+        (f'[instances."inf2.xlarge"]\nultraserver = 4\n{ORIGIN}', "ultraserver is 4: expected `object`, got `int`"),
         (f"{PRICE}on_demand_usd = -1\n{ORIGIN}", "prices[0].on_demand_usd is -1"),
-        (f"{PRICE}spot_discount = 1\n{ORIGIN}", "prices[0].spot_discount is 1: it must be at least 0 and below 1"),
+        (f"{PRICE}spot_discount = 1\n{ORIGIN}", "prices[0].spot_discount is 1: expected `float` < 1.0"),
         (
             f"{PRICE}{ORIGIN}",
             "prices[0]: gives none of on_demand_usd, reserved_1y_usd, reserved_usd, capacity_block_usd, spot_usd, sp",

@@ -45,7 +45,7 @@ def test_the_table_of_chips() -> None:
 def test_the_table_of_instances() -> None:
     rows = []
     for part in INSTANCES:
-        silicon = f" of {shown(part.num_physical_cores)}" if part.chip.lnc > 1 else ""
+        silicon = f" of {shown(part.num_chips * part.chip.physical_cores)}" if part.chip.lnc > 1 else ""
         numbers = (part.vcpus, part.host_memory_gib, part.num_hosts, part.network_gbps, part.efa_gbps)
         device_gib = shown(part.num_chips * part.chip.memory_gib)
         rows.append(

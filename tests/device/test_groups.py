@@ -33,7 +33,6 @@ def test_the_link_is_the_documented_one(name: str, count: int, link: GroupLink) 
 def test_a_group_has_what_its_instances_have(part: Instance) -> None:
     group = instance_group(part, 2)
     assert group.num_cores == 2 * part.num_cores
-    assert group.device_memory_bytes == 2 * part.num_chips * part.chip.memory_gib * GIB
     assert group.host_memory_bytes == 2 * part.num_hosts * part.memory_per_host_bytes
     assert group.name == f"2 x {part.name}"
     assert group.extrapolated == GROUP_REASON

@@ -6,7 +6,7 @@ import pytest
 
 from neuronserve.server.config import RuntimeCores
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
-from neuronserve.server.device.parts import GB
+from neuronserve.server.device.chips import GB
 from neuronserve.server.device.visible_cores import take_cores, visible_cores
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
@@ -37,7 +37,11 @@ def test_logical_cores_share_the_chip_evenly(name: str, lnc: int, cores: int, gi
 def test_a_configuration_changes_neither_the_silicon_nor_the_price(part: Instance) -> None:
     for lnc in part.chip.lnc_choices:
         other = part.with_lnc(lnc)
-        assert other.num_physical_cores == part.num_physical_cores == other.num_cores * lnc
+        assert (
+            other.num_chips * other.chip.physical_cores
+            == part.num_chips * part.chip.physical_cores
+            == other.num_cores * lnc
+        )
         assert other.num_cores * other.core_memory_bytes == part.num_chips * part.chip.memory_gib * GIB
         assert (other.prices, other.chip.tflops, other.chip.bandwidth_gb_s * GB, other.link) == (
             part.prices,

@@ -99,7 +99,7 @@ NXD = "--additional-config: override_neuron_config"
         ("{", "--additional-config: is not JSON"),
         ('{"override_neuron_config": 3}', f"{NXD} is 3: must be a JSON object"),
         ('{"override_neuron_confg": {}}', "there is no such key (did you mean override_neuron_config?)"),
-        ('{"async_mode": true}', "--additional-config: async_mode: it belongs into override_neuron_config"),
+        ('{"async_mode": true}', "--additional-config: async_mode: it belongs in override_neuron_config"),
         ('{"override-neuron-config": {}, "override_neuron_config": {}}', "override_neuron_config is there twice"),
         ('{"override_neuron_config": {}, "neuron_config": {}}', "neuron_config is the vLLM-Neuron plugin's: give one"),
         ('{"vision_neuron_config": {"tp_size": 2}}', "vision_neuron_config: models of images are not emulated"),

@@ -151,7 +151,7 @@ def test_own_requests_may_be_text_ids_or_messages(tmp_path: Path) -> None:
 
 BAD = [
     ("azure-trace", AZURE + "2023-11-16 18:15:40.0,1,1\n", r"4: arrives 10\.9952 s before the line above it"),
-    ("azure-trace", "a,b\n1,2\n", "1: a trace in format azure has the column 'timestamp'"),
+    ("azure-trace", "a,b\n1,2\n", "1: the header has no column 'timestamp'"),
     ("csv-trace", "timestamp,input,output\n", " the trace holds no request"),
     ("mooncake-trace", mooncake((5, 6, 1, [0, 1])), "1: 2 hash_ids of 512 tokens are more than input_length 6"),
     ("jsonl", '{"prompt": "a"}\n{"prompt": "a", "messages": []}\n', "2: exactly one of prompt and messages"),

@@ -256,5 +256,5 @@ def test_something_else_at_the_address_is_said_to_be(capsys: pytest.CaptureFixtu
     with HTTPServer(("127.0.0.1", 0), Other) as fake:
         threading.Thread(target=fake.serve_forever, daemon=True).start()
         assert main(["top", "--url", f"http://127.0.0.1:{fake.server_address[1]}"]) == 2
-        assert "but not as neuronserve does" in capsys.readouterr().err
+        assert "but not in neuronserve's form" in capsys.readouterr().err
         fake.shutdown()

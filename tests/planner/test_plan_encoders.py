@@ -19,7 +19,7 @@ from neuronserve.server.config.formats import WeightFormats
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.errors import DeviceMemoryError, SettingsError
-from neuronserve.server.placement.encoder_footprint import encoder_bytes
+from neuronserve.server.placement.footprint import encoder_bytes
 
 MINI = PlanOptions("sentence-transformers/all-MiniLM-L6-v2", 256, request_rate=5000.0)
 

@@ -100,7 +100,7 @@ def test_a_malformed_line_is_refused_with_its_number(tmp_path: Path, text: str, 
 
 
 def test_a_named_format_asks_for_its_columns(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="trace:1: a trace in format azure has the column 'contexttokens'"):
+    with pytest.raises(SettingsError, match="trace:1: the header has no column 'contexttokens'"):
         read(tmp_path, PLAIN + "0,1,1\n", format="azure")
 
 

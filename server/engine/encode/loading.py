@@ -41,7 +41,7 @@ from neuronserve.server.kernels.isa.cache import use_cache
 from neuronserve.server.kernels.workers import WorkerPool
 from neuronserve.server.models.heads import Head, Normalize, classification_head
 from neuronserve.server.placement.cache_layout import kv_layer_bytes
-from neuronserve.server.placement.encoder_footprint import require_encoder_fit
+from neuronserve.server.placement.fit import require_encoder_fit
 from neuronserve.server.placement.footprint import Line, ServingShape, StepLimits
 from neuronserve.server.placement.host_footprint import HostFootprint
 from neuronserve.server.placement.kv_groups import KVPlace

@@ -1,7 +1,7 @@
 """The JSON object of one tool call, read character by character: its name, and the text of its arguments.
 
-A parser of partial JSON, such as `pydantic_core.from_json(allow_partial=...)`, gives values instead of the text that a
-client is to get, reads all of it again for every piece, and does not say where the object ends.
+A parser of partial JSON, such as `pydantic_core.from_json(allow_partial=...)`, returns values instead of text for the
+client, reads all text again for every piece, and does not report where the object ends.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _CLOSING = {"{": "}", "[": "]"}
 _FIRST_OF_TOKEN = frozenset("-0123456789tfn")
 _TOKEN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|true|false|null")
 T = TypeVar("T")
-Reader = Generator[None, str, T]  # is sent one character after the other, and returns when it has what it reads
+CharReader = Generator[None, str, T]  # is sent single characters, and returns when it has read its element
 
 
 class _BrokenError(Exception):
-    """The character that was sent cannot stand here."""
+    """The character is not allowed here."""
 
 
 class CallObject:
-    """`{"name": "...", "arguments": {...}}`; keys in any order, others are passed over, the first of equals counts.
+    """`{"name": "...", "arguments": {...}}` in any order. Other keys are ignored; of equal keys the first counts.
 
-    `parameters` is the same as `arguments`. A JSON string of arguments that holds an object is its content, because
-    some models wrap them so.
+    `parameters` is the same as `arguments`. If the arguments are a JSON string that holds an object, that object is
+    taken, because some models write arguments so.
     """
 
     def __init__(self, name: str | None = None) -> None:
-        """With a `name` the object is that of the arguments alone."""
+        """Read a whole call, or with a `name` its arguments only."""
         self.name = name
         self.has_arguments = False  # they have begun
         self.is_complete = False
-        self.is_broken = False  # what comes next cannot be read: this is no such object
+        self.is_broken = False  # the next character is not allowed: this is no call
         self._text: list[str] = []
         self._arguments: list[str] = []
         self._reader = self._object() if name is None else self._bare_arguments()
@@ -44,11 +44,11 @@ class CallObject:
 
     @property
     def text(self) -> str:
-        """All that has been read."""
+        """The text that has been read."""
         return "".join(self._text)
 
     def feed(self, text: str) -> int:
-        """Read up to the object's end, or to where it is broken; how many characters that was."""
+        """Read up to the object's end, or to a character that breaks it; return the number of characters."""
         count = len(text)
         for position, char in enumerate(text):
             try:
@@ -63,17 +63,17 @@ class CallObject:
         return count
 
     def take_arguments(self) -> str:
-        """Text of the arguments since the last time."""
+        """Return the text of the arguments since the last call."""
         taken = "".join(self._arguments)
         self._arguments.clear()
         return taken
 
-    def _bare_arguments(self) -> Reader[None]:
+    def _bare_arguments(self) -> CharReader[None]:
         char = yield from _next()
         _require(char == "{")
         yield from _nested(char, self._keep_argument)
 
-    def _object(self) -> Reader[None]:
+    def _object(self) -> CharReader[None]:
         char = yield from _next()
         _require(char == "{")
         while char != "}":
@@ -83,8 +83,8 @@ class CallObject:
             _require(char in ",}")
         _require(self.name is not None)
 
-    def _value(self, key: str) -> Reader[str]:
-        """The value of `key`; returns the character after it."""
+    def _value(self, key: str) -> CharReader[str]:
+        """Read the value of `key`; return the character after it."""
         first = yield from _next()
         if key in ARGUMENTS and first != '"' and not self.has_arguments:
             return (yield from _any(first, self._keep_argument))
@@ -107,23 +107,23 @@ def _require(is_so: bool) -> None:
         raise _BrokenError
 
 
-def _next() -> Reader[str]:
-    """The next character that is not blank."""
+def _next() -> CharReader[str]:
+    """Read the next character that is not blank."""
     while (char := (yield)) in BLANKS:
         pass
     return char
 
 
-def _quoted(first: str) -> Reader[str]:
-    """A JSON string that begins with `first`, without its quotes and escapes."""
+def _quoted(first: str) -> CharReader[str]:
+    """Read a JSON string that begins with `first`; return it without quotes and escapes."""
     _require(first == '"')
     parts: list[str] = []
     yield from _string(parts.append)
     return _unquote("".join(parts))
 
 
-def _string(keep: Callable[[str], None]) -> Reader[None]:
-    """A string after its first quote, which is kept too."""
+def _string(keep: Callable[[str], None]) -> CharReader[None]:
+    """Read a string after its first quote, which is kept too."""
     keep('"')
     char = ""
     while char != '"':
@@ -133,8 +133,8 @@ def _string(keep: Callable[[str], None]) -> Reader[None]:
             keep((yield))
 
 
-def _any(first: str, keep: Callable[[str], None]) -> Reader[str]:
-    """Any JSON value that begins with `first`; returns the character after it."""
+def _any(first: str, keep: Callable[[str], None]) -> CharReader[str]:
+    """Read any JSON value that begins with `first`; return the character after it."""
     if first == '"':
         yield from _string(keep)
     elif first in _CLOSING:
@@ -144,10 +144,10 @@ def _any(first: str, keep: Callable[[str], None]) -> Reader[str]:
     return (yield from _next())
 
 
-def _nested(first: str, keep: Callable[[str], None]) -> Reader[None]:
-    """An object or array. `first` is kept with what follows it, so that `{no JSON` keeps nothing.
+def _nested(first: str, keep: Callable[[str], None]) -> CharReader[None]:
+    """Read an object or array. `first` is kept together with the next character, so `{no JSON` keeps nothing.
 
-    What is open is a list and not this function's own recursion, as a text may open any number of brackets.
+    Open brackets are in a list instead of a recursion, as a text may open any number of them.
     """
     closing, held, place, char = [_CLOSING[first]], first, "first", ""
     while closing:
@@ -170,7 +170,7 @@ def _nested(first: str, keep: Callable[[str], None]) -> Reader[None]:
 
 
 def _is_allowed(char: str, place: str, closing: str, is_key: bool) -> bool:
-    """Whether a character can stand at this place of an object or array, which `closing` ends."""
+    """Return whether a character is allowed at this place of an object or array, which `closing` ends."""
     if char == closing:
         return place in ("first", "end")
     if place in ("end", "colon"):
@@ -179,7 +179,7 @@ def _is_allowed(char: str, place: str, closing: str, is_key: bool) -> bool:
 
 
 def _next_place(char: str, closing: list[str], is_key: bool) -> str:
-    """The place after what began with `char`; opens and closes brackets in `closing`."""
+    """Return the place after the element that began with `char`; open and close brackets in `closing`."""
     if char in _CLOSING:
         closing.append(_CLOSING[char])
         return "first"
@@ -191,15 +191,15 @@ def _next_place(char: str, closing: list[str], is_key: bool) -> str:
     return "colon" if is_key else "end"
 
 
-def _bare(first: str, keep: Callable[[str], None]) -> Reader[str]:
-    """A number, true, false or null; returns the character after it that is not blank."""
+def _bare(first: str, keep: Callable[[str], None]) -> CharReader[str]:
+    """Read a number, true, false or null; return the next character that is not blank."""
     _require(_is_bare(first))
     char = yield from _token(first, keep)
     return (yield from _next()) if char in BLANKS else char
 
 
-def _token(first: str, keep: Callable[[str], None]) -> Reader[str]:
-    """A number, true, false or null, which is kept as it comes; returns the character after it."""
+def _token(first: str, keep: Callable[[str], None]) -> CharReader[str]:
+    """Read and keep a number, true, false or null; return the character after it."""
     _require(first in _FIRST_OF_TOKEN)
     parts, char = [], first
     while _is_bare(char):
@@ -215,7 +215,7 @@ def _is_bare(char: str) -> bool:
 
 
 def _unwrapped(token: str) -> str:
-    """Arguments that a JSON string holds; the string itself where it holds no object."""
+    """Return the object in a JSON string of arguments; the string itself if it holds none."""
     text = _unquote(token)
     if not text:
         return "{}"
@@ -226,11 +226,11 @@ def _unwrapped(token: str) -> str:
 
 
 def _unquote(token: str) -> str:
-    """The text of a JSON string. Raises _BrokenError when it is none."""
+    """Return the text of a JSON string. Raises _BrokenError when it is none."""
     try:
         value = json.loads(token, strict=False)
         _require(isinstance(value, str))
-        value.encode()  # half a surrogate pair could not be sent on
+        value.encode()  # fails for half a surrogate pair, which could not be sent
     except ValueError:
         raise _BrokenError from None
     return str(value)

@@ -1,7 +1,7 @@
-"""How model families write calls and reasoning: a row for each, found by its name or by the chat template.
+"""Formats in which model families write calls and reasoning: a row each, found by its name or by the chat template.
 
-A new family is a reader in a file of its own and a row here, whose shape is also the grammar of calls that must come
-(`lark.py`). The signs are texts that the family's published chat templates have, and those of earlier rows have not.
+A new family is a reader in its own file and a row here. The row's shape also gives the grammar of forced calls
+(`lark.py`). Its signs are texts in the family's published chat templates that no template of an earlier row has.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ ToolParserName = Literal[
     "none",
 ]
 ReasoningParserName = Literal["openai_gptoss", "granite", "granite_3_3", "mistral", "qwen3", "deepseek_r1", "none"]
-Signs = tuple[tuple[str, ...], ...]  # any of these, each all of its texts
+Signs = tuple[tuple[str, ...], ...]  # alternatives; one matches if a template has all its texts
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How calls are read, and written."""
+    """How calls are read and written."""
 
-    read: Callable[..., Reader[None]]  # of a source and the functions
-    tags: tuple[str, ...]  # marks that vocabularies have as tokens
+    read: Callable[..., Reader[None]]  # takes a source and the functions
+    tags: tuple[str, ...]  # marks that are tokens in vocabularies
     shape: CallShape
     signs: Signs
-    reads_reasoning: bool = False  # too, which it takes the `reasoning` kind of event for
-    others: tuple[str, ...] = ()  # signs of forms that have the same marks and are not read here
+    reads_reasoning: bool = False  # the reader also reads reasoning; it takes the kind of those events as `reasoning`
+    others: tuple[str, ...] = ()  # signs of other forms with the same marks
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How reasoning is written; `reader` names the format of calls that reads it with them."""
+    """How reasoning is written. `reader` names the format of calls whose reader also reads the reasoning."""
 
     thinking: Thinking
     signs: Signs
@@ -64,7 +64,7 @@ class ReasoningFormat:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Marks that vocabularies have as tokens."""
+        """Marks that are tokens in vocabularies."""
         return CALLS[self.reader].tags if self.reader else self.thinking.opening + self.thinking.closing
 
 
@@ -154,7 +154,7 @@ REASONING: dict[ReasoningParserName, ReasoningFormat] = {
 
 
 def parsers_for(chat_template: str | None) -> tuple[ToolParserName, ReasoningParserName]:
-    """Names of the parsers of calls and of reasoning for a model with this template; "none" where it has neither."""
+    """Return the parsers of calls and of reasoning for a model with this template; "none" for neither."""
     source = chat_template or ""
     tools = (
         name
@@ -168,7 +168,7 @@ def parsers_for(chat_template: str | None) -> tuple[ToolParserName, ReasoningPar
 def output_reader(
     tools: ToolParserName, reasoning: ReasoningParserName, functions: Functions | None, is_open: bool | None
 ) -> Read:
-    """What reads an output. `functions` None: no calls are read; `is_open`: it begins within reasoning."""
+    """Return the reader of an output. `functions` None: calls are not read; `is_open`: it begins within reasoning."""
     whole = REASONING[reasoning].reader if reasoning != "none" else None
     if whole is None and tools != "none" and CALLS[tools].reads_reasoning:
         whole = tools
@@ -193,7 +193,7 @@ def _has(template: str, signs: Signs) -> bool:
 
 
 def read_thinking(source: Source, thinking: Thinking, is_open: bool | None, answer: Read) -> Reader[None]:
-    """Reasoning, if there is any, and the answer, which is read by `answer`."""
+    """Read reasoning, if there is any, and the answer by `answer`."""
     lead = yield from blanks(source)
     if (yield from literal(source, thinking.opening)) or is_open:
         yield from until(source, thinking.closing, "reasoning")

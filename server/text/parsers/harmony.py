@@ -1,11 +1,11 @@
-"""The harmony form of gpt-oss: messages in channels, of which `analysis` is reasoning and calls have a recipient.
+"""The harmony form of gpt-oss: messages in channels. `analysis` is reasoning; calls have a recipient.
 
     <|channel|>analysis<|message|>...<|end|>
     <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
     <|start|>assistant<|channel|>final<|message|>...<|return|>
 
-The prompt ends with `<|start|>assistant`. The library `openai-harmony` loads its vocabulary from the network before it
-reads anything, so a server without one could not use it; here the marks are read in the text, as any other family's.
+The prompt ends with `<|start|>assistant`. The library `openai-harmony` needs the network to load its vocabulary, so a
+server without network could not use it. Here the marks are read in the text, as for any other family.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECIPIENT, NAMESPACE = "to=", "functions."
 
 
 def read_harmony(source: Source, functions: Functions | None, reasoning: Kind = "reasoning") -> Reader[None]:
-    """Messages to their end. `functions` None: none may be called, and what would be arguments is content."""
+    """Read messages to their end. `functions` None: calls are not allowed, and their arguments are content."""
     mark, seen = (yield from until(source, (START, CHANNEL), "content")), ""
     while mark:
         header, mark = yield from gather(source, (MESSAGE, END, CALL, RETURN, START))
@@ -48,7 +48,7 @@ def read_harmony(source: Source, functions: Functions | None, reasoning: Kind = 
 
 
 def _call(source: Source, name: str) -> Reader[str]:
-    """A call and its arguments, which are all of the message; returns the mark that ends it."""
+    """Read a call, whose arguments are the whole message; return the mark that ends it."""
     yield Event("call", name)
     arguments = until(source, (END, CALL, RETURN, START, CHANNEL), "arguments")
     is_empty = True
@@ -64,7 +64,7 @@ def _call(source: Source, name: str) -> Reader[str]:
 
 
 def _address(header: str) -> tuple[str, str]:
-    """Channel of a message, and the function that it calls; "" where it has none."""
+    """Return the channel of a message and the function that it calls, "" for none."""
     words = header.replace(CHANNEL, " ").replace(CONSTRAIN, " ").split()
     channel = next((word for word in words if word in CHANNELS), "")
     recipients = [word.removeprefix(RECIPIENT) for word in words if word.startswith(RECIPIENT)]

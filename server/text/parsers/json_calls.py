@@ -1,4 +1,4 @@
-"""Calls that are JSON objects, alone or in an array, behind a mark: Hermes, Granite, Phi, Llama, Mistral."""
+"""Calls that are JSON objects, alone or in an array, after a mark: Hermes, Granite, Phi, Llama, Mistral."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ GRANITE = ("<|tool_call|>", "<tool_call>")
 PHI = ("<|tool_call|>", "<|/tool_call|>")
 LLAMA = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
 MISTRAL = CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-_PIECE = 512  # characters that are looked at together
+_PIECE = 512  # characters that are read together
 
-End = Literal["none", "broken", "whole"]  # no call; a call that breaks off, or a whole one
+End = Literal["none", "broken", "whole"]  # no call; a call that breaks off; a whole call
 
 
 def read_object(source: Source, call: CallObject, before: str, names: Container[str] | None = None) -> Reader[End]:
-    """Pass on a call as soon as its name is known.
+    """Read an object; yield a call as soon as its name is known.
 
-    What is no call is content, with the text `before` it that led to it; the character that broke it comes next. With
-    `names`, a call is only what has one of them, and arguments.
+    An object that is no call is content, after the text `before` it; the source is then at the character that broke it.
+    With `names`, a call must have one of them, and arguments.
     """
     is_begun = False
     while not (call.is_complete or call.is_broken):
@@ -59,7 +59,7 @@ def read_object(source: Source, call: CallObject, before: str, names: Container[
 
 
 def read_array(source: Source, before: str) -> Reader[bool]:
-    """`[object, object]` up to its end, or to where it is broken; True when there was a call in it."""
+    """Read `[object, object]` to its end, or to a broken object; return whether it has a call."""
     before += yield from blanks(source)
     if not (bracket := (yield from literal(source, ("[",)))):
         yield Event("content", before)
@@ -78,7 +78,7 @@ def read_array(source: Source, before: str) -> Reader[bool]:
 
 
 def read_hermes(source: Source, _functions: Functions) -> Reader[None]:
-    """`<tool_call>{...}</tool_call>`. After a call nothing counts up to its closing tag."""
+    """Read `<tool_call>{...}</tool_call>`. Text between a call and its closing tag is dropped."""
     opening, closing = HERMES
     while (yield from until(source, (opening,), "content")):
         if (yield from read_object(source, CallObject(), opening)) != "none":
@@ -86,13 +86,13 @@ def read_hermes(source: Source, _functions: Functions) -> Reader[None]:
 
 
 def read_granite(source: Source, _functions: Functions) -> Reader[None]:
-    """`<|tool_call|>[{...}, {...}]`; some versions write `<tool_call>`."""
+    """Read `<|tool_call|>[{...}, {...}]`; some versions write `<tool_call>`."""
     while mark := (yield from until(source, GRANITE, "content")):
         yield from read_array(source, mark)
 
 
 def read_phi(source: Source, _functions: Functions) -> Reader[None]:
-    """`functools[{...}, {...}]`, or the array between `<|tool_call|>` and `<|/tool_call|>`."""
+    """Read `functools[{...}, {...}]`, or the array between `<|tool_call|>` and `<|/tool_call|>`."""
     opening, closing = PHI
     while mark := (yield from until(source, ("functools[", opening), "content")):
         if mark != opening:
@@ -103,10 +103,10 @@ def read_phi(source: Source, _functions: Functions) -> Reader[None]:
 
 
 def read_llama(source: Source, functions: Functions) -> Reader[None]:
-    """`{"name": ..., "parameters": {...}}` anywhere, and behind a mark; more after `;` or `,`.
+    """Read `{"name": ..., "parameters": {...}}` anywhere, and after a mark; more calls follow `;` or `,`.
 
-    Any JSON in an answer might be one, so a call is only what has the name of a function, and begins with that unless
-    it is where the message begins or behind a mark.
+    Any JSON in an answer might be a call, so a call must have the name of a function, and must begin with the name
+    unless it is at the beginning of the message or after a mark.
     """
     opening, closing = LLAMA[:2], LLAMA[2:]
     before = yield from blanks(source)
@@ -127,9 +127,9 @@ def read_llama(source: Source, functions: Functions) -> Reader[None]:
 
 
 def _to_object(source: Source, opening: tuple[str, ...]) -> Reader[str]:
-    """Content up to one of the marks `opening`, which is taken, or to `{"name"`, which comes next; "" = neither comes.
+    """Read content up to a mark of `opening`, which is taken, or up to `{"name"`, which is not.
 
-    Returns the mark, or "{".
+    Return the mark, or "{"; "" if there is neither.
     """
     while (mark := (yield from until(source, (*opening, "{"), "content"))) == "{":
         space = yield from blanks(source)
@@ -141,7 +141,7 @@ def _to_object(source: Source, opening: tuple[str, ...]) -> Reader[str]:
 
 
 def read_mistral(source: Source, _functions: Functions) -> Reader[None]:
-    """`[TOOL_CALLS][{...}, {...}]`, or since their tokenizer's version 11 `[TOOL_CALLS]name[ARGS]{...}` for each."""
+    """Read `[TOOL_CALLS][{...}, {...}]`, or, since tokenizer version 11, `[TOOL_CALLS]name[ARGS]{...}` for each."""
     while mark := (yield from until(source, (CALLS,), "content")):
         mark += yield from blanks(source)
         if (yield from is_next(source, "[")):
@@ -151,9 +151,9 @@ def read_mistral(source: Source, _functions: Functions) -> Reader[None]:
 
 
 def _named_call(source: Source, before: str) -> Reader[None]:
-    """`name[ARGS]{...}`, in which `[CALL_ID]id` may come before `[ARGS]`, and `[ARGS]` may be missing.
+    """Read `name[ARGS]{...}`; `[CALL_ID]id` may precede `[ARGS]`, and `[ARGS]` may be missing.
 
-    What stands between the mark and an array of calls is content.
+    Text between the mark and an array of calls is content.
     """
     name = yield from up_to(source, "[{", MAX_NAME_CHARS)
     head = yield from literal(source, (ARGS, CALL_ID))

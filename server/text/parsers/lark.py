@@ -1,6 +1,6 @@
 """Grammars of calls and of reasoning in llguidance's Lark, from their shapes (`shapes.py`).
 
-A mark is one token where the vocabulary has it, so that text cannot be taken for it, else its text.
+A mark is one token if the vocabulary has it, so that no text can be mistaken for it, else its text.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from neuronserve.server.text.grammar import GrammarError, json_schema, quoted
 from neuronserve.server.text.parsers.property_rules import keyword_rules, parameter_rules
 from neuronserve.server.text.parsers.shapes import NAME, CallShape, Thinking
 
-ANYTHING = "<[*]>*"  # also tokens that are no text
+ANYTHING = "<[*]>*"  # also tokens without text
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function that may be called, with the JSON schema that its arguments follow."""
+    """One function that may be called, with the JSON schema of its arguments."""
 
     name: str
     schema: dict[str, Any]
 
 
 class Marks:
-    """Marks of a family as a vocabulary has them. `token_id` finds the token of a text, None = there is none.
+    """Marks of a family in a vocabulary. `token_id` returns the token of a text, None = there is none.
 
-    `barred` are tokens that may not come within reasoning.
+    `barred` are tokens that may not occur within reasoning.
     """
 
     def __init__(self, tags: Sequence[str], token_id: Callable[[str], int | None], barred: Sequence[int] = ()) -> None:
@@ -37,21 +37,21 @@ class Marks:
         self._split = re.compile("(" + "|".join(map(re.escape, self._ids)) + ")") if self._ids else None
 
     def text(self, text: str) -> str:
-        """`text` as a sequence of tokens and literals; "" for none."""
+        """Return `text` as a sequence of tokens and literals; "" for none."""
         parts = self._split.split(text) if self._split else [text]
         return " ".join(f"<[{self._ids[part]}]>" if part in self._ids else quoted(part) for part in parts if part)
 
     def first(self, text: str) -> int | None:
-        """The token that `text` begins with, where that is a mark."""
+        """Return the token of the mark that `text` begins with; None if there is none."""
         return next((found for tag, found in self._ids.items() if text.startswith(tag)), None)
 
     def alone(self, text: str) -> int | None:
-        """The token that is all of `text`."""
+        """Return the token whose text is all of `text`; None if there is none."""
         return self._ids.get(text)
 
 
 def call_rules(shape: CallShape, marks: Marks, functions: Sequence[Function], is_parallel: bool) -> list[str]:
-    """Rules of `calls`, one of `functions` each. Raises GrammarError when the shape cannot hold a schema."""
+    """Return the rules of `calls` to `functions`. Raises GrammarError when the shape cannot hold a schema."""
     is_single = shape.between is None or not is_parallel
     more = "" if is_single else f" ({marks.text(shape.between or '')} call)*"
     rules = [
@@ -70,7 +70,7 @@ def call_rules(shape: CallShape, marks: Marks, functions: Sequence[Function], is
 
 
 def text_rule(shape: CallShape, marks: Marks) -> str | None:
-    """Rule of `text` in front of a call and after it; None where a grammar cannot tell where a call begins."""
+    """Return the rule of `text` around calls; None if a grammar cannot tell where a call begins."""
     if marks.first(shape.opening + shape.head) is not None:
         return r"text: /(?s:.*)/"
     return rf"text: /(\s*[^\s{re.escape(shape.lead)}](?s:.*))?/" if shape.lead else None
@@ -78,13 +78,13 @@ def text_rule(shape: CallShape, marks: Marks) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Rules of what comes before an answer or its calls: reasoning, and marks."""
+    """Rules of the text before an answer or its calls: reasoning, and marks."""
 
     rules: tuple[str, ...] = ()  # of `reasoning`; () = there is none
     answer: str = ""  # marks of an answer that is no call
 
     def before_calls(self) -> str:
-        """Rules of `before`; "" for nothing."""
+        """Return the rules of `before`; "" for nothing."""
         return "\n".join(["before: reasoning", *self.rules]) if self.rules else ""
 
     def before_answer(self) -> str:
@@ -92,7 +92,7 @@ class Lead:
 
 
 def lead(thinking: Thinking, marks: Marks, is_open: bool | None, budget: int | None) -> Lead:
-    """Reasoning of at most `budget` tokens (None: of any number) that an answer in a format may follow."""
+    """Return the rules of reasoning before an answer in a format, of at most `budget` tokens (None: no limit)."""
     after = f"{marks.text(thinking.resume)} ({quoted(chr(10))} | {quoted(chr(10) * 2)})?"
     openings = " | ".join(map(marks.text, thinking.opening))
     first = f"thought {after}" if is_open else f"(({openings}) thought {after})?"
@@ -100,9 +100,9 @@ def lead(thinking: Thinking, marks: Marks, is_open: bool | None, budget: int | N
 
 
 def budget_rules(thinking: Thinking, marks: Marks, is_open: bool | None, budget: int) -> list[str]:
-    """Rules of `start`: reasoning of at most `budget` tokens, and anything after it.
+    """Return the rules of `start`: reasoning of at most `budget` tokens, and then anything.
 
-    Raises GrammarError when a mark is no token: the grammar could not tell whether there is reasoning.
+    Raises GrammarError when a mark is no token, since the grammar could not tell whether there is reasoning.
     """
     thought = _thought(thinking, marks, budget)
     if is_open:

@@ -1,4 +1,4 @@
-"""A model's output as a message: content, reasoning and calls, from the events of a parser (`source.py`)."""
+"""A model's output as a message: content, reasoning and calls, from the events of a reader (`source.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neuronserve.server.text.parsers.source import Event, Read, Source
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A piece of one call: its first has the name, the others more of the arguments' text."""
+    """A piece of one call: the first has the name, further pieces have text of the arguments."""
 
     index: int
     name: str | None
@@ -18,7 +18,7 @@ class CallPart:
 
 @dataclass(slots=True)
 class Parsed:
-    """Content, reasoning and call parts that were not returned before."""
+    """Content, reasoning and calls that were not returned before."""
 
     content: str = ""
     reasoning: str = ""
@@ -26,14 +26,14 @@ class Parsed:
 
 
 class _Tidy:
-    """Text without the white space that only stands between it and something else."""
+    """Text without the white space that separates it from other elements."""
 
     def __init__(self) -> None:
         self.is_begun = False
         self._blanks: list[str] = []
 
     def add(self, text: str, is_first: bool) -> str:
-        """The text that may go on. `is_first`: nothing came before it, so its leading white space is its own."""
+        """Return the text that may be sent. `is_first`: the text is first, so it keeps its leading white space."""
         kept = text.rstrip()
         if not kept:
             self._blanks.append(text)
@@ -46,15 +46,14 @@ class _Tidy:
         return whole
 
     def end(self) -> str:
-        """The white space that was held back."""
+        """Return the white space that was held back."""
         return "".join(self._blanks)
 
 
 class OutputParser:
     """Reads the text of one choice by `read`. Calls beyond `max_calls` are left out; None = no limit.
 
-    White space between reasoning, content and calls is in none of them. However the text is cut into parts, the sum of
-    what comes out is the same.
+    White space between reasoning, content and calls is dropped. The result does not depend on how the text is cut.
     """
 
     def __init__(self, read: Read, max_calls: int | None = None) -> None:
@@ -66,12 +65,12 @@ class OutputParser:
         self._has_reasoning = False
 
     def feed(self, text: str) -> Parsed:
-        """Read the next part of the text."""
+        """Read the next piece of the text."""
         self._source.push(text)
         return self._read()
 
     def finish(self) -> Parsed:
-        """Return what is still held back, when the text has ended."""
+        """Return the text that is still held back, when the text has ended."""
         self._source.is_ended = True
         parsed = self._read()
         blanks = self._content.end()

@@ -1,4 +1,4 @@
-"""Grammars of arguments that are no JSON object: each property on its own, in the order of the schema."""
+"""Grammars of arguments that are no JSON object: one rule a property, in the order of the schema."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from neuronserve.server.text.grammar import OPTIONS, GrammarError, json_schema, 
 from neuronserve.server.text.parsers.shapes import Arguments
 from neuronserve.server.text.schema_tree import rewritten
 
-# Keys of a schema that the rules keep, or that rule nothing out.
+# Keys of a schema that the rules follow, and keys without effect.
 _KEPT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions", OPTIONS}
 _SILENT = {"title", "description", "$schema", "$id", "$comment", "examples", "default", "strict", "deprecated"}
 _TEXT_KEYS = {"type", "enum", "const", "$defs", OPTIONS} | _SILENT
 _END_OF_VALUE = "\n</parameter>\n"
-_WHOLE = "whole"  # the definition that holds the schema of all arguments
-# Characters that no name of a property can have, in each form.
+_WHOLE = "whole"  # the definition with the schema of all arguments
+# Characters that names of properties cannot have, by form.
 _BARRED = {"keywords": " \t\r\n,:=()[]{}'\"<>", "parameters": "\r\n<>"}
 
 
@@ -26,7 +26,7 @@ class _Property(NamedTuple):
 
 
 def is_held(form: Arguments, schema: dict[str, Any]) -> bool:
-    """Whether the rules of this form keep to all of a schema; where not, arguments have to be checked."""
+    """Return whether the rules of this form enforce all of a schema; if not, arguments must be checked."""
     if form == "json":
         return True
     if any(key not in _KEPT | _SILENT for key in schema):
@@ -41,7 +41,7 @@ def is_held(form: Arguments, schema: dict[str, Any]) -> bool:
 
 
 def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
-    """Rules of `name`: `key=value, key=value`, values as JSON. Raises GrammarError for a name that cannot be a key."""
+    """Return rules of `name`: `key=value, key=value`, values as JSON. Raises GrammarError for an impossible key."""
     properties = _properties(schema)
     if properties is None:
         return [
@@ -54,7 +54,7 @@ def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
     ]
     required = [i for i, each in enumerate(properties) if each.is_required]
     firsts = range(required[0] + 1 if required else len(properties))
-    # Whatever comes first has no comma before it.
+    # The first property has no comma before it.
     ways = [f"{name}_{i} {name}_after{i}" for i in firsts] + ([] if required else [quoted("")])
     rules.append(f"{name}: {' | '.join(ways)}")
     for i in range(len(properties)):
@@ -68,9 +68,9 @@ def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
 
 
 def parameter_rules(name: str, schema: dict[str, Any]) -> list[str]:
-    """Rules of `name`: `<parameter=key>`, value and end of each property, text as it is and other values as JSON.
+    """Return rules of `name`: `<parameter=key>`, value and end of each property; text as it is, other values as JSON.
 
-    Raises GrammarError for a name that cannot stand in such a tag.
+    Raises GrammarError for a name that cannot be in such a tag.
     """
     properties = _properties(schema)
     if properties is None:
@@ -89,7 +89,7 @@ def parameter_rules(name: str, schema: dict[str, Any]) -> list[str]:
 
 
 def _value(rule: str, schema: dict[str, Any]) -> tuple[str, list[str]]:
-    """A value up to the end of its parameter, and the rules that it takes."""
+    """Return a value up to the end of its parameter, and the rules that it needs."""
     if schema.get("type") != "string":
         return f"%json {json_schema(schema)} {quoted(_END_OF_VALUE)}", []
     values = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -100,7 +100,7 @@ def _value(rule: str, schema: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _properties(schema: dict[str, Any]) -> list[_Property] | None:
-    """The properties in order; None where any may come."""
+    """Return the properties in order; None if any properties are allowed."""
     given = schema.get("properties") or {}
     required = [name for name in schema.get("required") or () if isinstance(name, str)]
     if not given and not required and schema.get("additionalProperties", True) is not False:
@@ -112,14 +112,14 @@ def _properties(schema: dict[str, Any]) -> list[_Property] | None:
 
 
 def _alone(schema: Any, whole: dict[str, Any]) -> dict[str, Any]:
-    """The schema of one property, with all of the schema that it is from where it has a reference."""
+    """Return the schema of one property. If it has a reference, it includes the whole schema as a definition."""
     if not isinstance(schema, dict):
         return {}
     return {**schema, "$defs": {_WHOLE: whole}} if '"$ref"' in json.dumps(schema) else schema
 
 
 def _retargeted(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its reference to a place of the whole pointing to where `_alone` puts the whole."""
+    """Return the schema with its reference redirected to the definition that `_alone` adds."""
     target = schema.get("$ref")
     if not isinstance(target, str) or not (target == "#" or target.startswith("#/")):
         return schema
@@ -127,7 +127,7 @@ def _retargeted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, form: Arguments) -> str:
-    """`name`, where it can stand in a call. Raises GrammarError otherwise."""
+    """Return `name`. Raises GrammarError if it cannot be in a call."""
     if not name or name != name.strip() or any(char in _BARRED[form] for char in name):
         raise GrammarError(f"the property {json.dumps(name)[:60]} cannot be named in this model's form of calls")
     return name

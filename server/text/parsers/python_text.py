@@ -1,6 +1,6 @@
-"""Python's literals and keyword arguments as JSON, as they come.
+"""Incremental conversion of Python's literals and keyword arguments to JSON.
 
-A parser of Python, such as `ast`, needs the whole text, and gives values instead of text that can be sent on.
+A parser of Python, such as `ast`, needs the whole text, and returns values instead of text that can be sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neuronserve.server.text.parsers.source import (
     up_to,
 )
 
-MAX_DEPTH = 32  # lists and dicts within each other
+MAX_DEPTH = 32  # of nested lists and dicts
 MAX_WORD_CHARS = 400  # of a number
 _AFTER_WORD = " \t\r\n,:=()[]{}'\""
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
@@ -34,7 +34,7 @@ _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
 def keyword_arguments(source: Source) -> Reader[bool]:
-    """`name=value, ...)` as a JSON object; False in front of what cannot stand there."""
+    """Read `name=value, ...)` as a JSON object; return False before text that is not allowed there."""
     return (yield from _bracketed(source, ")", "{}", lambda: _keyword(source)))
 
 
@@ -63,7 +63,7 @@ def _value(source: Source, depth: int) -> Reader[bool]:
 
 
 def _entry(source: Source, depth: int) -> Reader[bool]:
-    """`key: value` of a dict; a key that is no string becomes one."""
+    """Read `key: value` of a dict; a key that is no string becomes one."""
     if quote := (yield from literal(source, ("'", '"'))):
         if not (yield from _string(source, quote)):
             return False
@@ -79,7 +79,7 @@ def _entry(source: Source, depth: int) -> Reader[bool]:
 
 
 def _bracketed(source: Source, closing: str, brackets: str, item: Callable[[], Reader[bool]]) -> Reader[bool]:
-    """`item, item` up to `closing`, between the `brackets` of JSON."""
+    """Read `item, item` up to `closing`, as JSON between `brackets`."""
     yield Event("arguments", brackets[0])
     between = ""
     while True:
@@ -107,7 +107,7 @@ def _string(source: Source, quote: str) -> Reader[bool]:
 
 
 def _escape(source: Source) -> Reader[None]:
-    """What follows a backslash; an escape that Python does not have stays as it is."""
+    """Read the text after a backslash; an escape that Python does not have stays as it is."""
     one = yield from char(source)
     size = _HEX_DIGITS.get(one, 0)
     digits = ""
@@ -118,7 +118,7 @@ def _escape(source: Source) -> Reader[None]:
         digits += digit
     code = int(digits, 16) if size and len(digits) == size else -1
     if 0 <= code <= 0xFFFF:
-        yield Event("arguments", f"\\u{code:04x}")  # may be half of a pair
+        yield Event("arguments", f"\\u{code:04x}")  # may be half of a surrogate pair
     elif 0 <= code <= 0x10FFFF:
         yield Event("arguments", json_text(chr(code)))
     else:
@@ -127,7 +127,7 @@ def _escape(source: Source) -> Reader[None]:
 
 
 def _word(text: str) -> str:
-    """A number or constant as JSON; "" when it is none."""
+    """Return a number or constant as JSON; "" if it is neither."""
     if _NUMBER.fullmatch(text):
         return text
     if text in _WORDS:
@@ -143,7 +143,7 @@ def _word(text: str) -> str:
 
 
 def value_json(text: str) -> str | None:
-    """One whole literal as JSON; None when `text` is something else."""
+    """Return a literal as JSON; None if `text` is none."""
     source = Source()
     source.push(text)
     source.is_ended = True

@@ -1,6 +1,6 @@
-"""Calls in Python's form: `[f(a=1), g()]` where the message begins or behind a mark, and Gemma's fenced `tool_code`.
+"""Calls in Python's form: `[f(a=1), g()]` at the message's beginning or after a mark, and Gemma's fenced `tool_code`.
 
-Without a mark any list might be one, so a call is only what has the name of a function.
+Without a mark, any list might be a list of calls, so a call must have the name of a function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AFTER_NAME = " \t\r\n,:=()[]{}'\"`<"
 
 
 def read_pythonic(source: Source, functions: Functions) -> Reader[None]:
-    """`[f(a=1), g()]`, in which `<|python_start|>` and `<|python_end|>` may be around it."""
+    """Read `[f(a=1), g()]`, which may be between `<|python_start|>` and `<|python_end|>`."""
     opening, closing = LLAMA
     before = yield from blanks(source)
     before += yield from literal(source, (opening,))
@@ -39,7 +39,7 @@ def read_pythonic(source: Source, functions: Functions) -> Reader[None]:
 
 
 def read_gemma(source: Source, functions: Functions) -> Reader[None]:
-    """The calls of a fence, one a line or in a list; without a fence a list where the message begins."""
+    """Read the calls of a fence, one a line or in a list, or a list at the message's beginning."""
     opening, closing = FENCE
     yield from _calls(source, (yield from blanks(source)), functions)
     while before := (yield from until(source, (opening,), "content")):
@@ -50,7 +50,7 @@ def read_gemma(source: Source, functions: Functions) -> Reader[None]:
 
 
 def _call(source: Source, name: str, before: str) -> Reader[End]:
-    """A call behind its `(`, passed on when its first value has begun. What is no call is content, behind `before`."""
+    """Read a call after its `(`; yield it when its first value has begun. Other text is content, after `before`."""
     held, is_begun, end = [Event("call", name)], False, False
     reader = keyword_arguments(source)
     source.hold()
@@ -78,7 +78,7 @@ def _call(source: Source, name: str, before: str) -> Reader[End]:
 
 
 def _calls(source: Source, before: str, functions: Functions, is_bare: bool = False) -> Reader[bool]:
-    """A list of calls, or one alone (`is_bare`); True when it ends as it should. What is no call is content."""
+    """Read a list of calls, or a single call (`is_bare`); return whether it is complete. Other text is content."""
     before += yield from blanks(source)
     bracket = yield from literal(source, ("[",))
     before += bracket

@@ -1,4 +1,4 @@
-"""Calls as tags around plain text, of Qwen3-Coder: values get their types from the function's schema.
+"""Calls as tags around plain text, by Qwen3-Coder: values have the types of the function's schema.
 
 <tool_call>
 <function=name>
@@ -44,7 +44,7 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 
 def read_qwen3_coder(source: Source, functions: Functions) -> Reader[None]:
-    """Calls, of which `<tool_call>` may be missing. After a call nothing counts up to its closing tag."""
+    """Read calls, whose `<tool_call>` may be missing. Blanks before the closing tag are dropped."""
     opening, closing = TAGS
     while before := (yield from until(source, (opening, FUNCTION), "content")):
         if before == opening:
@@ -66,7 +66,7 @@ def read_qwen3_coder(source: Source, functions: Functions) -> Reader[None]:
 
 
 def _parameters(source: Source, schema: dict[str, Any]) -> Reader[None]:
-    """The arguments, up to the function's end; what stands between parameters is left out."""
+    """Read the arguments up to the function's end. Text between parameters is dropped."""
     yield Event("arguments", "{")
     between, unseen = "", set(schema.get("properties") or ())
     while mark := (yield from until(source, (PARAMETER, END_OF_FUNCTION, TAGS[1]), None)):
@@ -83,7 +83,7 @@ def _parameters(source: Source, schema: dict[str, Any]) -> Reader[None]:
 
 
 def _value(source: Source, schema: dict[str, Any], unseen: set[str]) -> Reader[None]:
-    """A value up to its end. Text goes on as it comes, anything else when it is whole."""
+    """Read a value to its end. Text is yielded as it arrives, other types when they are complete."""
     types = types_of(schema)
     if types == {"string"}:
         yield Event("arguments", '"')
@@ -97,10 +97,10 @@ def _value(source: Source, schema: dict[str, Any], unseen: set[str]) -> Reader[N
 
 
 def _to_end(source: Source, unseen: set[str], change: Callable[[str], str]) -> Reader[str]:
-    """The text of a value; returns the mark that ends it.
+    """Read the text of a value; return the mark that ends it.
 
-    Marks that are opened and closed within the value, as in a file about such calls, are its text. A value that the
-    model forgot to close ends where one of the parameters begins that have not come (`unseen`), or the call ends.
+    Marks that are opened and closed within the value, as in a file about such calls, belong to its text. A value that
+    the model forgot to close ends at the next parameter of `unseen`, or at the end of the call.
     """
     parameters = calls = 0  # open within the value
     while True:
@@ -125,7 +125,7 @@ def _to_end(source: Source, unseen: set[str], change: Callable[[str], str]) -> R
 
 
 def schema_of(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    """Schema of the property `name`; one without a schema is text."""
+    """Return the schema of the property `name`; a property without a schema is text."""
     for found in (schema.get("properties", {}), {name: schema.get("additionalProperties")}):
         if isinstance(found, dict) and isinstance(inner := found.get(name), dict):
             return inner
@@ -133,7 +133,7 @@ def schema_of(schema: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def types_of(schema: dict[str, Any]) -> set[str]:
-    """The JSON types that a schema has, as far as it says so; none when it does not."""
+    """Return the JSON types that a schema states; none if it states no type."""
     given = schema.get("type")
     if given is not None:
         return {_ALIASES.get(str(each), str(each)) for each in (given if isinstance(given, list) else [given])}
@@ -146,9 +146,9 @@ def types_of(schema: dict[str, Any]) -> set[str]:
 
 
 def typed_json(text: str, types: set[str]) -> str:
-    """`text` as JSON of one of `types` (empty: of any), else as a string.
+    """Return `text` as JSON of one of `types` (empty: of any), else as a string.
 
-    A JSON string may hold the value, where that can be no string.
+    If the value can be no string, a JSON string may hold it.
     """
     text = text.strip()
     candidates = [text, value_json(text)]
@@ -163,7 +163,7 @@ def typed_json(text: str, types: set[str]) -> str:
 
 
 def _kind(text: str | None) -> str | None:
-    """JSON type of a text; None when it is no JSON."""
+    """Return the JSON type of a text; None if it is no JSON."""
     try:
         value = json.loads(text or "", parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""How calls and reasoning are written, as data: what a grammar for them is made of (`lark.py`)."""
+"""Forms of calls and reasoning as data, from which `lark.py` makes grammars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Arguments = Literal["json", "keywords", "parameters"]
-NAME = "NAME"  # stands for the function's name
+NAME = "NAME"  # placeholder of the function's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,29 +15,29 @@ class CallShape:
 
     head: str
     tail: str
-    between: str | None = "\n"  # None: there is never more than one call
+    between: str | None = "\n"  # None: there is at most one call
     opening: str = ""
     closing: str = ""
     arguments: Arguments = "json"
-    lead: str = ""  # without a mark that is a token: the character that text in front of a call cannot begin with
+    lead: str = ""  # if no mark is a token: the character with which text before a call cannot begin
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Reasoning between two marks in front of the answer."""
+    """Reasoning between two marks before the answer."""
 
-    opening: tuple[str, ...]  # any of these
+    opening: tuple[str, ...]  # alternatives
     closing: tuple[str, ...]
     is_assumed: bool = False  # the model may leave out the opening mark
-    resume: str = ""  # what comes between the closing mark and the answer or its calls
-    answer: str = ""  # what comes before an answer that is no call
-    end: str = ""  # what closes such an answer
-    others: tuple[str, ...] = ()  # what an output without reasoning begins with; () = anything but the opening mark
+    resume: str = ""  # text between the closing mark and the answer or its calls
+    answer: str = ""  # text before an answer that is no call
+    end: str = ""  # text after such an answer
+    others: tuple[str, ...] = ()  # beginnings of an output without reasoning; () = all but the opening mark
 
     def is_open(self, prompt: str, continued: str = "") -> bool | None:
-        """Whether the output begins within reasoning that `prompt` ends in; None: the model decides.
+        """Return whether the output begins within reasoning that `prompt` has opened; None: the model decides.
 
-        `continued` is a message at its end that the output goes on with.
+        `continued` is a message at the prompt's end that the output continues.
         """
         if continued:
             return max(map(continued.rfind, self.opening)) > max(map(continued.rfind, self.closing))

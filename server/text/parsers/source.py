@@ -1,8 +1,8 @@
-"""What all parsers of a model's output share: the text as it comes, and the events that it is read to.
+"""The text of a model's output as it arrives, the events that readers make of it, and common readers.
 
-A parser is a generator over a `Source`. It yields an `Event` for what it has read, and None where it needs more text,
-so that its place in the text is its place in the code. It takes what it needs and never looks further, so what it
-yields does not depend on how the text was cut, and every character is looked at a bounded number of times.
+A reader is a generator over a `Source`. It yields an `Event` for text that it has read, and None when it needs more
+text, so its position in the text is its position in the code. It never looks further than it needs, so its events do
+not depend on how the text was cut, and every character is read a bounded number of times.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 BLANKS = " \t\r\n"
-MAX_NAME_CHARS = 256  # of a function or a parameter; what is longer is none
+MAX_NAME_CHARS = 256  # of a function or a parameter; longer text is no name
 Kind = Literal["content", "reasoning", "call", "arguments"]
 T = TypeVar("T")
 
 
 class Event(NamedTuple):
-    """A piece of the output. A call begins with its name (`call`); its arguments follow, the text of a JSON object."""
+    """A piece of the output. A call is its name (`call`), then `arguments`, which are text of a JSON object."""
 
     kind: Kind
     text: str
@@ -32,16 +32,16 @@ Functions = dict[str, dict[str, Any]]  # JSON schema of the parameters of each f
 
 
 class Source:
-    """Text that comes in parts, taken from its beginning."""
+    """Text that arrives in pieces and is taken from its beginning."""
 
     def __init__(self) -> None:
-        self.is_ended = False  # no more will come
+        self.is_ended = False  # no more text will arrive
         self._text = ""
         self._at = 0
-        self._held: int | None = None  # where `hold` was called
+        self._held: int | None = None  # position at which `hold` was called
 
     def __len__(self) -> int:
-        """Number of characters that have come and were not taken."""
+        """Return the number of characters that have arrived and were not taken."""
         return len(self._text) - self._at
 
     def push(self, text: str) -> None:
@@ -50,46 +50,46 @@ class Source:
         self._held = None if self._held is None else 0
 
     def hold(self) -> None:
-        """Remember what is taken from now on, until `release`."""
+        """Keep the text that is taken from now on, until `release`."""
         self._held = self._at
 
     def release(self) -> str:
-        """What has been taken since `hold`."""
+        """Return the text that was taken since `hold`."""
         text = "" if self._held is None else self._text[self._held : self._at]
         self._held = None
         return text
 
     def peek(self, count: int) -> str:
-        """The next `count` characters, as far as they are there."""
+        """Return at most `count` of the next characters."""
         return self._text[self._at : self._at + count]
 
     def tail(self, count: int) -> str:
-        """The last `count` characters, as far as they are there."""
+        """Return at most `count` of the last characters."""
         return self._text[max(self._at, len(self._text) - count) :]
 
     def take(self, count: int) -> str:
-        """The next `count` characters, as far as they are there, which are gone then."""
+        """Take and return at most `count` of the next characters."""
         taken = self.peek(count)
         self._at += len(taken)
         return taken
 
     def give_back(self, text: str) -> None:
-        """Put back what was taken last, also where more text has come since then."""
+        """Put back the text that was taken last, also if more text has arrived since then."""
         if self._at >= len(text):
             self._at -= len(text)
         else:
             self._text, self._at = text + self._text[self._at :], 0
 
     def search(self, marks: re.Pattern[str]) -> tuple[int, str] | None:
-        """The first of `marks` and where it begins."""
+        """Return the position and the text of the first of `marks`."""
         found = marks.search(self._text, self._at)
         return (found.start() - self._at, found[0]) if found else None
 
 
 def until(source: Source, marks: tuple[str, ...], kind: Kind | None, change: Callable[[str], str] = str) -> Reader[str]:
-    """Pass text on as `kind` (None: leave it out) up to the first of `marks`, which is taken; "" = the text has ended.
+    """Yield text as `kind` (None: drop it) up to the first of `marks`; take and return the mark, "" at the text's end.
 
-    Held back is only what one of the marks may begin with. `change` writes any piece of the text in another way.
+    Only text that may be the beginning of a mark is held back. `change` converts each piece of the text.
     """
     pattern, longest = _pattern(marks), max(map(len, marks), default=0)
     while True:
@@ -106,12 +106,12 @@ def until(source: Source, marks: tuple[str, ...], kind: Kind | None, change: Cal
 
 
 def gather(source: Source, marks: tuple[str, ...]) -> Reader[tuple[str, str]]:
-    """The text up to the first of `marks`, and the mark; all of it is held back meanwhile."""
+    """Return the text up to the first of `marks`, and the mark. Yields no event."""
     return (yield from gathered(until(source, marks, "content")))
 
 
 def gathered(reader: Reader[str]) -> Reader[tuple[str, str]]:
-    """The text of all events of a reader, and what it returns."""
+    """Return the text of all events of a reader, and its result. Yields no event."""
     parts: list[str] = []
     while True:
         try:
@@ -126,12 +126,12 @@ def gathered(reader: Reader[str]) -> Reader[tuple[str, str]]:
 
 @functools.cache
 def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
-    """Any of these very texts, the longest first: an alternation that cannot backtrack."""
+    """Return a pattern of these texts, the longest first: an alternation that cannot backtrack."""
     return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
 def char(source: Source) -> Reader[str]:
-    """The next character; "" = the text has ended."""
+    """Take the next character; "" at the text's end."""
     while not (taken := source.take(1)):
         if source.is_ended:
             return ""
@@ -140,7 +140,7 @@ def char(source: Source) -> Reader[str]:
 
 
 def literal(source: Source, options: Sequence[str]) -> Reader[str]:
-    """The longest of `options` that comes next, which is taken; "" = none does."""
+    """Take the longest of `options` that comes next; "" if none does."""
     longest = max(map(len, options))
     while True:
         rest = source.peek(longest)
@@ -150,14 +150,14 @@ def literal(source: Source, options: Sequence[str]) -> Reader[str]:
 
 
 def is_next(source: Source, text: str) -> Reader[bool]:
-    """Whether `text` comes next; it is not taken."""
+    """Return whether `text` comes next, without taking it."""
     taken = yield from literal(source, (text,))
     source.give_back(taken)
     return bool(taken)
 
 
 def up_to(source: Source, ends: str, most: int) -> Reader[str]:
-    """Text up to one of the characters `ends`, which is not taken, or of `most` characters."""
+    """Take text up to one of the characters `ends`, which is not taken, or at most `most` characters."""
     taken = ""
     while len(taken) < most and (one := (yield from char(source))):
         if one in ends:
@@ -168,7 +168,7 @@ def up_to(source: Source, ends: str, most: int) -> Reader[str]:
 
 
 def blanks(source: Source) -> Reader[str]:
-    """White space that comes next."""
+    """Take the white space that comes next."""
     taken = ""
     while (one := (yield from char(source))) in BLANKS and one:
         taken += one
@@ -177,17 +177,17 @@ def blanks(source: Source) -> Reader[str]:
 
 
 def content(source: Source) -> Reader[None]:
-    """All the rest is content."""
+    """Yield all remaining text as content."""
     yield from until(source, (), "content")
 
 
 def json_text(text: str) -> str:
-    """`text` as it stands inside a string of JSON."""
+    """Return `text` as it is written inside a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def overlap(text: str, marks: Sequence[str]) -> int:
-    """Length of the longest end of `text` that one of `marks` begins with, and is longer than."""
+    """Return the length of the longest end of `text` that is a proper prefix of one of `marks`."""
     longest = max(map(len, marks), default=1) - 1
     for size in range(min(len(text), longest), 0, -1):
         if any(len(mark) > size and mark.startswith(text[-size:]) for mark in marks):

@@ -17,6 +17,7 @@ from typing import Literal
 
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.host.memory import GIB
+from neuronserve.server.typed_json import Positive, Text
 
 Topology = Literal["ring", "torus", "switch"]
 
@@ -27,8 +28,8 @@ GB = 10**9
 class Link:
     """Chip-to-chip connection: its generation, and the bandwidth of one chip over all its links together."""
 
-    generation: str
-    gib_s_per_chip: float
+    generation: Text
+    gib_s_per_chip: Positive
 
 
 @dataclass(frozen=True, slots=True)

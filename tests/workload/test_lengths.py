@@ -38,8 +38,8 @@ def test_pairs_stay_together_and_more_begin_with_the_same(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "chat.csv:1: no header with the columns num_prefill_tokens, num_decode_tokens"),
-        ("input,output\n1,2\n", "chat.csv:1: no header"),
+        ("", "chat.csv:1: the header has no column 'num_prefill_tokens'"),
+        ("input,output\n1,2\n", "chat.csv:1: the header"),
         (HEADER, "holds no request"),
         (HEADER + "74,918\n", "chat.csv:2: 2 cells where the header has 4 columns"),
         (HEADER + ROWS + "1,0,1,1\n", "chat.csv:5: num_decode_tokens is 0: it must be a whole number of 1 to"),
