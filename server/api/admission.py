@@ -66,7 +66,10 @@ class Admission:
             raise _overloaded(first, max(1, ceil(after_s)))
 
     def _refusal(self, rank: int, requests: Sequence[Request], chance: float) -> _Refusal | None:
-        """Return the limit that these requests would exceed; else count them, who come to this engine by chance."""
+        """Return the limit that these requests would exceed;
+
+        None: count them, which come to this engine with that chance.
+        """
         config, request = self._config, requests[0]
         forecast, load = self._forecasts[rank], self._load(rank, request)
         num_prompt = len(request.prompt_token_ids)
@@ -85,7 +88,7 @@ class Admission:
         return None
 
     def _load(self, rank: int, newcomer: Request | None) -> EngineLoad:
-        """Work ahead of a request at an engine; None: of a request of priority 0 that comes last of that priority."""
+        """Return the work ahead of a request; None stands for the last request of priority 0."""
         client, forecast = self._clients[rank], self._forecasts[rank]
         mean = forecast.tokens_per_sequence
         waiting, computing, to_come = list[Waiting](), 0, Counter[str]()
@@ -105,12 +108,12 @@ class Admission:
 
 
 def _num_known(sequence: OpenSequence) -> int:
-    """Tokens of a sequence that an engine which begins with it has to compute."""
+    """Number of tokens that an engine which takes over the sequence must compute."""
     return len(sequence.request.prompt_token_ids) + len(sequence.token_ids)
 
 
 def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
-    """Free places of the batch, as far as there are blocks for sequences like those that run."""
+    """Free places of the batch, as far as there are blocks for sequences like the running ones."""
     if report is None or not report.num_running:
         return max_num_seqs
     num_used = report.num_blocks - 1 - report.num_free_blocks  # block 0 is padding

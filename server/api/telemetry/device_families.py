@@ -1,4 +1,4 @@
-"""Metrics of the modelled part: its time, the price of that time, and the share of padding."""
+"""Metrics of the modelled accelerator: its time, the price of that time, and the share of padding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DEVICE_TIME = MetricFamily(
     "neuronserve:device_seconds",
     "counter",
     "seconds",
-    "Modelled time of the part: `prefill`, `decode`, or `idle` with nothing to do",
+    "Modelled time of the accelerator: `prefill`, `decode`, or `idle` without work",
     ("model_name", "engine", "kind"),
 )
 COST = MetricFamily(
@@ -44,7 +44,7 @@ DEVICE_PADDING = MetricFamily(
     "neuronserve:device_padding_tokens",
     "counter",
     "tokens",
-    "Tokens that the part would compute for nobody, to fill the bucket of a prompt or the slots of a decode",
+    "Padding tokens that the accelerator would compute to fill the bucket of a prompt or the slots of a decode",
     ("model_name", "engine", "kind"),
 )
 DEVICE_PADDING_FRACTION = MetricFamily(

@@ -1,7 +1,7 @@
-"""Every metric of this server: the table from which both the registry and docs/metrics.md are made.
+"""Every metric of this server: the table that the registry and docs/metrics.md are made from.
 
-Names, labels and buckets of `vllm:` are those of vLLM 0.33, so that what reads its metrics reads these; a family of
-vLLM's that this server cannot measure is not here. `http_` is named as prometheus-fastapi-instrumentator does.
+Names, labels and buckets of `vllm:` are those of vLLM 0.33, so that tools for its metrics read these. Families of vLLM
+that this server cannot measure are absent. `http_` follows the names of prometheus-fastapi-instrumentator.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ INJECTED_FAULTS = MetricFamily(
     "name or place; `header` is a request's own wish",
     ("model_name", "fault", "rule"),
 )
-LIMITS = ("max_num_queued_reqs", "max_queue_delay", "ttft_slo_ms", "host_memory_gib")  # that an HTTP request can meet
+# Limits that an HTTP request can exceed.
+LIMITS = ("max_num_queued_reqs", "max_queue_delay", "ttft_slo_ms", "host_memory_gib")
 REQUEST_PROMPT_TOKENS = MetricFamily("vllm:request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a sequence")
 REQUEST_GENERATION_TOKENS = MetricFamily(
     "vllm:request_generation_tokens", "histogram", "tokens", "Tokens generated for a sequence"
@@ -207,7 +208,7 @@ DEVICE_MEMORY = MetricFamily(
     "neuronserve:device_memory_bytes",
     "gauge",
     "bytes",
-    "Memory that the part would hold on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
+    "Memory that the accelerator would hold on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
     ("model_name", "engine", "core", "use"),
 )
 DEVICE_MEMORY_BUDGET = MetricFamily(
@@ -259,7 +260,7 @@ HTTP_DURATION_HIGHR = MetricFamily(
 
 _OWN = [value for value in list(globals().values()) if isinstance(value, MetricFamily)]
 FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *KEY_FAMILIES, *DEVICE_FAMILIES)
-# Older names of vLLM's that routers and dashboards still read.
+# Older names of vLLM that routers and dashboards still read.
 ALIASES: dict[str, MetricFamily] = {
     "vllm:gpu_cache_usage_perc": KV_USAGE,
     "vllm:gpu_prefix_cache_queries": PREFIX_QUERIES,
@@ -269,11 +270,11 @@ ALIASES: dict[str, MetricFamily] = {
 
 
 def one_two_five(most: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50, ... up to `most`: the bounds of token counts."""
+    """Return 1, 2, 5, 10, 20, 50, ... up to `most`: the bounds of token counts."""
     bounds = [mantissa * 10**exponent for exponent in range(len(str(most))) for mantissa in (1, 2, 5)]
     return tuple(bound for bound in bounds if bound <= most)
 
 
 def of_tokens(family: MetricFamily, max_model_len: int) -> MetricFamily:
-    """A family of token counts, with bounds up to this model's context length."""
+    """Return a family of token counts, with bounds up to this model's context length."""
     return replace(family, buckets=one_two_five(max_model_len))

@@ -1,4 +1,4 @@
-"""Metrics of engines that died and went on: their families, and where the values are."""
+"""Metrics of engines that died and were replaced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECOVERY_FAMILIES = (RESTARTS, SEQUENCES, TOKENS, DEVICE_TIME)
 
 
 def show_recovery(client: EngineClient, counters: ReadCounters, instruments: Instruments) -> None:
-    """Show what one engine's deaths have cost."""
+    """Expose the cost of one engine's deaths."""
     journal, shared = client.journal, instruments.common
     counters.add(RESTARTS, lambda: client.breaker.restarts, **shared)
     counters.add(SEQUENCES, lambda: journal.sequences, **shared)
