@@ -88,7 +88,6 @@ class ApiConfig:
     allow_runtime_lora_updating: bool = False  # load and unload adapters over HTTP
     healing: Healing = NO_HEALING  # of engines that die or hang
     max_num_seqs: int = 64  # places in the batch of an engine
-    max_num_batched_tokens: int = 512  # of a step of an engine
     host_memory_bytes: int | None = None  # for all processes of the server; None = the host's memory
     max_queue_delay: float | None = None  # seconds; a request that would wait longer is refused. None = no limit
     ttft_slo_ms: float | None = None  # the same for the first token

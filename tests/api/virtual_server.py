@@ -147,7 +147,6 @@ class VirtualServer:
             Path(),
             Path(),
             max_num_seqs=num_places,
-            max_num_batched_tokens=self.engine.config.max_num_batched_tokens,
             ttft_slo_ms=None if limit_s is None else limit_s * 1000,
         )
         self.admission = Admission(config, self.engine)  # type: ignore[arg-type]
