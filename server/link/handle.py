@@ -45,7 +45,7 @@ EngineMain = Callable[[EngineConfig, "EngineEnd"], int]
 
 @dataclass(frozen=True, slots=True)
 class EngineEnd:
-    """Objects that an engine's process gets from its parent: its socket, its heartbeat, and the cache that outlives it."""
+    """Objects that an engine's process gets from its parent: socket, heartbeat, and the cache that outlives it."""
 
     socket: socket.socket
     heartbeat: SharedFile

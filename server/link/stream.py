@@ -47,7 +47,7 @@ class TokenStream:
         return bool(self._open or self._events or self._error)
 
     async def next(self) -> list[tuple[TokenEvent, Charge]]:
-        """Return the events since the last call with their requests' total charges; empty if the taker had the last one.
+        """Return the events since the last call with their requests' total charges; empty after the taker got the last.
 
         Raises the error that ended the stream, or that the taker raised.
         """

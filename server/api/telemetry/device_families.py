@@ -15,7 +15,7 @@ COST = MetricFamily(
     "neuronserve:cost_usd",
     "counter",
     "dollars",
-    "What that time costs: `prefill` and `decode` are attributed to requests, `idle` and `unused_cores` (of the "
+    "Price of that time: `prefill` and `decode` are attributed to requests, `idle` and `unused_cores` (of the "
     "instance, in no engine) are not; the sum is modelled time x the instance's price. Absent where no price is known",
     ("model_name", "engine", "kind"),
 )
@@ -30,7 +30,7 @@ REQUEST_COST = MetricFamily(
     "neuronserve:request_cost_usd",
     "counter",
     "dollars",
-    "What that time costs. Absent where no price is known",
+    "Price of that time. Absent where no price is known",
     ("model_name", "api_key"),
 )
 DEVICE_TOKENS = MetricFamily(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from neuronserve.cli.serve import ServeCommandSettings
 from neuronserve.server.api.telemetry.families import FAMILIES
 from neuronserve.server.api.telemetry.tracing import attributes
-from neuronserve.server.settings.serve import ServeSettings
 from tests.api.telemetry.test_watch import Bench
 from tools.doc_tables import DOCS
 
@@ -29,7 +29,7 @@ def test_names_and_prefixes_are_unique_and_counters_do_not_name_their_suffix() -
 def test_flags_and_attributes_on_the_page_exist() -> None:
     page = PAGE.read_text()
     flags = {flag.removeprefix("--").replace("-", "_") for flag in re.findall(r"`(--[a-z-]+)", page)}
-    assert flags <= set(ServeSettings.model_fields)
+    assert flags <= set(ServeCommandSettings.model_fields)
     life = Bench().watch("a")._life
     for name in attributes(life, "m"):
         last = name.rpartition(".")[2]
