@@ -145,8 +145,8 @@ def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
 def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str]) -> _WrongRoute:
     path = request.url.path
     text, code = f"{error.detail}: {request.method} {path[:200]}", "not_found"
-    if error.status_code == 404 and (meant := _meant(path, offered)):
-        text = f"{text}. The path is {meant}."
+    if error.status_code == 404 and (closest := _closest(path, offered)):
+        text = f"{text}. The path is {closest}."
     elif error.status_code == 404 and path.startswith("/v1/"):
         kind = next((kind for prefix, kind in NOT_OFFERED.items() if path.startswith(prefix)), None)
         if kind is not None:
@@ -157,14 +157,14 @@ def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str])
     return wrong
 
 
-def _meant(path: str, offered: Sequence[str]) -> str | None:
+def _closest(path: str, offered: Sequence[str]) -> str | None:
     """Return the longest offered path that ends like `path`, for clients whose base URL has a wrong prefix."""
-    asked = "/" + "/".join(part for part in path.split("/") if part)
-    found = [each for each in offered if asked.endswith(each.removeprefix("/v1"))]
-    meant = max(found, key=len, default=None)
-    if meant is not None and re.match("/v1/(?!v1/)", asked + "/") and asked != meant:
+    wanted = "/" + "/".join(part for part in path.split("/") if part)
+    found = [each for each in offered if wanted.endswith(each.removeprefix("/v1"))]
+    closest = max(found, key=len, default=None)
+    if closest is not None and re.match("/v1/(?!v1/)", wanted + "/") and wanted != closest:
         return None  # another path of OpenAI, as /v1/threads/{id}/messages
-    return meant
+    return closest
 
 
 def _path(loc: Sequence[int | str]) -> list[int | str]:

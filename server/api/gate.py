@@ -133,6 +133,8 @@ class GateDesk:
 
     def _welcome(self, worker: int, body: bytes) -> bytes:
         del worker
-        asked = _ARRIVAL.decode(body)
-        self._gate.check(asked.requests, asked.rank, self._accounts.use_of(asked.begin), asked.begin.num_prompt_tokens)
+        arrival = _ARRIVAL.decode(body)
+        self._gate.check(
+            arrival.requests, arrival.rank, self._accounts.use_of(arrival.begin), arrival.begin.num_prompt_tokens
+        )
         return b""

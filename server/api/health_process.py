@@ -62,11 +62,11 @@ class HealthProcess:
 def answer(path: str, phase: str, age_s: float) -> tuple[int, str]:
     """Return the status of a probe and the phase in its answer, `age_s` after the last beat."""
     if path == LIVE:
-        shown = phase if age_s < LIVE_S else STALLED
-        return (503 if age_s >= LIVE_S or phase in FAILED else 200), shown
+        reported = phase if age_s < LIVE_S else STALLED
+        return (503 if age_s >= LIVE_S or phase in FAILED else 200), reported
     if path in READY:
-        shown = phase if age_s < READY_S else STALLED
-        return (200 if shown == "ready" else 503), shown
+        reported = phase if age_s < READY_S else STALLED
+        return (200 if reported == "ready" else 503), reported
     return 404, "not found"
 
 
@@ -110,10 +110,10 @@ async def _parents_end() -> None:
 def _response(head: bytes, phase: str, age_s: float) -> bytes:
     parts = head.partition(b"\r\n")[0].split()
     method, target = (parts[0], parts[1].decode("latin-1")) if len(parts) == 3 else (b"", "")
-    status, shown = answer(target.partition("?")[0], phase, age_s)
+    status, reported = answer(target.partition("?")[0], phase, age_s)
     if method not in {b"GET", b"HEAD"}:
-        status, shown = 405, "only GET"
-    body = json.dumps({"status": shown}, separators=(",", ":")).encode()
+        status, reported = 405, "only GET"
+    body = json.dumps({"status": reported}, separators=(",", ":")).encode()
     lines = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         "content-type: application/json",

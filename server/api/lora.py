@@ -74,15 +74,15 @@ class _Named:
         try:
             yield
         finally:
-            self.let_go(adapter)
+            self.release(adapter)
 
-    def let_go(self, adapter: Adapter) -> None:
+    def release(self, adapter: Adapter) -> None:
         """Release an adapter for one of its users."""
         adapter.num_open -= 1
         if adapter.is_leaving and not adapter.num_open:
-            self._left(adapter)
+            self._unused(adapter)
 
-    def _left(self, adapter: Adapter) -> None:
+    def _unused(self, adapter: Adapter) -> None:
         """Unload an adapter that has no name and no user any more."""
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class Adapters(_Named):
         if not adapter.num_open:
             await self._forget(adapter)
 
-    def _left(self, adapter: Adapter) -> None:
+    def _unused(self, adapter: Adapter) -> None:
         task = asyncio.ensure_future(self._forget(adapter))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -168,7 +168,7 @@ class Show(msgspec.Struct, tag=True, frozen=True):
     """Question for the list, from a worker that starts."""
 
 
-class LetGo(msgspec.Struct, tag=True, frozen=True):
+class Release(msgspec.Struct, tag=True, frozen=True):
     """Message that no request of the worker uses the adapter of that number, which has no name any more."""
 
     number: int
@@ -182,7 +182,9 @@ class Listed(msgspec.Struct, frozen=True):
     created: int
 
 
-_MESSAGE: msgspec.msgpack.Decoder[Load | Unload | Show | LetGo] = msgspec.msgpack.Decoder(Load | Unload | Show | LetGo)
+_MESSAGE: msgspec.msgpack.Decoder[Load | Unload | Show | Release] = msgspec.msgpack.Decoder(
+    Load | Unload | Show | Release
+)
 _LIST = msgspec.msgpack.Decoder(list[Listed])
 
 
@@ -218,11 +220,11 @@ class RemoteAdapters(_Named):
         for adapter in before.values():
             adapter.is_leaving = True
             if not adapter.num_open:
-                self._left(adapter)
+                self._unused(adapter)
         return b""
 
-    def _left(self, adapter: Adapter) -> None:
-        self._engines.tell(ADAPTERS, _ENCODER.encode(LetGo(adapter.number)))
+    def _unused(self, adapter: Adapter) -> None:
+        self._engines.tell(ADAPTERS, _ENCODER.encode(Release(adapter.number)))
 
 
 AnyAdapters = Adapters | RemoteAdapters
@@ -244,19 +246,19 @@ class AdaptersDesk:
         match _MESSAGE.decode(body):
             case Load(name=name, path=path, is_replaced=is_replaced):
                 await self._adapters.load(name, path, is_replaced)
-                await self._tell_all()
+                await self._send_all()
             case Unload(name=name):
                 await self._adapters.unload(name)
-                await self._tell_all()
+                await self._send_all()
             case Show():
                 return self._list_for([worker])
-            case LetGo(number=number):
+            case Release(number=number):
                 adapter = self._held.get(worker, {}).pop(number, None)
                 if adapter is not None:
-                    self._adapters.let_go(adapter)
+                    self._adapters.release(adapter)
         return b""
 
-    async def _tell_all(self) -> None:
+    async def _send_all(self) -> None:
         await self._hub.ask(ADAPTERS, self._list_for(self._hub.workers))
 
     def _list_for(self, workers: Iterable[int]) -> bytes:
@@ -274,4 +276,4 @@ class AdaptersDesk:
 
     def _ended(self, worker: int) -> None:
         for adapter in self._held.pop(worker, {}).values():
-            self._adapters.let_go(adapter)
+            self._adapters.release(adapter)

@@ -36,10 +36,10 @@ _EVENTS = msgspec.msgpack.Decoder(StreamedEvents)
 _FOLLOWED = msgspec.msgpack.Decoder(Followed)
 
 
-async def part_for(body: bytes, find: Callable[[str, int], Awaitable[StreamedEvents | None]]) -> bytes:
+async def answer_follow(body: bytes, find: Callable[[str, int], Awaitable[StreamedEvents | None]]) -> bytes:
     """Return a worker's answer to FOLLOW; `find` searches the worker's own streams."""
-    asked = _FOLLOWED.decode(body)
-    part = await find(asked.response_id, asked.first)
+    question = _FOLLOWED.decode(body)
+    part = await find(question.response_id, question.first)
     return b"" if part is None else _ENCODER.encode(part)
 
 
@@ -63,11 +63,11 @@ class Peers:
 
     async def num_in_flight(self) -> int:
         """Return the number of HTTP requests that other processes answer now."""
-        return sum(int(said) for said in await self._ask(LOAD))
+        return sum(int(answer) for answer in await self._ask(LOAD))
 
     async def abort(self, request_id: str) -> int:
         """End open requests of that id in other processes, and return their number."""
-        return sum(int(said) for said in await self._ask(ABORT, request_id))
+        return sum(int(answer) for answer in await self._ask(ABORT, request_id))
 
     async def response(self, response_id: str) -> bytes | None:
         """Return a response that another process generates in the background, as JSON."""
@@ -79,13 +79,13 @@ class Peers:
 
     async def part(self, response_id: str, first: int) -> StreamedEvents | None:
         """Return events from number `first` on of a stream in another process, once there are some."""
-        said = await self._ask_one(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
-        return None if said is None else _EVENTS.decode(said)
+        answer = await self._ask_one(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
+        return None if answer is None else _EVENTS.decode(answer)
 
     async def _ask(self, name: str, body: str = "") -> list[bytes]:
         return [] if self._hub is None else await self._hub.call(name, body.encode())
 
     async def _ask_one(self, name: str, body: bytes) -> bytes | None:
         """Return the answer of the process that has one; a process that stands still without one delays nobody."""
-        said = [] if self._hub is None else await self._hub.call(name, body, is_for_one=True)
-        return next((each for each in said if each), None)
+        answers = [] if self._hub is None else await self._hub.call(name, body, is_for_one=True)
+        return next((each for each in answers if each), None)

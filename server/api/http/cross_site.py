@@ -71,9 +71,9 @@ class CrossSite:
             return
         is_same = site in (b"same-origin", b"none") if site is not None else _is_same(origin, header(scope, b"host"))
         if not is_same:
-            whose, named = origin[:200] or "another site", origin[:200] or "ORIGIN"
+            page, named = origin[:200] or "another site", origin[:200] or "ORIGIN"
             raise CrossOrigin(
-                f"A page of {whose} may not send this: start the server with --allowed-origins {named} to let its "
+                f"A page of {page} may not send this: start the server with --allowed-origins {named} to let its "
                 "pages call.",
                 "Origin",
             )
@@ -86,7 +86,7 @@ class CrossSite:
 
 def _is_same(origin: str, host: bytes | None) -> bool:
     """Return whether an Origin equals the Host that the request names; a proxy may have changed the scheme."""
-    scheme, _, place = origin.partition("://")
-    asked = (host or b"").decode("latin-1").lower()
+    scheme, _, authority = origin.partition("://")
+    expected = (host or b"").decode("latin-1").lower()
     default = {"http": ":80", "https": ":443"}.get(scheme, "")
-    return bool(asked) and place.lower().removesuffix(default) == asked.removesuffix(default)
+    return bool(expected) and authority.lower().removesuffix(default) == expected.removesuffix(default)

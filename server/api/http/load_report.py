@@ -40,11 +40,11 @@ class LoadReports:
         self._app, self._read = app, read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = header(scope, ASKED) if scope["type"] == "http" else None
-        if asked is None:
+        requested = header(scope, ASKED) if scope["type"] == "http" else None
+        if requested is None:
             await self._app(scope, receive, send)
             return
-        form = asked.decode("latin-1").strip().lower()
+        form = requested.decode("latin-1").strip().lower()
 
         async def reporting(message: Message) -> None:
             if message["type"] == "http.response.start":

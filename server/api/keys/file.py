@@ -63,11 +63,11 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 def require_distinct(keys: Iterable[tuple[str, Key]]) -> None:
     """Raise SettingsError when two of these keys, each with its place, have one name or are the same key."""
     seen: dict[str | bytes, str] = {}
-    for place, key in keys:
+    for source, key in keys:
         for value, what in ((key.name, "name"), (key.digest, "key")):
             if value in seen:
-                raise SettingsError(f"{place}: {key.name!r} has the {what} of {seen[value]}")
-            seen[value] = place
+                raise SettingsError(f"{source}: {key.name!r} has the {what} of {seen[value]}")
+            seen[value] = source
     if len(seen) > 2 * MAX_KEYS:
         raise SettingsError(f"there are {len(seen) // 2} keys; {MAX_KEYS} are the most")
 

@@ -20,7 +20,7 @@ from neuronserve.server.api.keys.use import MAX_NAMES, Usage
 from neuronserve.server.link.hub.remote import RemoteEngines
 
 KEYS = "keys"  # questions to the hub, by the messages below; the hub calls the workers by it for unreported usage
-TELL_S = 0.2  # delay of usage that no limit depends on
+REPORT_S = 0.2  # delay of usage that no limit depends on
 _ENCODER = msgspec.msgpack.Encoder()
 _HEADERS = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 _USAGE = msgspec.msgpack.Decoder(Usage)
@@ -129,7 +129,7 @@ class RemoteKeyUse:
     def end(self, name: str) -> None:
         """Record the end of a generation by its id; a refused one is ignored."""
         if self.limits.tokens_per_minute is not None:
-            self._accounts.tell_tokens()  # before the client has the end of the answer and sends the next request
+            self._accounts.report_tokens()  # before the client has the end of the answer and sends the next request
         self._accounts.tell(End(name))
 
     def generated(self, num_tokens: int) -> None:
@@ -156,10 +156,10 @@ class RemoteAccounts:
         self._ids = itertools.count()
         self._generated, self._cached = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
         self.device_ns: Mapping[str, int] = {}  # modelled time used by this process, by label
-        self._told_ns: dict[str, int] = {}
-        self._telling: asyncio.TimerHandle | None = None
-        self._telling_tokens: asyncio.Handle | None = None
-        engines.handle(KEYS, self._tell_now)
+        self._reported_ns: dict[str, int] = {}
+        self._report_timer: asyncio.TimerHandle | None = None
+        self._token_report: asyncio.Handle | None = None
+        engines.handle(KEYS, self._report_now)
 
     def of(self, name: str) -> RemoteKeyUse:
         """Return the account of a key."""
@@ -176,32 +176,34 @@ class RemoteAccounts:
         key = use.name, use.is_limited
         self._generated[key] += num_generated
         self._cached[key] += num_cached
-        if use.limits.tokens_per_minute is not None and self._telling_tokens is None:
-            self._telling_tokens = asyncio.get_running_loop().call_soon(self.tell_tokens)
-        self._tell_later()
+        if use.limits.tokens_per_minute is not None and self._token_report is None:
+            self._token_report = asyncio.get_running_loop().call_soon(self.report_tokens)
+        self._report_later()
 
-    def tell_tokens(self) -> None:
+    def report_tokens(self) -> None:
         """Report tokens counted since the last report."""
-        if self._telling_tokens is not None:
-            self._telling_tokens.cancel()
-            self._telling_tokens = None
+        if self._token_report is not None:
+            self._token_report.cancel()
+            self._token_report = None
         if self._generated:
             tokens = [(*key, count, self._cached[key]) for key, count in self._generated.items()]
             self._generated.clear()
             self._cached.clear()
             self.tell(Used(tokens, {}))
 
-    def tell_used(self) -> None:
+    def report_used(self) -> None:
         """Report tokens and device time, and again later as long as there are new ones."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        self.tell_tokens()
-        told, self._told_ns = self._told_ns, dict(self.device_ns)
-        device_ns = {key: ns - told.get(key, 0) for key, ns in self._told_ns.items() if ns != told.get(key, 0)}
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
+        self.report_tokens()
+        reported, self._reported_ns = self._reported_ns, dict(self.device_ns)
+        device_ns = {
+            key: ns - reported.get(key, 0) for key, ns in self._reported_ns.items() if ns != reported.get(key, 0)
+        }
         if device_ns:
             self.tell(Used([], device_ns))
-            self._tell_later()
+            self._report_later()
 
     async def usage(self, label: str | None) -> Usage:
         """Return the usage of all keys, or of the key with that label."""
@@ -215,10 +217,10 @@ class RemoteAccounts:
         """Send a message without an answer."""
         self._engines.tell(KEYS, _ENCODER.encode(message))
 
-    async def _tell_now(self, body: bytes) -> bytes:
-        self.tell_used()
+    async def _report_now(self, body: bytes) -> bytes:
+        self.report_used()
         return body
 
-    def _tell_later(self) -> None:
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self.tell_used)
+    def _report_later(self) -> None:
+        if self._report_timer is None:
+            self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, self.report_used)

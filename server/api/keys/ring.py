@@ -41,10 +41,10 @@ class Caller:
         """Tenant whose turn the caller's requests wait for; "" on a server without keys, which has one queue."""
         return "" if self.key is None else self.name
 
-    def priority(self, asked: int | None) -> int:
+    def priority(self, requested: int | None) -> int:
         """Return the priority of a request that asks for one: no better than the key's."""
         best = self.key.priority if self.key is not None else None
-        return (asked or 0) if best is None else max(best, best if asked is None else asked)
+        return (requested or 0) if best is None else max(best, best if requested is None else requested)
 
 
 def anyone() -> Caller:

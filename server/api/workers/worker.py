@@ -78,7 +78,7 @@ class WorkerServer(ApiServer):
         return b"" if run is None else run.response.model_dump_json().encode()
 
     async def _follow(self, body: bytes) -> bytes:
-        return await peers.part_for(body, self._background.part)
+        return await peers.answer_follow(body, self._background.part)
 
     async def _cancel(self, body: bytes) -> bytes:
         await self._background.cancel(body.decode())

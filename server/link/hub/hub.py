@@ -36,7 +36,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _TRACE_COMMAND: msgspec.msgpack.Decoder[TraceCommand] = msgspec.msgpack.Decoder(TraceCommand)
 
 
-def _everybody(number: int, requests: Sequence[Request], rank: int | None, entry: bytes) -> None:
+def _admit_all(number: int, requests: Sequence[Request], rank: int | None, entry: bytes) -> None:
     """Admit every request."""
 
 
@@ -81,7 +81,7 @@ class Hub:
     def __init__(self, engines: EngineGroups, conclude: Conclude) -> None:
         self._engines = engines
         self._conclude = conclude
-        self.admit: Admit = _everybody
+        self.admit: Admit = _admit_all
         self._offers = Offers()
         self.offer(m.TRACE, self._trace)
         self._at_end: list[Callable[[int], None]] = []
@@ -167,7 +167,7 @@ class Hub:
             case Failed():
                 session.failure = message
             case m.Restart() | ResetPrefixCache() | ReleaseMemory():
-                self._tell(message)
+                self._command(message)
 
     def ended(self, session: Session) -> None:
         """End the sequences of a worker whose process has ended."""
@@ -246,7 +246,7 @@ class Hub:
             events, charges = [event for event, _ in share], [charge for _, charge in share]
             session.send(m.Turn(rank, Tokens(events, turn.report, charges)))
 
-    def _tell(self, message: m.Restart | ResetPrefixCache | ReleaseMemory) -> None:
+    def _command(self, message: m.Restart | ResetPrefixCache | ReleaseMemory) -> None:
         with contextlib.suppress(EngineDead):  # the state informs the workers
             match message:
                 case m.Restart():

@@ -131,15 +131,15 @@ class RemoteEngines(Engines):
 
     def reset_prefix_cache(self) -> None:
         """Empty the prefix caches before any later request. Raises EngineDead when no engine lives."""
-        self._tell(ResetPrefixCache())
+        self._command(ResetPrefixCache())
 
     def release_memory(self) -> None:
         """Free host memory that engines keep only to save work. Raises EngineDead when no engine lives."""
-        self._tell(ReleaseMemory())
+        self._command(ReleaseMemory())
 
     async def restart(self) -> None:
         """Begin to replace each engine by a successor; return before the hub has done it."""
-        self._tell(m.Restart())
+        self._command(m.Restart())
 
     async def trace(self, command: TraceCommand) -> list[TraceReply]:
         """Start or stop recording in every living engine; return one reply for each. Raises EngineDead."""
@@ -190,7 +190,7 @@ class RemoteEngines(Engines):
         finally:
             del self._waiting[number]
 
-    def _tell(self, message: ResetPrefixCache | ReleaseMemory | m.Restart) -> None:
+    def _command(self, message: ResetPrefixCache | ReleaseMemory | m.Restart) -> None:
         if not self.is_alive:
             raise EngineDead(self.loss or "the engines have ended")
         self._wire.send(message)
