@@ -36,7 +36,7 @@ def rejections(server: Server, limit: str) -> float:
 def test_who_would_wait_too_long_is_told_when_to_come_back(
     checkpoint: Path, hold: Path, limit: str, argv: tuple[str, ...]
 ) -> None:
-    """Of limits that any wait is past; whoever has nobody ahead is taken all the same."""
+    """Any wait exceeds these limits; a request with nothing ahead of it is admitted all the same."""
     with running_server(checkpoint, "--device", f"hold:{hold}", "--max-num-seqs", "1", *argv) as server:
         with httpx.stream("POST", server.url + TEXT, json=LONG) as running:
             assert running.status_code == 200

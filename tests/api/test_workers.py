@@ -39,7 +39,7 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def worker_pids(server: Server) -> list[int]:
-    """Of the API processes, which alone of the server's children hold the port."""
+    """Pids of the API processes, which alone of the server's children hold the port."""
     return [pid for pid in children(server.process.pid) if holds_port(pid, server.port)]
 
 

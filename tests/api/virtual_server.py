@@ -37,7 +37,7 @@ TTFT_LIMIT_S = 2.0
 
 @cache
 def pricer(slots: int) -> StepPricer:
-    """Of a model whose steps take 34 ms and more."""
+    """Return the pricer of a model whose steps take 34 ms and more."""
     model = CostModel.of(resolve_shape(MODEL), instance(PART), TP)
     return StepPricer(model, slots, powers_of_two(MAX_MODEL_LEN), (MAX_MODEL_LEN,))
 
@@ -58,7 +58,7 @@ class Asked:
 
 @dataclass
 class Fate:
-    """What became of one request."""
+    """Outcome of one request."""
 
     asked: Asked
     number: int = 0  # that its prompt begins with

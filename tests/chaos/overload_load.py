@@ -35,7 +35,7 @@ class Planned:
 
 @dataclass
 class Fate:
-    """What became of one request."""
+    """Outcome of one request."""
 
     planned: Planned
     late_s: float = 0.0  # that it was sent after its time: the client's own doing

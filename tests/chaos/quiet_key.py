@@ -1,4 +1,4 @@
-"""What a client with a key of its own notices: latency of short chats and of liveness, and pauses of streams."""
+"""Service for a client with a key of its own: latency of short chats and of liveness, and pauses of streams."""
 
 from __future__ import annotations
 

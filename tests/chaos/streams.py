@@ -59,7 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Answer:
-    """What one client got: the deltas of each choice put together, and when frames came."""
+    """One client's answer: the deltas of each choice put together, and the times of the frames."""
 
     text: dict[int, str] = field(default_factory=dict)
     calls: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def batch_of(client: openai.OpenAI, max_tokens: int) -> str:
 
 
 def batch_answers(client: openai.OpenAI, batch_id: str) -> dict[str, Any]:
-    """What each line got, once all have it: the part of its answer that does not name it."""
+    """Answer of each line, once all have one, without the parts that name the line."""
     batch = ended(client, batch_id)
     assert batch.request_counts.to_dict() == {"total": NUM_LINES, "completed": NUM_LINES, "failed": 0}
     return {

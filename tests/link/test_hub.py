@@ -24,7 +24,7 @@ from tests.link.test_groups import groups_of
 
 
 def everything(name: str, bodies: Mapping[int, bytes], caller: int) -> list[bytes]:
-    """What all have said, with the call's name and who has asked."""
+    """Return all answers, with the call's name and the caller."""
     return [name.encode(), str(caller).encode(), *(bodies[number] for number in sorted(bodies))]
 
 

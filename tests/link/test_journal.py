@@ -1,4 +1,4 @@
-"""Who is tried after an engine's death, and who is blamed: engines that die of one request, and of none."""
+"""Trials and blames after an engine's death: engines that die of one request, and of none."""
 
 from __future__ import annotations
 
