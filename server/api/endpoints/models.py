@@ -100,7 +100,7 @@ async def get_model(model_id: str, request: Request, service: ServiceOf) -> AnyC
 
 def _place(names: list[str], name: str, param: str) -> int:
     if name not in names:
-        raise InvalidRequest(f"{param} is {name[:80]!r}, which is no model of this server.", param)
+        raise InvalidRequest(f"{param} is {name[:80]!r}, which is not a model of this server.", param)
     return names.index(name)
 
 

@@ -43,7 +43,7 @@ class BodyMemory:
         held = self._held[client]
         if held and held + num_bytes > self._most_each:
             raise RateLimited(
-                f"Requests of this key that are under way take {held} bytes, and one more would pass the limit of "
+                f"Open requests of this key take {held} bytes, and this one would exceed the limit of "
                 f"{self._most_each}. Try again when one of them has ended.",
                 "bytes_in_flight",
                 RETRY_AFTER_S,

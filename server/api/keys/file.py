@@ -104,7 +104,7 @@ def _key(line: int, content: object) -> Key:
         raise SettingsError(f"line {line}: {field}{problem[0].lower()}{problem[1:]}") from None
     if row.name in {NO_KEY, OTHERS}:
         raise SettingsError(
-            f"line {line}: name: {row.name!r} is no key's: it stands for requests without one, or for many"
+            f"line {line}: name: {row.name!r} is reserved for requests without a key, or for several keys"
         )
     if (row.key is None) == (row.sha256 is None):
         raise SettingsError(f"line {line}: {row.name!r} must have either `key` or `sha256`")

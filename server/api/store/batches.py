@@ -84,7 +84,7 @@ class BatchStore:
         def work(db: sqlite3.Connection) -> None:
             (num_open,) = db.execute(f"SELECT count(*) FROM batches WHERE {_IS_OPEN}", ENDED).fetchone()
             if num_open >= MAX_OPEN:
-                raise QueueFull(f"The server has {num_open} batches that have not ended, as many as it takes.")
+                raise QueueFull(f"The server has {num_open} open batches, which is the limit.")
             kept = f"SELECT id FROM batches WHERE NOT {_IS_OPEN} ORDER BY rowid DESC LIMIT {MAX_ENDED}"
             BATCHES.delete(db, f"WHERE NOT {_IS_OPEN} AND id NOT IN ({kept})", *ENDED, *ENDED)
             BATCHES.put(db, batch)

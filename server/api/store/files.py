@@ -124,7 +124,7 @@ class FileStore:
         """Raise StorageFull when the disk is nearly full."""
         free = shutil.disk_usage(self._directory).free
         if free < MIN_FREE_BYTES + num_bytes:
-            raise StorageFull(f"The disk of the data directory has {free} bytes left; {num_bytes} more are too many.")
+            raise StorageFull(f"The disk of the data directory has {free} bytes left, too few for {num_bytes} more.")
 
     def _write(self, file_id: str, write: Callable[[BinaryIO], None]) -> int:
         with open_private(self.path(file_id), "xb") as file:
