@@ -25,7 +25,7 @@ class _Refusal:
     rank: int
     what: str  # the request would wait for
     limit: str  # name of the setting
-    most_s: float  # that the request may wait
+    wait_s: float  # that the request may wait
     limit_s: float
     service_s: float  # that the engine needs for the request
 
@@ -59,9 +59,9 @@ class Admission:
         up = [number for number, client in enumerate(self._clients) if client.is_up]
         ranks = [rank] if rank is not None else up or range(self.num_engines)
         refusals = [self._refusal(number, requests, 1 / len(ranks)) for number in ranks]
-        first = min((each for each in refusals if each is not None), key=lambda each: each.most_s, default=None)
+        first = min((each for each in refusals if each is not None), key=lambda each: each.wait_s, default=None)
         if first is not None and all(refusals):
-            wait_s = first.most_s - first.limit_s
+            wait_s = first.wait_s - first.limit_s
             after_s = self._forecasts[first.rank].retry_after_s(requests[0], wait_s, first.service_s)
             raise _overloaded(first, max(1, ceil(after_s)))
 
@@ -73,17 +73,17 @@ class Admission:
         config, request = self._config, requests[0]
         forecast, load = self._forecasts[rank], self._load(rank, request)
         num_prompt = len(request.prompt_token_ids)
-        delay_s = forecast.passed_s(request, forecast.delay_s(load))
-        first_s = forecast.passed_s(request, forecast.delay_s(load, num_prompt))
+        delay_s = forecast.lengthened_s(request, forecast.delay_s(load))
+        first_s = forecast.lengthened_s(request, forecast.delay_s(load, num_prompt))
         service_s = forecast.service_s(len(requests), num_prompt)
         limits = (
             ("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay),
             ("its first token", "ttft_slo_ms", first_s, config.ttft_limit_s),
         )
         for what, limit, foreseen_s, limit_s in limits:
-            most_s = forecast.most_s(request, foreseen_s)
-            if limit_s is not None and delay_s > 0 and most_s > limit_s:
-                return _Refusal(rank, what, limit, most_s, limit_s, service_s)
+            corrected_s = forecast.corrected_s(request, foreseen_s)
+            if limit_s is not None and delay_s > 0 and corrected_s > limit_s:
+                return _Refusal(rank, what, limit, corrected_s, limit_s, service_s)
         forecast.admit(request, first_s if delay_s > 0 else 0.0, chance * service_s)
         return None
 
@@ -123,7 +123,7 @@ def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
 
 def _overloaded(refusal: _Refusal, retry_after_s: int) -> Overloaded:
     return Overloaded(
-        f"The server is busy: this request may wait {refusal.most_s:.1f} s for {refusal.what}, and at most "
+        f"The server is busy: this request may wait {refusal.wait_s:.1f} s for {refusal.what}, and at most "
         f"{refusal.limit_s:g} s are allowed. Try again in {retry_after_s} s.",
         refusal.limit,
         retry_after_s,

@@ -97,11 +97,11 @@ class Forecast:
         num_computed = load.num_prompt_tokens * self._uncached_share + num_prompt_tokens
         return (num_computed + load.num_ends * self.tokens_per_sequence) / self.tokens_per_s
 
-    def passed_s(self, request: Request, delay_s: float) -> float:
+    def lengthened_s(self, request: Request, delay_s: float) -> float:
         """Return such a delay, lengthened by later requests that are served before this one."""
         return delay_s / (1 - self._shares.before(request.priority, request.tenant, request.arrival_time))
 
-    def most_s(self, request: Request, foreseen_s: float) -> float:
+    def corrected_s(self, request: Request, foreseen_s: float) -> float:
         """Return the wait that most of the latest requests of the priority did not exceed, given their forecast."""
         return foreseen_s * self._margins.ratio(request.priority)
 

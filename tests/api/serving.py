@@ -191,7 +191,7 @@ def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
 
 @dataclass
 class Server:
-    """A running `neuronserve serve`: its process, its address, and what it has written so far."""
+    """A running `neuronserve serve`: its process, its address, and its output so far."""
 
     process: subprocess.Popen[bytes]
     url: str

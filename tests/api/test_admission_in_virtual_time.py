@@ -1,4 +1,4 @@
-"""A door under loads of several shapes, in virtual time: who is taken keeps the limit, and no capacity is lost."""
+"""Admission under loads of several shapes, in virtual time: admitted requests keep the limit, no capacity is lost."""
 
 from __future__ import annotations
 

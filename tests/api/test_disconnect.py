@@ -1,4 +1,4 @@
-"""A client that goes away takes its request out of the engine, whatever state it is in, streaming or not."""
+"""A client that leaves takes its request out of the engine in any state, streaming or not."""
 
 from __future__ import annotations
 

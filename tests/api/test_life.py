@@ -1,4 +1,4 @@
-"""A server's life: loading, ready, draining, the death of its engine; and who may speak with it."""
+"""A server's life: loading, ready, draining, the death of its engine; and its access control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several API processes at one port: what each knows all know, and the death of one takes its own sockets alone."""
+"""Several API processes at one port: they share their knowledge, and a death takes only the process's own sockets."""
 
 from __future__ import annotations
 

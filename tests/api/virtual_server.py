@@ -120,7 +120,7 @@ class VirtualEngine:
         return seconds, Tokens(events, self.scheduler.report(plan, result, now + seconds))
 
     def deliver(self, turn: Tokens) -> None:
-        """The server takes what the engine sent."""
+        """Deliver a turn of the engine to the server."""
         self.report = turn.report
         self.journal.take_turn(turn)
         for observer in self._observers:
@@ -161,7 +161,7 @@ class VirtualServer:
         heapq.heappush(self._acts, (time_s, next(self._order), act))
 
     def run(self, asked: Iterable[Asked], until_s: float) -> None:
-        """Until then, and then to the end of what was taken."""
+        """Serve requests until a time, and then to the end of the admitted ones."""
         for each in asked:
             fate = Fate(each, len(self.fates))
             self.fates.append(fate)

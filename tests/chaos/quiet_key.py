@@ -40,7 +40,7 @@ def at(seconds: list[float], share: float) -> float:
 
 
 class QuietKey:
-    """Asks from three threads until it is told to end."""
+    """Send requests from three threads until `close`."""
 
     def __init__(self, url: str, key: str, live_url: str | None = None) -> None:
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}

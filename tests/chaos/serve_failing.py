@@ -1,4 +1,4 @@
-"""`neuronserve` whose engines fail by an exception in the midst of a step when they get SIGUSR1."""
+"""`neuronserve` with engines that fail by an exception in the middle of a step when they get SIGUSR1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sixty-four open streams of every kind, a batch beside them, and what their clients got of each."""
+"""Sixty-four open streams of every kind, a batch beside them, and their clients' answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Answer:
     is_over: bool = False
 
     def begin_again(self) -> None:
-        """Its connection has been cut: what it has got is of no use."""
+        """Drop the answer of a connection that has been cut."""
         self.cuts.append(time.monotonic())
         for each in (self.text, self.calls, self.logprobs, self.reasons):
             each.clear()  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ async def serve_all(
 
 
 def batch_of(client: openai.OpenAI, max_tokens: int) -> str:
-    """Hand in a batch whose lines are of every kind too; its id."""
+    """Submit a batch with lines of every kind, and return its id."""
     lines = [
         {"custom_id": str(i), "method": "POST", "url": CHAT, "body": body_of(i, max_tokens)} for i in range(NUM_LINES)
     ]

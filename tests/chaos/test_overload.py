@@ -96,7 +96,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module", params=["device", "host"])
 def pace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
-    """Flags of a server whose steps take what they would on the part, or what they take here."""
+    """Return flags of a server whose steps take the accelerator's time, or the host's."""
     if request.param == "host":
         yield ()
         return

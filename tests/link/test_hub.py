@@ -1,4 +1,4 @@
-"""Engines behind a hub: what workers submit, what becomes of it when one goes, and what they ask each other."""
+"""Engines behind a hub: requests of workers, a worker's death, and questions between workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an engine is thought to stall, to hang or to be stopped, by what the watchdog sees of it."""
+"""Engines that stall, hang or are stopped, as the watchdog detects them."""
 
 from __future__ import annotations
 

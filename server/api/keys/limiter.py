@@ -70,9 +70,7 @@ class Limiter:
         """Raise RateLimited if `begin` would."""
         most = self.limits.max_concurrent
         if most is not None and self.num_running >= most:
-            message = (
-                f"This key has {self.num_running} open requests, its limit. Try again when one has ended."
-            )
+            message = f"This key has {self.num_running} open requests, its limit. Try again when one has ended."
             raise RateLimited(message, "concurrent_requests", 1)
         if self._tokens is not None:
             _require(self._tokens, num_prompt_tokens, now, "tokens")

@@ -1,4 +1,4 @@
-"""Files of keys: what they say, what is wrong with them by line, and that no message has a key."""
+"""Key files: their keys, errors with line numbers, and that no message contains a key."""
 
 from __future__ import annotations
 

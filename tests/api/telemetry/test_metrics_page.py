@@ -1,4 +1,4 @@
-"""docs/metrics.md says what the code has."""
+"""docs/metrics.md agrees with the code."""
 
 from __future__ import annotations
 
