@@ -1,1 +1,1 @@
-"""The console: pages for browsers, over the records that metrics, inventory and planner are made of."""
+"""The console: pages for browsers, over the records that metrics, inventory and planner use."""

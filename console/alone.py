@@ -19,7 +19,7 @@ from neuronserve.server.api.listener import address, bind
 
 
 def planner_app(in_force: InForce, model: str, host: str) -> FastAPI:
-    """The application on `host`; plans are made for `model` unless another is named."""
+    """Return the application on `host`; plans are made for `model` unless another is named."""
     app = FastAPI(title="neuronserve plan", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(pages_router("planner.html"))
     app.include_router(plan_router(PlanPage(in_force, Defaults(model, model))))

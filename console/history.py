@@ -1,4 +1,4 @@
-"""What the pages show of the past: the steps of the last minute, the last requests, and the sums of an hour.
+"""History for the pages: the steps of the last minute, the last requests, and the totals of an hour.
 
 Pure records in rings of fixed size; adding a step costs about a microsecond, whether a page is open or not.
 """
@@ -16,9 +16,9 @@ from neuronserve.server.cost.charge_rate import ChargeRate
 from neuronserve.server.types import StepReport
 
 BIN_S = 0.1
-NUM_BINS = 600  # a minute, of each engine
+NUM_BINS = 600  # a minute, for each engine
 NUM_REQUESTS = 200
-NUM_LENGTHS = 10_000  # requests that the traffic is judged by
+NUM_LENGTHS = 10_000  # requests whose lengths are the traffic to plan for
 SAMPLE_S = 10.0
 NUM_SAMPLES = 361  # an hour
 
@@ -33,7 +33,7 @@ class StepBin:
     num_decode_tokens: int = 0
     num_prefill_padding: int = 0
     num_decode_padding: int = 0
-    prefill_ns: int = 0  # of the modelled part
+    prefill_ns: int = 0  # of the modelled accelerator
     decode_ns: int = 0
 
     def add(self, report: StepReport) -> None:
@@ -48,7 +48,7 @@ class StepBin:
             self.decode_ns += device.decode_ns
 
     def row(self, engine: int) -> list[int]:
-        """As a page gets it."""
+        """Return the values in the format of a page."""
         return [
             engine,
             self.number,
@@ -63,7 +63,7 @@ class StepBin:
 
 
 class StepHistory:
-    """The last minute of one engine."""
+    """Steps of one engine in the last minute."""
 
     def __init__(self) -> None:
         self._bins: deque[StepBin] = deque(maxlen=NUM_BINS)
@@ -78,7 +78,7 @@ class StepHistory:
         self._bins[-1].add(report)
 
     def since(self, number: int) -> Iterable[StepBin]:
-        """Bins from `number` on, oldest first."""
+        """Return the bins from `number` on, oldest first."""
         found: list[StepBin] = []
         for each in reversed(self._bins):
             if each.number < number:
@@ -95,11 +95,11 @@ class Totals:
     busy_ns: int
     idle_ns: int
     num_prompt_tokens: int  # computed
-    num_cached_tokens: int  # of prompts, found in the cache
+    num_cached_tokens: int  # tokens of prompts found in the cache
     num_output_tokens: int
 
     def since(self, before: Totals) -> Totals:
-        """The difference; `time_s` is the time between."""
+        """Return the difference; `time_s` is the time between."""
         names = ("time_s", "busy_ns", "idle_ns", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens")
         return Totals(*(getattr(self, name) - getattr(before, name) for name in names))
 
@@ -108,7 +108,7 @@ class Totals:
         return self.num_prompt_tokens + self.num_cached_tokens + self.num_output_tokens
 
     def cost(self, rate: ChargeRate) -> dict[str, Any]:
-        """Dollars of the time, and for a million tokens; null where no price is known or no token was served."""
+        """Return dollars of the time, and for a million tokens; null when no price is known or no token was served."""
         whole_ns = self.busy_ns + self.idle_ns
         busy, idle, unused = rate.usd(self.busy_ns), rate.usd(self.idle_ns), rate.unused_usd(whole_ns)
         usd = None if busy is None or idle is None or unused is None else busy + idle + unused
@@ -133,20 +133,20 @@ def _per_million(usd: float | None, num_tokens: int) -> float | None:
 
 
 class TotalsHistory:
-    """Totals at intervals, for an hour."""
+    """Totals at intervals, for one hour."""
 
     def __init__(self, first: Totals) -> None:
         self._samples: deque[Totals] = deque([first], maxlen=NUM_SAMPLES)
 
     def is_due(self, now: float) -> bool:
-        """Whether the last sample is old enough for another."""
+        """Return whether the last sample is old enough for another."""
         return now - self._samples[-1].time_s >= SAMPLE_S
 
     def add(self, totals: Totals) -> None:
         self._samples.append(totals)
 
     def before(self, time_s: float) -> Totals:
-        """The last sample that is not after `time_s`; the oldest when all are."""
+        """Return the last sample that is not after `time_s`; the oldest if all are."""
         found = self._samples[0]
         for sample in reversed(self._samples):
             if sample.time_s <= time_s:
@@ -163,7 +163,7 @@ class RequestHistory:
     num_ended: int = 0
 
     def add(self, life: RequestLife, rate: ChargeRate) -> None:
-        """Note the end of a request."""
+        """Record the end of a request."""
         self.num_ended += 1
         self.ended.append((self.num_ended, request_row(life, rate)))
         for group in life.groups:
@@ -171,16 +171,16 @@ class RequestHistory:
                 self.lengths.append((life.origin.arrival_time, group[0].num_prompt_tokens, num_tokens))
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """Requests that ended after the first `number` ones, oldest first."""
+        """Return the requests that ended after the first `number` ones, oldest first."""
         return [row for each, row in self.ended if each > number]
 
     def traffic(self) -> Sequence[tuple[float, int, int]]:
-        """Arrival, prompt tokens and output tokens of the last prompts that got an answer, by arrival."""
+        """Return arrival, prompt tokens and output tokens of the last answered prompts, by arrival."""
         return sorted(self.lengths)
 
 
 def request_row(life: RequestLife, rate: ChargeRate) -> dict[str, Any]:
-    """One request as a page gets it: times in seconds, of the host's monotonic clock or between."""
+    """Return one request in the format of a page: times in seconds, absolute ones of the host's monotonic clock."""
     whole, lives = life.whole, list(life.sequences.values())
     device_ns = sum(each.charge.device_ns for each in lives)
     return {

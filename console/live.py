@@ -1,4 +1,4 @@
-"""One stream of records to every open page. Works only while there is one: a turn a second, shared by all of them."""
+"""One stream of records for all open pages: one turn a second, while a page is open."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from neuronserve.server.link.hub.remote import RemoteEngine
 from neuronserve.server.link.messages import BlockMap, ReadBlocks
 
 PERIOD_S = 1.0
-PATIENCE_S = 0.5  # with an engine in a long step
-MAX_PENDING = 16  # records that a slow page may be behind before its stream ends; it then asks anew
+PATIENCE_S = 0.5  # for an engine in a long step
+MAX_PENDING = 16  # pending records of a slow page after which its stream ends; the page then reconnects
 Page = asyncio.Queue[bytes | None]  # None: the stream ends
 
 
 class LiveStream:
-    """Used on one event loop."""
+    """Sends records to the open pages. Used on one event loop."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._pages: set[Page] = set()
         self._turning: asyncio.Task[None] | None = None
         self._from_bin = self._num_ended = 0
-        self._steps: list[int | None] = []  # the last of each engine that blocks were read after
+        self._steps: list[int | None] = []  # the last step of each engine when its blocks were read
         self._last_blocks: bytes | None = None
 
     @property
     def num_pages(self) -> int:
-        """Pages that are open."""
+        """Number of open pages."""
         return len(self._pages)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Frames of one page: what the server is and the last minute at once, then what is new each second."""
+        """Yield the frames of one page: the server and the last minute at once, then the news of each second."""
         recorder, page = self._recorder, Page()
         yield _frame(recorder.server())
         first_bin = int(recorder.service.clock.now() / BIN_S) - NUM_BINS
@@ -98,7 +98,7 @@ class LiveStream:
 
 
 async def _read_blocks(client: EngineClient | RemoteEngine) -> BlockMap:
-    if isinstance(client, RemoteEngine) or not client.is_up:  # a server of several API processes has no console
+    if isinstance(client, RemoteEngine) or not client.is_up:  # several API processes have no console
         return BlockMap()
     return await client.ask(ReadBlocks(), BlockMap)
 

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent / "static"
 
 
 def pages_router(page: str = "index.html") -> APIRouter:
-    """Routes of the files, with `page` at /."""
+    """Return the routes of the files, with `page` at /."""
     files = StaticFiles(FOLDER)
     router = APIRouter(include_in_schema=False)
 

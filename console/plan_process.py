@@ -1,4 +1,4 @@
-"""The process that plans for pages, so that no stream of tokens waits for a plan. Lives while it is used."""
+"""The process that plans for pages, so that no stream of tokens waits for a plan. It ends when unused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from neuronserve.server.host.confinement import follow_parent
 from neuronserve.server.host.fork_server import no_interrupts_for_children
 
 IDLE_S = 60.0  # without a question, after which the process ends
-PLANNING = "neuronserve.console.planning"  # imported by that process alone, because it has all of the planner
-Work = Literal["choices", "require_public", "plan_part", "files_of"]  # its functions
+PLANNING = "neuronserve.console.planning"  # imported by that process alone, because it imports the whole planner
+Work = Literal["choices", "require_public", "plan_part", "files_of"]  # functions of that module
 
 
 class PlanProcess:
-    """Started by the first question. Used on one event loop."""
+    """Process that the first question starts. Used on one event loop."""
 
     def __init__(self, in_force: InForce) -> None:
         self._in_force = in_force
@@ -27,7 +27,7 @@ class PlanProcess:
         self._num_open = 0
 
     async def call(self, work: Work, *args: Any) -> Any:
-        """The result of `work` in the process; its arguments must be picklable. Raises what it raises."""
+        """Return the result of `work` in the process; its arguments must be picklable. Raises its exceptions."""
         if self._ending is not None:
             self._ending.cancel()
         if self._pool is None:

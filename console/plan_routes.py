@@ -1,4 +1,4 @@
-"""The planner over HTTP: parts one after the other as they are planned, and the files that deploy a row."""
+"""The planner over HTTP: plans of one instance after the other, and files that deploy a configuration."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -23,11 +23,11 @@ MAX_NAME = 200
 
 
 class PlanBody(WireModel):
-    """The question: as the flags of `neuronserve plan`, times in milliseconds."""
+    """The question, with the flags of `neuronserve plan`; times in milliseconds."""
 
     model_config = ConfigDict(extra="forbid")
 
-    model: Annotated[str, Field(max_length=MAX_NAME)] = ""  # "": the one that is served
+    model: Annotated[str, Field(max_length=MAX_NAME)] = ""  # "": the served model
     input_len: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1024
     output_len: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 256
     request_rate: Annotated[float, Field(ge=MIN_RATE, le=MAX_RATE)] = 1.0
@@ -37,13 +37,14 @@ class PlanBody(WireModel):
     tpot_p95_ms: Limit = None
     budget: Limit = None
     quantization: list[Literal["bfloat16", "int8", "fp8"]] = Field(["bfloat16"], min_length=1, max_length=3)
-    device: list[Annotated[str, Field(max_length=MAX_NAME)]] = Field([], max_length=MAX_NAMES)  # [] = all, in order
+    # [] = all, in their order.
+    device: list[Annotated[str, Field(max_length=MAX_NAME)]] = Field([], max_length=MAX_NAMES)
     price_basis: PriceBasis = "on_demand"
     uses_traffic: bool = False  # plan for the requests that the server has seen
 
 
 class RowName(WireModel):
-    """Names a configuration."""
+    """Name of a configuration."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,25 +62,25 @@ class RowBody(PlanBody):
 
 
 class PlanPage:
-    """Answers the questions of pages in a process of its own."""
+    """Answers the questions of pages in a separate process."""
 
     def __init__(self, in_force: InForce, defaults: Defaults, traffic: Traffic = tuple) -> None:
         self.process = PlanProcess(in_force)
         self._defaults, self._traffic = defaults, traffic
 
     async def choices(self) -> dict[str, Any]:
-        """What the controls offer."""
+        """Return the choices of the page's controls."""
         return {"default_model": self._defaults.name, **await self.process.call("choices")}
 
     async def parts(self, body: PlanBody) -> AsyncGenerator[bytes, None]:
-        """A frame for each part, in the order of the question. Raises InvalidRequest."""
+        """Yield a frame for each instance, in the order of the question. Raises InvalidRequest."""
         question = await self._question(body)
         devices = body.device or [each["name"] for each in (await self.process.call("choices"))["devices"]]
         for device in devices:
             yield frame(msgspec.json.encode(await self._ask("plan_part", question, device)))
 
     async def files(self, body: RowBody) -> bytes:
-        """The archive of a row's files. Raises InvalidRequest."""
+        """Return the archive of a configuration's files. Raises InvalidRequest."""
         found: bytes = await self._ask("files_of", await self._question(body), Row(**body.row.model_dump()))
         return found
 
@@ -99,7 +100,7 @@ class PlanPage:
 
 
 def _options(body: PlanBody, model: str) -> dict[str, Any]:
-    """Fields of PlanOptions."""
+    """Return the fields of PlanOptions."""
     return dict(
         model=model,
         input_tokens=body.input_len,
@@ -120,7 +121,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def plan_router(page: PlanPage) -> APIRouter:
-    """GET /console/choices, POST /console/plan and /console/plan/files."""
+    """Return the routes GET /console/choices, POST /console/plan and /console/plan/files."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/console/choices")
@@ -130,12 +131,12 @@ def plan_router(page: PlanPage) -> APIRouter:
 
     @router.post("/console/plan")
     async def plan(body: Annotated[PlanBody, Depends(body_of(PlanBody))]) -> EventStream:
-        """Configurations of each part, as soon as it is planned."""
+        """Configurations of each instance, as soon as it is planned."""
         return EventStream(page.parts(body))
 
     @router.post("/console/plan/files")
     async def files(body: Annotated[RowBody, Depends(body_of(RowBody))]) -> Response:
-        """The files that deploy a row, as a ZIP archive."""
+        """The files that deploy a configuration, as a ZIP archive."""
         return Response(await page.files(body), media_type="application/zip")
 
     return router

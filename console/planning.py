@@ -1,6 +1,6 @@
-"""What the planner's process does for the pages: one part at a time, so that a picture grows while others are planned.
+"""Work of the planner's process for the pages: one instance at a time, so that a page fills while others are planned.
 
-Everything here is called in that process; arguments and results are plain records.
+All functions are called in that process; arguments and results are plain records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from neuronserve.server.workload.workload import Workload
 
 
 def _report(question: Question, device: str, **narrowed: Any) -> PlanReport:
-    """The plan of one part. Raises as `plan`, and SettingsError for traffic without a rate."""
+    """Return the plan of one instance. Raises as `plan`, and SettingsError for traffic without a rate."""
     own = {"devices": (device,), "instances_per_replica": (1,), **narrowed}
     options = PlanOptions(**{**question.options, **own})
     if not question.lengths:
@@ -36,7 +36,7 @@ def _report(question: Question, device: str, **narrowed: Any) -> PlanReport:
 
 
 def choices() -> dict[str, Any]:
-    """What the controls offer: instances, and public models."""
+    """Return the choices of the page's controls: instances, and public models."""
     return {
         "devices": [{"name": part.name, "chip": part.chip.name, "cores": part.num_cores} for part in instances()],
         "models": [model.hub_id for model in models()],
@@ -44,13 +44,16 @@ def choices() -> dict[str, Any]:
 
 
 def require_public(model: str) -> None:
-    """Raise SettingsError for the path of a file: a page may name models, not look around on this host."""
+    """Raise SettingsError for the path of a file: a page may name models, but not explore this host."""
     if Path(model).expanduser().exists():
         raise SettingsError(f"model {model!r} is a path on the server: a public model's name is needed")
 
 
 def plan_part(question: Question, device: str) -> dict[str, Any]:
-    """All configurations of one part; none with the reason, where the model does not fit it. Raises as `plan`."""
+    """Return all configurations of one instance, or none and the reason when the model does not fit.
+
+    Raises as `plan`.
+    """
     try:
         report = _report(question, device)
     except DeviceMemoryError as error:
@@ -66,7 +69,7 @@ def plan_part(question: Question, device: str) -> dict[str, Any]:
 
 
 def files_of(question: Question, row: Row) -> bytes:
-    """The files that deploy a configuration, as a ZIP archive. Raises as `plan`, and SettingsError for no such row."""
+    """Return the files that deploy a configuration, as a ZIP archive. Raises SettingsError for an unknown one."""
     report = _report(question, row.device, tensor_parallel_sizes=(row.tp,), pipeline_parallel_sizes=(row.pp,))
     found = [each for each in report.candidates if (each.dtype, each.batch) == (row.dtype, row.batch)]
     if not found:
@@ -74,7 +77,7 @@ def files_of(question: Question, row: Row) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as folder:
         for name, text in texts_of(report, found[0]).items():
-            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))  # the same plan is the same file
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))  # a fixed date: the same plan gives the same file
             entry.external_attr = (0o755 if text.startswith("#!") else 0o644) << 16
             folder.writestr(entry, text)
     return archive.getvalue()

@@ -1,4 +1,4 @@
-"""What the API asks the planner's process: plain records, without anything of the planner."""
+"""Questions of the API to the planner's process: plain records that import nothing of the planner."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Lengths = tuple[tuple[float, int, int], ...]  # arrival in seconds, prompt and o
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What is data of a whole process: the catalogue and the calibration."""
+    """Data of a whole process: the catalogue and the calibration."""
 
     catalog: CatalogConfig
     calibration: str | None = None  # file; None: the shipped one
 
     def apply(self) -> None:
-        """Have this process use them."""
+        """Make this process use them."""
         use_catalog(self.catalog)
         use_calibration(self.calibration)
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The model that is planned for when none is named."""
+    """Model of a plan when the question names none."""
 
-    path: str  # as `plan` takes it; a directory of this host is never named by a page
-    name: str  # shown
+    path: str  # for `plan`; pages cannot name a directory of this host
+    name: str  # shown on the page
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A workload and its limits; with `lengths` the traffic that was seen."""
+    """A workload and its limits; `lengths` is the traffic that the server has seen."""
 
     options: Mapping[str, Any]  # fields of PlanOptions
     lengths: Lengths = ()
@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Names one configuration of a plan."""
+    """Name of one configuration of a plan."""
 
     device: str
     tp: int

@@ -1,4 +1,4 @@
-"""The records that pages get: what the server is, how it is now, and which block is whose. Plain values for JSON."""
+"""Records for pages: facts of the server, its current state, and the owner of each block. Plain values for JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from neuronserve.server.device.topology import neighbours
 from neuronserve.server.errors import RequestError
 from neuronserve.server.link.messages import BlockMap, EngineInfo, Tokens
 
-MAX_OPEN = 256  # requests of one record; the rest is a number
+MAX_OPEN = 256  # requests in one record; the others are only counted
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 class Recorder:
-    """Follows the engines of a service from the start on, and puts what it has into records."""
+    """Observer of a service's engines from the start, which makes the records."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -44,7 +44,7 @@ class Recorder:
         self.requests.add(life, self.service.served.rate)
 
     def totals(self) -> Totals:
-        """Sums up to now."""
+        """Return the sums up to now."""
         service = self.service
         accounts = service.telemetry.accounts
         reports = [client.report for client in service.engine.clients if client.report is not None]
@@ -58,7 +58,7 @@ class Recorder:
         )
 
     def server(self) -> dict[str, Any]:
-        """What the server is; without `inventory` while it does not serve."""
+        """Return the facts of the server; without `inventory` while it does not serve."""
         service = self.service
         infos = service.engine.infos
         try:
@@ -77,7 +77,7 @@ class Recorder:
         }
 
     def live(self, from_bin: int, num_ended: int) -> dict[str, Any]:
-        """How the server is now: steps from bin `from_bin` on, and requests that ended after the first `num_ended`."""
+        """Return the state: steps from bin `from_bin` on, and requests that ended after the first `num_ended`."""
         service = self.service
         now = self.totals()
         is_ready = bool(service.telemetry.accounts)
@@ -122,7 +122,7 @@ NOT_SERVING = frozenset({"loading", "draining", "dead"})
 
 
 def blocks_record(maps: Sequence[BlockMap]) -> dict[str, Any]:
-    """The blocks of each engine."""
+    """Return the blocks of each engine."""
     return {"type": "blocks", "engines": [{"runs": each.runs, "owners": each.owners} for each in maps]}
 
 

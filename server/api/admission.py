@@ -25,7 +25,7 @@ class _Refusal:
     rank: int
     what: str  # the request would wait for
     limit: str  # name of the setting
-    most_s: float  # that the request may wait
+    wait_s: float  # that the request may wait
     limit_s: float
     service_s: float  # that the engine needs for the request
 
@@ -59,33 +59,36 @@ class Admission:
         up = [number for number, client in enumerate(self._clients) if client.is_up]
         ranks = [rank] if rank is not None else up or range(self.num_engines)
         refusals = [self._refusal(number, requests, 1 / len(ranks)) for number in ranks]
-        first = min((each for each in refusals if each is not None), key=lambda each: each.most_s, default=None)
+        first = min((each for each in refusals if each is not None), key=lambda each: each.wait_s, default=None)
         if first is not None and all(refusals):
-            wait_s = first.most_s - first.limit_s
+            wait_s = first.wait_s - first.limit_s
             after_s = self._forecasts[first.rank].retry_after_s(requests[0], wait_s, first.service_s)
             raise _overloaded(first, max(1, ceil(after_s)))
 
     def _refusal(self, rank: int, requests: Sequence[Request], chance: float) -> _Refusal | None:
-        """Return the limit that these requests would exceed; else count them, who come to this engine by chance."""
+        """Return the limit that these requests would exceed;
+
+        None: count them, which come to this engine with that chance.
+        """
         config, request = self._config, requests[0]
         forecast, load = self._forecasts[rank], self._load(rank, request)
         num_prompt = len(request.prompt_token_ids)
-        delay_s = forecast.passed_s(request, forecast.delay_s(load))
-        first_s = forecast.passed_s(request, forecast.delay_s(load, num_prompt))
+        delay_s = forecast.lengthened_s(request, forecast.delay_s(load))
+        first_s = forecast.lengthened_s(request, forecast.delay_s(load, num_prompt))
         service_s = forecast.service_s(len(requests), num_prompt)
         limits = (
             ("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay),
             ("its first token", "ttft_slo_ms", first_s, config.ttft_limit_s),
         )
         for what, limit, foreseen_s, limit_s in limits:
-            most_s = forecast.most_s(request, foreseen_s)
-            if limit_s is not None and delay_s > 0 and most_s > limit_s:
-                return _Refusal(rank, what, limit, most_s, limit_s, service_s)
+            corrected_s = forecast.corrected_s(request, foreseen_s)
+            if limit_s is not None and delay_s > 0 and corrected_s > limit_s:
+                return _Refusal(rank, what, limit, corrected_s, limit_s, service_s)
         forecast.admit(request, first_s if delay_s > 0 else 0.0, chance * service_s)
         return None
 
     def _load(self, rank: int, newcomer: Request | None) -> EngineLoad:
-        """Work ahead of a request at an engine; None: of a request of priority 0 that comes last of that priority."""
+        """Return the work ahead of a request; None stands for the last request of priority 0."""
         client, forecast = self._clients[rank], self._forecasts[rank]
         mean = forecast.tokens_per_sequence
         waiting, computing, to_come = list[Waiting](), 0, Counter[str]()
@@ -105,12 +108,12 @@ class Admission:
 
 
 def _num_known(sequence: OpenSequence) -> int:
-    """Tokens of a sequence that an engine which begins with it has to compute."""
+    """Number of tokens that an engine which takes over the sequence must compute."""
     return len(sequence.request.prompt_token_ids) + len(sequence.token_ids)
 
 
 def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
-    """Free places of the batch, as far as there are blocks for sequences like those that run."""
+    """Free places of the batch, as far as there are blocks for sequences like the running ones."""
     if report is None or not report.num_running:
         return max_num_seqs
     num_used = report.num_blocks - 1 - report.num_free_blocks  # block 0 is padding
@@ -120,7 +123,7 @@ def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
 
 def _overloaded(refusal: _Refusal, retry_after_s: int) -> Overloaded:
     return Overloaded(
-        f"The server is busy: this request may wait {refusal.most_s:.1f} s for {refusal.what}, and at most "
+        f"The server is busy: this request may wait {refusal.wait_s:.1f} s for {refusal.what}, and at most "
         f"{refusal.limit_s:g} s are allowed. Try again in {retry_after_s} s.",
         refusal.limit,
         retry_after_s,

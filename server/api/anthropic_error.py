@@ -1,4 +1,4 @@
-"""Error objects of Anthropic's API: those of /v1/messages and of what is below it."""
+"""Error objects of Anthropic's API, for /v1/messages and the paths below it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from neuronserve.server.errors import RequestError
 
-THREAD_UNSUPPORTED = "thread_unsupported_request"  # code upon which Anthropic's client sends all messages
+THREAD_UNSUPPORTED = "thread_unsupported_request"  # upon this code Anthropic's client sends all messages
 KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -22,7 +22,7 @@ KINDS = {
 
 
 def anthropic_error(status: int, message: str, code: str | None = None) -> dict[str, Any]:
-    """The error of an HTTP status; its code is shown where clients act on it."""
+    """Return the error of an HTTP status; its code is shown where clients act on it."""
     error: dict[str, Any] = {"type": KINDS.get(status, "api_error"), "message": message}
     if code == THREAD_UNSUPPORTED:
         error["details"] = {"error_code": code}
@@ -30,5 +30,5 @@ def anthropic_error(status: int, message: str, code: str | None = None) -> dict[
 
 
 def anthropic_error_bytes(error: RequestError) -> bytes:
-    """The error as JSON; characters that UTF-8 cannot hold are escaped."""
+    """Return the error as JSON; characters that UTF-8 cannot hold are escaped."""
     return json.dumps(anthropic_error(error.status, error.message, error.code)).encode()

@@ -1,4 +1,4 @@
-"""The ASGI application, put together of routes, error table and middleware."""
+"""The ASGI application, composed of routes, error table and middleware."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def build_app(service: Service) -> FastAPI:
     offered = sorted(path for path in _fixed_paths() if re.fullmatch("/v1/.*[^/]", path))
     errors.install(app, offered, [route for module in MODULES for route in module.router.routes])
     config = service.config
-    # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
+    # The last one added is the outermost: even a refusal has its request id, and CORS headers that a browser can read.
     for addition in config.additions:
         addition.mount(app, service)
     app.add_middleware(HeadAsGet)
@@ -172,6 +172,6 @@ def build_app(service: Service) -> FastAPI:
 
 
 def _fixed_paths() -> frozenset[str]:
-    """Paths of the routes that have no parameters."""
+    """Return the paths of the routes without parameters."""
     paths = {str(getattr(route, "path", "")) for module in MODULES for route in module.router.routes}
     return frozenset(path for path in paths if "{" not in path)

@@ -1,4 +1,4 @@
-"""The API's slice of the settings, and the limits of the wire that no setting changes. Reads nothing by itself."""
+"""The API's slice of the settings, and the fixed limits of the HTTP API. Reads no settings itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_LOGPROB_TOKEN_IDS = 128
 MAX_ALLOWED_TOKEN_IDS = 8192
 MAX_ADAPTER_NAME = 200
 MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
-PATIENCE = 0.75  # of its limit, for which a request lets others pass
+PATIENCE = 0.75  # share of its wait limit for which a request lets others pass
 MS = 1000
 
 
@@ -39,21 +39,19 @@ MS = 1000
 class WorkerRole:
     """One of several API processes of a server."""
 
-    number: int  # from 0: its place
-    life: str  # of this process in that place; no other is called so
+    number: int  # from 0
+    life: str  # unique to this life of the process
     server_pid: int  # of the process that has the engines, and is the parent of all
-    is_successor: bool = False  # of one that has died: others serve while it loads
+    is_successor: bool = False  # replaces a dead one: others serve while it loads
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Where responses, files and batches are kept, and how much of them."""
+    """Place and limits of stored responses, files and batches."""
 
     data_dir: Path | None = None  # None = `default_dir`
-    default_dir: Path | None = (
-        None  # used where possible; else responses are in memory, and there are no files and batches
-    )
-    is_shared: bool = False  # by several processes, of which one has the right to (`StoreLock`)
+    default_dir: Path | None = None  # used if possible; otherwise responses stay in memory, without files and batches
+    is_shared: bool = False  # by several processes of one server, which holds the `StoreLock`
     max_stored_responses: int = 10_000
     max_stored_response_bytes: int = 256 * 2**20  # of all of them
     stored_response_days: float = 30.0
@@ -69,44 +67,43 @@ class ApiConfig:
     model_path: Path
     tokenizer_path: Path
     chat_template: str | None = None  # a file or a template, over the checkpoint's
-    trust_request_chat_template: bool = False  # render templates that requests bring along
+    trust_request_chat_template: bool = False  # render templates sent by requests
     keys: KeysConfig = NO_KEYS
     tls: TlsConfig | None = None  # None = plain HTTP
     allowed_origins: tuple[str, ...] = ()
     host: str = "127.0.0.1"  # address that it listens on
-    health_port: int | None = None  # of the process that answers probes; None = there is none
+    health_port: int | None = None  # of the process that answers probes; None = no such process
     allowed_hosts: tuple[str, ...] | None = None  # names in Host beside localhost and IP addresses; None = any
-    max_connections: int = 1024  # open at once; the process must have files left for some more
+    max_connections: int = 1024  # open at once; the process needs some more files
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
     enable_tokenizer_info_endpoint: bool = False
-    enable_per_request_metrics: bool = False  # answers say how long they took
-    context_overflow: ContextOverflow = "refuse"  # what becomes of max_tokens beyond the context that is left
+    enable_per_request_metrics: bool = False  # answers contain durations
+    context_overflow: ContextOverflow = "refuse"  # treatment of max_tokens beyond the rest of the context
     enable_auto_tool_choice: bool = True
-    tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template writes calls
+    tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template implies
     reasoning_parser: ReasoningParser = "auto"  # the same
     shutdown_timeout_s: float = 30.0
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput
-    allow_runtime_lora_updating: bool = False  # adapters come and go over HTTP
+    allow_runtime_lora_updating: bool = False  # load and unload adapters over HTTP
     healing: Healing = NO_HEALING  # of engines that die or hang
     max_num_seqs: int = 64  # places in the batch of an engine
-    max_num_batched_tokens: int = 512  # of a step of an engine
-    host_memory_bytes: int | None = None  # that all processes of the server may take; None = what the host has
-    max_queue_delay: float | None = None  # seconds; who would wait longer is refused. None = nobody
-    ttft_slo_ms: float | None = None  # the same of the first token
+    host_memory_bytes: int | None = None  # for all processes of the server; None = the host's memory
+    max_queue_delay: float | None = None  # seconds; a request that would wait longer is refused. None = no limit
+    ttft_slo_ms: float | None = None  # the same for the first token
     has_device_traces: bool = False  # the engine has a directory for them
     otlp_traces_endpoint: str | None = None  # None = no traces
     otlp_traces_protocol: OtlpProtocol = "grpc"
     price_basis: PriceBasis = "on_demand"  # of modelled device time
-    usd_per_hour: float | None = None  # of the whole instance, over the catalogue's
+    usd_per_hour: float | None = None  # of the whole instance, overriding the catalogue
     store: StoreConfig = StoreConfig()
-    additions: tuple[Addition, ...] = ()  # from outside of the server, such as faults that are injected on purpose
-    ready_file: Path | None = None  # says where the server is while it is ready
-    worker: WorkerRole | None = None  # None = this process has the engines, and answers alone
+    additions: tuple[Addition, ...] = ()  # extensions of the API by other packages
+    ready_file: Path | None = None  # contains the server's address while it is ready
+    worker: WorkerRole | None = None  # None = this process has the engines and answers alone
 
     @property
     def patience_s(self) -> float:
-        """Seconds for which a request lets more urgent ones pass: most of what it was promised."""
+        """Seconds for which a request lets more urgent ones pass: most of its wait limit."""
         limits_s = (inf if limit is None else limit for limit in (self.max_queue_delay, self.ttft_limit_s))
         return PATIENCE * min(limits_s)
 

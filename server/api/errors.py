@@ -1,4 +1,4 @@
-"""OpenAI error objects of all errors. Handlers raise; only this file writes an error body."""
+"""OpenAI error objects of all errors. Handlers raise; this file writes the error bodies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from neuronserve.server.errors import (
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1
 NOT_OFFERED = {"/v1/audio": "audio", "/v1/images": "images", "/v1/videos": "video", "/v1/moderations": "moderations"}
-ANTHROPIC_PATH, ANTHROPIC_HEADER = "/v1/messages", "anthropic-version"  # what Anthropic's clients ask, and send
+ANTHROPIC_PATH, ANTHROPIC_HEADER = "/v1/messages", "anthropic-version"  # paths and header of Anthropic's clients
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
 
@@ -44,26 +44,26 @@ class _WrongRoute(RequestError):
 
 
 def error_object(error: RequestError) -> dict[str, Any]:
-    """The OpenAI error object: exactly message, type, param and code."""
+    """Return the OpenAI error object: exactly message, type, param and code."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
 def error_bytes(error: RequestError) -> bytes:
-    """`error_object` as JSON; characters that UTF-8 cannot hold are escaped."""
+    """Return `error_object` as JSON; characters that UTF-8 cannot hold are escaped."""
     return json.dumps(error_object(error)).encode()
 
 
 def error_response(error: RequestError, path: str = "") -> Response:
-    """The whole HTTP answer of an error, in the shape of the API that has `path`."""
+    """Return the HTTP answer of an error, in the format of the API that has `path`."""
     headers = {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(error.retry_after_s)
     elif error.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if isinstance(error, RequestTimeout):
-        headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's clients would: they asked for no more time
+        headers["x-should-retry"] = "false"  # otherwise the clients of OpenAI and Anthropic retry
     if isinstance(error, PayloadTooLarge):
-        headers["Connection"] = "close"  # what is left of the body is not read
+        headers["Connection"] = "close"  # the rest of the body is not read
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     data = anthropic_error_bytes(error) if path.startswith(ANTHROPIC_PATH) else error_bytes(error)
@@ -79,14 +79,13 @@ def as_request_error(error: Exception) -> RequestError:
 
 
 def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequest:
-    """The first validation error of a body, with the path of its field, such as `messages[0].content`.
+    """Return the first validation error of a body, with the path of its field, such as `messages[0].content`.
 
-    Where a field may have several types, the branch that got furthest is the one that was meant, and none whose `type`
-    is another one.
+    For a field of several types, the error comes from the branch that got furthest and has no other `type`.
     """
     items = error.errors()
     if isinstance(error, RequestValidationError):
-        items = [{**item, "loc": item["loc"][1:]} for item in items]  # FastAPI's word for where it looked: query, path
+        items = [{**item, "loc": item["loc"][1:]} for item in items]  # without FastAPI's place: query, path
     others = {tuple(item["loc"][:-1]) for item in items if _is_other_type(item)}
     meant = [item for item in items if not any(tuple(item["loc"][: len(other)]) == other for other in others)]
     found = [(_path(item["loc"]), item) for item in meant or items]
@@ -101,8 +100,7 @@ def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequ
 def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = ()) -> None:
     """Register handlers that answer every error of `app` with an OpenAI error object.
 
-    `offered` are the paths under /v1 that a client is told of that asks for none of them. A 405 lists the
-    methods of all `routes` with its path.
+    A 404 lists `offered`, the paths under /v1. A 405 lists the methods of all `routes` with its path.
     """
 
     def path_of(request: Request) -> str:
@@ -125,7 +123,7 @@ def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = 
         return response
 
     async def gone(_: Request, __: Exception) -> Response:
-        return Response(status_code=499)  # nobody reads it; the access log does
+        return Response(status_code=499)  # only the access log reads it
 
     app.add_exception_handler(RequestError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
@@ -135,7 +133,10 @@ def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = 
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
-    """Methods of all routes with this path, or of those that are it without parameters; Starlette has the first's."""
+    """Return the methods of all routes that match, preferably without parameters;
+
+    Starlette has only the first route's.
+    """
     found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     exact = [route for route in found if getattr(route, "path", None) == request.url.path]
     return sorted({method for route in exact or found for method in getattr(route, "methods", None) or ()})
@@ -144,8 +145,8 @@ def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
 def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str]) -> _WrongRoute:
     path = request.url.path
     text, code = f"{error.detail}: {request.method} {path[:200]}", "not_found"
-    if error.status_code == 404 and (meant := _meant(path, offered)):
-        text = f"{text}. The path is {meant}."
+    if error.status_code == 404 and (closest := _closest(path, offered)):
+        text = f"{text}. The path is {closest}."
     elif error.status_code == 404 and path.startswith("/v1/"):
         kind = next((kind for prefix, kind in NOT_OFFERED.items() if path.startswith(prefix)), None)
         if kind is not None:
@@ -156,18 +157,18 @@ def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str])
     return wrong
 
 
-def _meant(path: str, offered: Sequence[str]) -> str | None:
-    """What ends as `path` does, the longest: of a client whose base URL has no /v1, two of them or another prefix."""
-    asked = "/" + "/".join(part for part in path.split("/") if part)
-    found = [each for each in offered if asked.endswith(each.removeprefix("/v1"))]
-    meant = max(found, key=len, default=None)
-    if meant is not None and re.match("/v1/(?!v1/)", asked + "/") and asked != meant:
-        return None  # something of OpenAI's own, as /v1/threads/{id}/messages
-    return meant
+def _closest(path: str, offered: Sequence[str]) -> str | None:
+    """Return the longest offered path that ends like `path`, for clients whose base URL has a wrong prefix."""
+    wanted = "/" + "/".join(part for part in path.split("/") if part)
+    found = [each for each in offered if wanted.endswith(each.removeprefix("/v1"))]
+    closest = max(found, key=len, default=None)
+    if closest is not None and re.match("/v1/(?!v1/)", wanted + "/") and wanted != closest:
+        return None  # another path of OpenAI, as /v1/threads/{id}/messages
+    return closest
 
 
 def _path(loc: Sequence[int | str]) -> list[int | str]:
-    """The part of pydantic's path that exists in the body: no names of types, no keys the client made up."""
+    """Return the part of pydantic's path that exists in the body: no type names, no keys that the client made up."""
     kept: list[int | str] = []
     for part in loc:
         if isinstance(part, str) and (not _FIELD.fullmatch(part) or part in _TYPE_NAMES):
@@ -177,7 +178,7 @@ def _path(loc: Sequence[int | str]) -> list[int | str]:
 
 
 def _is_other_type(item: Any) -> bool:
-    """Whether the error is that a branch of a union has another `type` than the value."""
+    """Return whether the error says that a branch of a union has another `type` than the value."""
     loc = [str(part) for part in item["loc"]]
     return item["type"] == "literal_error" and loc[1:][-1:] == ["type"] and not _FIELD.fullmatch(loc[-2])
 
@@ -200,7 +201,7 @@ def _message(item: Any) -> str:
 
 
 def _shown(value: str | float) -> str:
-    """The value as the client wrote it, at most 80 characters; a huge integer is not even converted."""
+    """Return the value as the client wrote it, at most 80 characters; a huge integer is not converted."""
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of more than 77 digits"
     text = json.dumps(value)

@@ -15,7 +15,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on uvloop and return its result.
 
     After an error the loop is left open: closing it would wait for its threads, and one of them may wait for a file or
-    for a process that is still being started.
+    for a process that is still starting.
     """
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     result = runner.run(main)

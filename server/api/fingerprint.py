@@ -1,4 +1,4 @@
-"""`system_fingerprint` of answers: equal where the same request with the same seed gets the same tokens."""
+"""`system_fingerprint` of answers: equal when the same request with the same seed gets the same tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HASH_DIGITS = 12
 
 
 def fingerprint(info: EngineInfo, template: str) -> str:
-    """Version of the server, and a hash of the model, the chat template and the configuration that computes it."""
+    """Return the server's version, with a hash of the model, the chat template and the configuration."""
     facts = info.facts
     parts = [
         facts.config_sha256,

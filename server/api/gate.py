@@ -1,7 +1,7 @@
-"""Lets requests in, or not: by how long they would wait and by the limits of their keys, for the server as a whole.
+"""Admission of requests by expected wait and by limits of their keys, for the server as a whole.
 
-The process that has the engines decides. With several API processes a request is decided upon where it is submitted, so
-that no other one comes between; whoever submits it waits for the decision where a limit is set, and only there.
+The process that has the engines decides. With several API processes it decides when a request is submitted, so that no
+other request comes between; a worker waits for the decision only if a limit is set.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from neuronserve.server.link.hub.remote import RemoteEngines
 from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.types import Request
 
-WELCOME = "welcome"  # what the hub is asked, with an Arrival, before anything is submitted
+WELCOME = "welcome"  # question to the hub, with an Arrival, before anything is submitted
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """Requests that come together, the engine that they ask for, and the generation that they are."""
+    """Requests that arrive together, the engine that they name, and the begin of their generation."""
 
     requests: list[Request]
     rank: int | None
@@ -40,25 +40,25 @@ _BEGIN = msgspec.msgpack.Decoder(Begin)
 
 
 class Gate:
-    """Where the engines are."""
+    """Admission in the process that has the engines."""
 
     def __init__(self, admission: Admission, engines: EngineGroups) -> None:
         self._admission, self._engines = admission, engines
 
     def check(self, requests: Sequence[Request], rank: int | None, use: KeyUse, num_prompt_tokens: int) -> None:
-        """Raise what `enter` would."""
+        """Raise the error that `enter` would raise."""
         self._admission.check(requests, rank)
         use.check(num_prompt_tokens)
 
     def enter(self, requests: Sequence[Request], rank: int | None, use: KeyUse, num_prompt_tokens: int) -> None:
-        """Begin a generation. Raises Overloaded when it would wait too long, RateLimited past a limit of its key."""
+        """Begin a generation. Raises Overloaded when it would wait too long, RateLimited beyond a limit of its key."""
         self._admission.check(requests, rank)
         use.begin(num_prompt_tokens)
 
     async def require_welcome(
         self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
     ) -> None:
-        """Raise what `entered` would."""
+        """Raise the error that `entered` would raise."""
         assert isinstance(use, KeyUse)
         self.check(requests, rank, use, num_prompt_tokens)
 
@@ -66,7 +66,10 @@ class Gate:
     async def entered(
         self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
     ) -> AsyncIterator[TokenStream]:
-        """The stream of requests that come together, if they are let in. Raises as `enter`, and EngineDead."""
+        """Return the stream of requests that arrive together, if they are admitted.
+
+        Raises as `enter`, and EngineDead.
+        """
         assert isinstance(use, KeyUse)
         self.enter(requests, rank, use, num_prompt_tokens)
         try:
@@ -77,7 +80,7 @@ class Gate:
 
 
 class RemoteGate:
-    """The same, in one of several API processes."""
+    """Admission in one of several API processes."""
 
     def __init__(self, config: ApiConfig, engines: RemoteEngines) -> None:
         self._has_limits = (config.max_queue_delay or config.ttft_slo_ms) is not None
@@ -86,7 +89,7 @@ class RemoteGate:
     async def require_welcome(
         self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
     ) -> None:
-        """Raise what `entered` would."""
+        """Raise the error that `entered` would raise."""
         assert isinstance(use, RemoteKeyUse)
         if self._has_limits or use.may_be_refused:
             arrival = Arrival(list(requests), rank, use.begin(requests[0].request_id, num_prompt_tokens))
@@ -96,7 +99,7 @@ class RemoteGate:
     async def entered(
         self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
     ) -> AsyncIterator[TokenStream]:
-        """The stream of requests that come together. Where nothing may refuse them it is there at once."""
+        """Return the stream of requests that arrive together; at once when no limit can refuse them."""
         assert isinstance(use, RemoteKeyUse)
         begin = use.begin(requests[0].request_id, num_prompt_tokens)
         entry = _ENCODER.encode(begin)
@@ -115,7 +118,7 @@ AnyGate = Gate | RemoteGate
 
 
 class GateDesk:
-    """Lets in what workers submit."""
+    """Admits requests of workers."""
 
     def __init__(self, gate: Gate, accounts: AccountsDesk, hub: Hub) -> None:
         self._gate, self._accounts = gate, accounts
@@ -130,6 +133,8 @@ class GateDesk:
 
     def _welcome(self, worker: int, body: bytes) -> bytes:
         del worker
-        asked = _ARRIVAL.decode(body)
-        self._gate.check(asked.requests, asked.rank, self._accounts.use_of(asked.begin), asked.begin.num_prompt_tokens)
+        arrival = _ARRIVAL.decode(body)
+        self._gate.check(
+            arrival.requests, arrival.rank, self._accounts.use_of(arrival.begin), arrival.begin.num_prompt_tokens
+        )
         return b""

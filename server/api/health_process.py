@@ -1,7 +1,7 @@
-"""A small process that answers health probes on a port of its own, whatever the server's event loop does meanwhile.
+"""A small process that answers health probes on a port of its own, independently of the server's event loop.
 
-The event loop writes its phase and the time into shared memory. A probe is answered from there, so a loop that works on
-something long does not fail it, while one that has stood still for a minute does.
+The event loop writes its phase and the time into shared memory, and a probe is answered from there. So a long task of
+the loop fails no probe, while a loop that stands still for a minute fails the liveness probe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READY_S, LIVE_S = 10.0, 60.0  # without a beat, after which the server is not re
 READY = ("/health/ready", "/health", "/ping")
 LIVE = "/health/live"
 FAILED = ("dead", "degraded")  # phases that only a restart ends
-STALLED = "stalled"  # no beat: what the event loop does is not known
+STALLED = "stalled"  # no beat: the state of the event loop is unknown
 MAX_HEAD_BYTES, HEAD_TIMEOUT_S, MAX_PROBES = 8192, 5.0, 64
 _BEAT = struct.Struct("=dq")  # time of the beat, number of the phase
 
@@ -33,7 +33,7 @@ class HealthProcess:
     """The process, and the shared memory that the server writes to."""
 
     def __init__(self, listener: socket.socket, phases: Sequence[str]) -> None:
-        """Start it with the socket that it listens on, which this process then gives up."""
+        """Start the process with its listening socket, which this process then closes."""
         self._phases = phases
         file = SharedFile("health", _BEAT.size)
         self._memory = file.map()
@@ -45,7 +45,7 @@ class HealthProcess:
         listener.close()
 
     async def follow(self, phase: Callable[[], str]) -> None:
-        """Write the phase, for ever."""
+        """Write the phase repeatedly; never return."""
         while True:
             self._beat(phase())
             await asyncio.sleep(BEAT_S)
@@ -60,13 +60,13 @@ class HealthProcess:
 
 
 def answer(path: str, phase: str, age_s: float) -> tuple[int, str]:
-    """Status of a probe, and the phase that it is told, `age_s` after the last beat."""
+    """Return the status of a probe and the phase in its answer, `age_s` after the last beat."""
     if path == LIVE:
-        shown = phase if age_s < LIVE_S else STALLED
-        return (503 if age_s >= LIVE_S or phase in FAILED else 200), shown
+        reported = phase if age_s < LIVE_S else STALLED
+        return (503 if age_s >= LIVE_S or phase in FAILED else 200), reported
     if path in READY:
-        shown = phase if age_s < READY_S else STALLED
-        return (200 if shown == "ready" else 503), shown
+        reported = phase if age_s < READY_S else STALLED
+        return (200 if reported == "ready" else 503), reported
     return 404, "not found"
 
 
@@ -90,7 +90,7 @@ async def _serve(listener: socket.socket, file: SharedFile, phases: Sequence[str
                 writer.write(_response(head, phases[number], time.monotonic() - beat_s))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client has gone, or sends no request
+            pass  # the client has left, or sends no request
         finally:
             num_open -= 1
             writer.close()
@@ -100,7 +100,7 @@ async def _serve(listener: socket.socket, file: SharedFile, phases: Sequence[str
 
 
 async def _parents_end() -> None:
-    """Wait until the server's process has ended, in whichever way."""
+    """Wait until the server's process has ended."""
     parent, has_ended = parent_process(), asyncio.Event()
     assert parent is not None
     asyncio.get_running_loop().add_reader(parent.sentinel, has_ended.set)
@@ -110,10 +110,10 @@ async def _parents_end() -> None:
 def _response(head: bytes, phase: str, age_s: float) -> bytes:
     parts = head.partition(b"\r\n")[0].split()
     method, target = (parts[0], parts[1].decode("latin-1")) if len(parts) == 3 else (b"", "")
-    status, shown = answer(target.partition("?")[0], phase, age_s)
+    status, reported = answer(target.partition("?")[0], phase, age_s)
     if method not in {b"GET", b"HEAD"}:
-        status, shown = 405, "only GET"
-    body = json.dumps({"status": shown}, separators=(",", ":")).encode()
+        status, reported = 405, "only GET"
+    body = json.dumps({"status": reported}, separators=(",", ":")).encode()
     lines = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         "content-type: application/json",

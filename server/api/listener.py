@@ -1,4 +1,4 @@
-"""Listening sockets of a server: its own, and the one of the process that answers health probes."""
+"""Listening sockets of a server: its own, and the socket of the process that answers health probes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("neuronserve")
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, bound before anything slow is started. Raises StartError when that cannot be done."""
+    """Return a listening socket, bound before anything slow starts. Raises StartError when that fails."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=2048)
@@ -26,7 +26,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def health_process(config: ApiConfig) -> HealthProcess | None:
-    """The process that answers probes, if one is asked for. Raises StartError where its port is taken."""
+    """Return the process that answers probes, if one is configured. Raises StartError when its port is taken."""
     if config.health_port is None:
         return None
     listener = bind(config.host, config.health_port)
@@ -35,6 +35,6 @@ def health_process(config: ApiConfig) -> HealthProcess | None:
 
 
 def address(listener: socket.socket, scheme: str = "http") -> str:
-    """The URL of a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

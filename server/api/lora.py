@@ -1,8 +1,8 @@
-"""The adapters (LoRA) that requests may name as their model: loaded, in use, on their way out.
+"""LoRA adapters that requests may name as their model: loaded, in use, or being unloaded.
 
-A name is an adapter's until it is unloaded; the engines keep it as long as somebody holds it: a request that began with
-it, or an API process, one of several, that has such a request. Their commands come in order, so that an adapter is
-forgotten behind the last of its requests.
+A name belongs to an adapter until it is unloaded. The engines keep the adapter as long as a request uses it, or one of
+several API processes that has such a request. Engine commands keep their order, so an adapter is removed after the last
+of its requests.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from neuronserve.server.link.hub.hub import Hub
 from neuronserve.server.link.hub.remote import RemoteEngines
 from neuronserve.server.link.messages import LoadedAdapter, UnloadAdapter
 
-ADAPTERS = "adapters"  # what the hub is asked for by the messages below, and workers are told a list of Listed under
+ADAPTERS = "adapters"  # name of questions to the hub, and of the list of Listed that the hub sends to workers
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 @dataclass(slots=True)
 class Adapter:
-    """A loaded adapter. `number` is its own, also among those that follow each other under one name."""
+    """A loaded adapter. `number` is unique, also among adapters that replace each other under one name."""
 
     number: int
     loaded: LoadedAdapter
     created: int  # Unix seconds
-    num_open: int = 0  # requests, or processes, that hold it
-    is_leaving: bool = False  # no request may begin with it
+    num_open: int = 0  # requests, or processes, that use it
+    is_leaving: bool = False  # no new request may use it
 
     @property
     def digest(self) -> str:
-        """Of its files: `Request.lora`."""
+        """Digest of its files: `Request.lora`."""
         return self.loaded.digest
 
 
 class _Named:
-    """By name. Used on one event loop."""
+    """Adapters by name. Used on one event loop."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Adapter] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Oldest first."""
+        """Names, oldest first."""
         return tuple(self._by_name)
 
     @property
     def loaded(self) -> tuple[LoadedAdapter, ...]:
-        """The adapters that have names."""
+        """Adapters that have names."""
         return tuple(adapter.loaded for adapter in self._by_name.values())
 
     def get(self, name: str | None) -> Adapter | None:
-        """The adapter of that name, if there is one."""
+        """Return the adapter of that name, if there is one."""
         return None if name is None else self._by_name.get(name)
 
     @contextlib.contextmanager
     def using(self, adapter: Adapter | None) -> Iterator[None]:
-        """A request with an adapter, or without. Raises ModelNotFound when it was unloaded meanwhile."""
+        """Hold an adapter, or none, for a request. Raises ModelNotFound when it was unloaded meanwhile."""
         if adapter is None:
             yield
             return
@@ -74,21 +74,21 @@ class _Named:
         try:
             yield
         finally:
-            self.let_go(adapter)
+            self.release(adapter)
 
-    def let_go(self, adapter: Adapter) -> None:
-        """One of those that hold it does no longer."""
+    def release(self, adapter: Adapter) -> None:
+        """Release an adapter for one of its users."""
         adapter.num_open -= 1
         if adapter.is_leaving and not adapter.num_open:
-            self._left(adapter)
+            self._unused(adapter)
 
-    def _left(self, adapter: Adapter) -> None:
-        """Nobody holds an adapter without a name."""
+    def _unused(self, adapter: Adapter) -> None:
+        """Unload an adapter that has no name and no user any more."""
         raise NotImplementedError
 
 
 class Adapters(_Named):
-    """Where the engines are."""
+    """Adapters in the process that has the engines."""
 
     def __init__(self, engine: EngineGroups) -> None:
         super().__init__()
@@ -99,15 +99,15 @@ class Adapters(_Named):
 
     @property
     def present(self) -> Mapping[str, Adapter]:
-        """By name, oldest first."""
+        """Adapters by name, oldest first."""
         return self._by_name
 
     async def begin(self, loaded: Iterable[LoadedAdapter]) -> None:
-        """Those that the engines have loaded at their start."""
+        """Set the adapters that the engines loaded at their start."""
         self._by_name = {each.name: self._new(each) for each in loaded}
 
     async def load(self, name: str, path: str, is_replaced: bool) -> None:
-        """Load the adapter in a directory under a new name, or in the place of the one that has it.
+        """Load the adapter in a directory under a new name, or replace the one that has the name.
 
         Raises InvalidRequest with the reason when it cannot be loaded, and EngineDead.
         """
@@ -125,7 +125,7 @@ class Adapters(_Named):
                 await self._retire(before)
 
     async def unload(self, name: str) -> None:
-        """Let no request begin with it any more. Raises ModelNotFound for an unknown name."""
+        """Accept no new request for an adapter. Raises ModelNotFound for an unknown name."""
         async with self._turn:
             adapter = self._by_name.pop(name, None)
             if adapter is None:
@@ -140,7 +140,7 @@ class Adapters(_Named):
         if not adapter.num_open:
             await self._forget(adapter)
 
-    def _left(self, adapter: Adapter) -> None:
+    def _unused(self, adapter: Adapter) -> None:
         task = asyncio.ensure_future(self._forget(adapter))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -151,7 +151,7 @@ class Adapters(_Named):
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):
-    """Adapters.load."""
+    """Message for `Adapters.load`."""
 
     name: str
     path: str
@@ -159,17 +159,17 @@ class Load(msgspec.Struct, tag=True, frozen=True):
 
 
 class Unload(msgspec.Struct, tag=True, frozen=True):
-    """Adapters.unload."""
+    """Message for `Adapters.unload`."""
 
     name: str
 
 
 class Show(msgspec.Struct, tag=True, frozen=True):
-    """Ask for the list, as a worker does that starts."""
+    """Question for the list, from a worker that starts."""
 
 
-class LetGo(msgspec.Struct, tag=True, frozen=True):
-    """No request of the worker has the adapter of that number, which has no name any more."""
+class Release(msgspec.Struct, tag=True, frozen=True):
+    """Message that no request of the worker uses the adapter of that number, which has no name any more."""
 
     number: int
 
@@ -182,12 +182,14 @@ class Listed(msgspec.Struct, frozen=True):
     created: int
 
 
-_MESSAGE: msgspec.msgpack.Decoder[Load | Unload | Show | LetGo] = msgspec.msgpack.Decoder(Load | Unload | Show | LetGo)
+_MESSAGE: msgspec.msgpack.Decoder[Load | Unload | Show | Release] = msgspec.msgpack.Decoder(
+    Load | Unload | Show | Release
+)
 _LIST = msgspec.msgpack.Decoder(list[Listed])
 
 
 class RemoteAdapters(_Named):
-    """In one of several API processes, which knows of those that have names by the list that it is told."""
+    """Adapters in one of several API processes, by the list that the hub sends."""
 
     def __init__(self, engines: RemoteEngines) -> None:
         super().__init__()
@@ -195,41 +197,44 @@ class RemoteAdapters(_Named):
         engines.handle(ADAPTERS, self._take)
 
     async def begin(self, loaded: Iterable[LoadedAdapter]) -> None:
-        """Learn of those that there are now."""
+        """Get the current list."""
         del loaded
         await self._take(await self._ask(Show()))
 
     async def load(self, name: str, path: str, is_replaced: bool) -> None:
-        """Load it into every engine; returns when all workers know of it. Raises as `Adapters.load`."""
+        """Load it into every engine; return when all workers know it. Raises as `Adapters.load`."""
         await self._ask(Load(name, path, is_replaced))
 
     async def unload(self, name: str) -> None:
-        """Let no request of any worker begin with it. Raises as `Adapters.unload`."""
+        """Accept no new request for it in any worker. Raises as `Adapters.unload`."""
         await self._ask(Unload(name))
 
     async def _ask(self, message: Load | Unload | Show) -> bytes:
         return await self._engines.ask(ADAPTERS, _ENCODER.encode(message))
 
     async def _take(self, body: bytes) -> bytes:
-        """Go by a list from now on."""
+        """Apply a new list."""
         before = {adapter.number: adapter for adapter in self._by_name.values()}
         listed = (Adapter(each.number, each.loaded, each.created) for each in _LIST.decode(body))
         self._by_name = {each.loaded.name: before.pop(each.number, each) for each in listed}
         for adapter in before.values():
             adapter.is_leaving = True
             if not adapter.num_open:
-                self._left(adapter)
+                self._unused(adapter)
         return b""
 
-    def _left(self, adapter: Adapter) -> None:
-        self._engines.tell(ADAPTERS, _ENCODER.encode(LetGo(adapter.number)))
+    def _unused(self, adapter: Adapter) -> None:
+        self._engines.tell(ADAPTERS, _ENCODER.encode(Release(adapter.number)))
 
 
 AnyAdapters = Adapters | RemoteAdapters
 
 
 class AdaptersDesk:
-    """Changes the adapters for the workers of a hub. Each holds what it was told of until it lets go, or ends."""
+    """Changes the adapters for the workers of a hub.
+
+    A worker holds the adapters sent to it until it releases them or ends.
+    """
 
     def __init__(self, adapters: Adapters, hub: Hub) -> None:
         self._adapters, self._hub = adapters, hub
@@ -241,26 +246,26 @@ class AdaptersDesk:
         match _MESSAGE.decode(body):
             case Load(name=name, path=path, is_replaced=is_replaced):
                 await self._adapters.load(name, path, is_replaced)
-                await self._tell_all()
+                await self._send_all()
             case Unload(name=name):
                 await self._adapters.unload(name)
-                await self._tell_all()
+                await self._send_all()
             case Show():
                 return self._list_for([worker])
-            case LetGo(number=number):
+            case Release(number=number):
                 adapter = self._held.get(worker, {}).pop(number, None)
                 if adapter is not None:
-                    self._adapters.let_go(adapter)
+                    self._adapters.release(adapter)
         return b""
 
-    async def _tell_all(self) -> None:
+    async def _send_all(self) -> None:
         await self._hub.ask(ADAPTERS, self._list_for(self._hub.workers))
 
     def _list_for(self, workers: Iterable[int]) -> bytes:
-        """What these are told, who hold it from now on."""
+        """Return the list for these workers, which hold its adapters from now on."""
         for worker in workers:
             if worker not in self._hub.workers:
-                continue  # has ended meanwhile
+                continue  # it has ended meanwhile
             held = self._held.setdefault(worker, {})
             for adapter in self._adapters.present.values():
                 if adapter.number not in held:
@@ -271,4 +276,4 @@ class AdaptersDesk:
 
     def _ended(self, worker: int) -> None:
         for adapter in self._held.pop(worker, {}).values():
-            self._adapters.let_go(adapter)
+            self._adapters.release(adapter)

@@ -1,6 +1,6 @@
-"""The other API processes of this server, asked for what only they know. A server of one process has none.
+"""Questions to the other API processes of this server. A server of one process has none.
 
-A worker that does not answer in time is left out; what they are asked is answered by `workers/worker.py`.
+Workers that do not answer in time are left out; `workers/worker.py` answers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FOLLOW = "follow"
 
 
 class StreamedEvents(msgspec.Struct, array_like=True):
-    """Events of a response's stream, and whether they are the last."""
+    """Events of a response's stream, and whether they are the last ones."""
 
     frames: list[bytes]
     is_done: bool
 
 
 class Followed(msgspec.Struct, array_like=True):
-    """The response of which events from a number on are asked for."""
+    """Question for the events of a response from a number on."""
 
     response_id: str
     first: int
@@ -36,15 +36,15 @@ _EVENTS = msgspec.msgpack.Decoder(StreamedEvents)
 _FOLLOWED = msgspec.msgpack.Decoder(Followed)
 
 
-async def part_for(body: bytes, find: Callable[[str, int], Awaitable[StreamedEvents | None]]) -> bytes:
-    """What a worker says to FOLLOW that finds its own streams so."""
-    asked = _FOLLOWED.decode(body)
-    part = await find(asked.response_id, asked.first)
+async def answer_follow(body: bytes, find: Callable[[str, int], Awaitable[StreamedEvents | None]]) -> bytes:
+    """Return a worker's answer to FOLLOW; `find` searches the worker's own streams."""
+    question = _FOLLOWED.decode(body)
+    part = await find(question.response_id, question.first)
     return b"" if part is None else _ENCODER.encode(part)
 
 
 class Peers:
-    """Used on one event loop."""
+    """The other API processes. Used on one event loop."""
 
     def __init__(self, engines: AnyEngines) -> None:
         self._hub = engines if isinstance(engines, RemoteEngines) else None
@@ -62,30 +62,30 @@ class Peers:
         return Gathered(total)
 
     async def num_in_flight(self) -> int:
-        """HTTP requests that others answer now."""
-        return sum(int(said) for said in await self._ask(LOAD))
+        """Return the number of HTTP requests that other processes answer now."""
+        return sum(int(answer) for answer in await self._ask(LOAD))
 
     async def abort(self, request_id: str) -> int:
-        """End others' open requests of that id; how many there were."""
-        return sum(int(said) for said in await self._ask(ABORT, request_id))
+        """End open requests of that id in other processes, and return their number."""
+        return sum(int(answer) for answer in await self._ask(ABORT, request_id))
 
     async def response(self, response_id: str) -> bytes | None:
-        """A response that another one generates in the background, as JSON."""
+        """Return a response that another process generates in the background, as JSON."""
         return await self._ask_one(RESPONSE, response_id.encode())
 
     async def cancel(self, response_id: str) -> None:
-        """End a response if another one generates it in the background."""
+        """End a response that another process generates in the background."""
         await self._ask(CANCEL, response_id)
 
     async def part(self, response_id: str, first: int) -> StreamedEvents | None:
-        """Events from number `first` on of a response whose stream another one has, once there are some."""
-        said = await self._ask_one(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
-        return None if said is None else _EVENTS.decode(said)
+        """Return events from number `first` on of a stream in another process, once there are some."""
+        answer = await self._ask_one(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
+        return None if answer is None else _EVENTS.decode(answer)
 
     async def _ask(self, name: str, body: str = "") -> list[bytes]:
         return [] if self._hub is None else await self._hub.call(name, body.encode())
 
     async def _ask_one(self, name: str, body: bytes) -> bytes | None:
-        """What the one says that has what is asked for; who stands still, and has it not, delays nobody."""
-        said = [] if self._hub is None else await self._hub.call(name, body, is_for_one=True)
-        return next((each for each in said if each), None)
+        """Return the answer of the process that has one; a process that stands still without one delays nobody."""
+        answers = [] if self._hub is None else await self._hub.call(name, body, is_for_one=True)
+        return next((each for each in answers if each), None)

@@ -1,4 +1,4 @@
-"""The phase of a server's life, as its health probes tell it."""
+"""Phase of a server's life, as health probes report it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Phase = Literal["loading", "ready", "stalled", "recovering", "degraded", "draini
 
 
 def phase_of(engines: AnyEngines, is_loaded: bool, is_draining: bool) -> Phase:
-    """The phase of a server's life."""
+    """Return the phase of a server's life."""
     if not engines.is_alive:
         return "dead"
     if is_draining:

@@ -1,4 +1,4 @@
-"""The file that says where a server is while it is ready, so that who has started it need not read its log."""
+"""File with a server's address while it is ready, so that the starter need not read its log."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from neuronserve.server.host.private_file import open_private
 
 
 class ReadyFile:
-    """One file, written whole or not at all. Without a path nothing is written."""
+    """One file, written atomically. Without a path nothing is written."""
 
     def __init__(self, path: Path | None) -> None:
-        """Takes away what a server that was killed has left. Raises StartError when the file could not be written."""
+        """Remove the file of a killed server. Raises StartError when the file could not be written."""
         self._path = path
         if path is None:
             return
@@ -33,7 +33,7 @@ class ReadyFile:
         return self._path.with_name(f"{self._path.name}.{os.getpid()}")
 
     def write(self, url: str, **facts: Any) -> None:
-        """Say that the server is ready at `url` (`http://HOST:PORT`)."""
+        """Write that the server is ready at `url` (`http://HOST:PORT`)."""
         if self._path is None:
             return
         port = int(url.rpartition(":")[2])
@@ -46,6 +46,6 @@ class ReadyFile:
             file.write(text.encode())
 
     def remove(self) -> None:
-        """Say that the server is ready no more."""
+        """Remove the file, because the server is no longer ready."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Texts to be encoded as the checkpoint wants them: after its own prompts, with its special tokens, in its length."""
+"""Texts to encode in the checkpoint's format: after its prompts, with its special tokens, within its length."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from neuronserve.server.text.tokenizer import Tokenizer
 
 
 class Sentences:
-    """Of one served model. Tokenizing may be asked of in threads."""
+    """Prompts and tokenizer of one served model. Threads may tokenize."""
 
     def __init__(self, directory: Path, tokenizer: Tokenizer, info: EngineInfo) -> None:
-        """Raises CheckpointError. What stands beside a model that generates is not read: it is not pooled by that."""
+        """Raises CheckpointError. A model that generates has no such prompts: its files are not read."""
         self._tokenizer, self._facts = tokenizer, info.pooling
         self._files = SentenceModel() if info.generates else read_sentence_model(directory)
 
     @cached_property
     def tokenizer(self) -> EncoderTokenizer:
-        """Made when it is asked for first, which takes a second for a large vocabulary."""
+        """Built at the first use, which takes a second for a large vocabulary."""
         assert self._facts is not None
         return EncoderTokenizer(self._tokenizer, self._facts.max_length, self._files.is_lower_case)
 
     @property
     def prompt_names(self) -> list[str]:
-        """Names of the checkpoint's own prompts."""
+        """Names of the checkpoint's prompts."""
         return list(self._files.prompts)
 
     def prompt(self, name: str | None) -> str:
-        """What is put before a text: the prompt of that name, or the default one. Raises InvalidRequest."""
+        """Return the text before a text to encode: the prompt of that name, or the default. Raises InvalidRequest."""
         name = self._files.default_prompt_name if name is None else name
         if name is not None and name not in self._files.prompts:
             known = ", ".join(self._files.prompts) or "none"

@@ -1,4 +1,4 @@
-"""The API server's process: listen, load, serve, drain on a signal, end. It handles signals, uvicorn does not.
+"""The API server's process: listen, load, serve, drain on a signal, end. It handles signals; uvicorn does not.
 
 The socket listens from the first moment, so that probes see "loading" rather than a refused connection.
 """
@@ -37,20 +37,20 @@ from neuronserve.server.link.handle import EngineHandle
 from neuronserve.server.link.hub.remote import AnyEngines
 
 log = logging.getLogger("neuronserve")
-# That a connection may be idle: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s)
-# keep it, so that none sends a request into one that closes.
+# Idle time of a connection: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s) keep
+# it, so that none sends a request into a connection that closes.
 KEEP_ALIVE_S = 75
-FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
+FLUSH_TIMEOUT_S = 5  # for complete answers that their clients have not read yet
 ENGINE_STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
-DEAD_S = 10.0  # in which a server without engines answers 503 with the reason, before it ends
+DEAD_S = 10.0  # for which a server without engines answers 503 with the reason, before it ends
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handling, and without sockets of its own: `connections` accepts."""
+    """uvicorn without its signal handling and without sockets of its own: `connections` accepts."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections, accepts: bool) -> None:
-        """Without `accepts` connections wait until `accept` is called."""
+        """Without `accepts`, connections wait until `accept` is called."""
         super().__init__(config)
         self._connections = connections
         self._accepts = accepts
@@ -62,7 +62,7 @@ class _Uvicorn(uvicorn.Server):
             self._connections.open(self._protocol)
 
     def accept(self) -> None:
-        """Accept connections from now on, if that is not so already."""
+        """Accept connections from now on."""
         if not self._accepts:
             self._accepts = True
             if self.started:
@@ -106,7 +106,7 @@ class ApiServer:
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                access_log=False,  # ours is written where the answer is counted
+                access_log=False,  # the access log is written where the answer is counted
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
@@ -118,12 +118,12 @@ class ApiServer:
         self._timeout_s = config.shutdown_timeout_s
         self._abort_now = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
-        self._batches: asyncio.Task[None] | None = None  # works on them
+        self._batches: asyncio.Task[None] | None = None  # the runner of batches
 
     async def run(self) -> None:
         """Listen and load, then serve until `shutdown` is done.
 
-        Raises StartError when loading fails, EngineLost at the end when an engine has died meanwhile.
+        Raises StartError when loading fails, and EngineLost at the end when an engine has died meanwhile.
         """
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
@@ -154,14 +154,14 @@ class ApiServer:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")
 
     def shutdown(self) -> None:
-        """First call: drain, then end. Second call: end what still runs at once."""
+        """Drain, then end. A second call ends running requests at once."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
         else:
             self._abort_now.set()
 
     def _files_of(self, config: ApiConfig) -> Iterator[WatchedFiles]:
-        """Files that are read again when they change."""
+        """Return the files that are read again when they change."""
         if config.keys.file is not None:
             yield WatchedFiles([config.keys.file], self._reload_keys)
         if config.tls is not None:
@@ -175,14 +175,14 @@ class ApiServer:
             self._tls.reload()
 
     def restart_engines(self) -> None:
-        """Start each engine anew, one after the other; while none serves nothing happens."""
+        """Restart each engine, one after the other; do nothing while no engine serves."""
         with contextlib.suppress(RequestError):
             self.service.restart_engines()
 
     async def _load(self) -> None:
         with start_screen() as report:
             await self.service.load(report)
-        gc.freeze()  # what is there stays: no collection needs to walk it
+        gc.freeze()  # long-lived objects: no collection needs to walk them
         gc.enable()
         self._log_model()
         if self.service.store.is_durable:
@@ -208,12 +208,12 @@ class ApiServer:
             await self.service.telemetry.throughput.run(self._log_interval_s)
 
     async def _end_when_dead(self) -> None:
-        """When no engine is left, tell clients so for a while, and end: a supervisor starts what cannot heal itself."""
+        """Report the loss of all engines to clients for a while, and end, so that a supervisor restarts the server."""
         await until_dead(self.service.engine)
         self._uvicorn.should_exit = True
 
     async def _stop_batches(self) -> None:
-        """Leave batches as they are: the next server goes on from there."""
+        """Stop the runner of batches: the next server continues them."""
         if self._batches is not None:
             self._batches.cancel()
             await asyncio.gather(self._batches, return_exceptions=True)
@@ -240,7 +240,7 @@ class ApiServer:
 
 
 async def until_dead(engines: AnyEngines) -> None:
-    """Return some time after no engine that served is left."""
+    """Return some time after the last engine that served has ended."""
     while engines.loss is None or engines.is_alive:
         await asyncio.sleep(POLL_S * 10)
     await asyncio.sleep(DEAD_S)
@@ -248,7 +248,7 @@ async def until_dead(engines: AnyEngines) -> None:
 
 
 def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
-    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
+    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, including EngineLost."""
     run(_serve(config, engines, listener))
 
 

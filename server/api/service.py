@@ -1,8 +1,8 @@
 """State that all handlers share: the served model, the engines' clients, and the phase of the server's life.
 
-loading -> ready -> draining. While no engine answers a server is "stalled", or "recovering" if their successors start;
-requests are taken and wait. An engine that died too often is not started again: with others left the server is
-"degraded", they serve, and the liveness probe fails so that the server is restarted. When all are dead it is "dead".
+loading -> ready -> draining. While no engine answers, a server is "stalled", or "recovering" if successors start;
+requests are accepted and wait. An engine that died too often is not restarted: with other engines left the server is
+"degraded", they serve, and the liveness probe fails so that the server is restarted. Without engines it is "dead".
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TextFiles:
 
     tokenizer: Tokenizer
     template: TemplateProcess | None  # None: the checkpoint has no chat template
-    templates: RequestTemplates | None  # None: those of requests are not trusted
+    templates: RequestTemplates | None  # None: templates of requests are not trusted
     defaults: GenerationDefaults
     grammars: GrammarProcess
     checks: SchemaChecks
@@ -80,14 +80,14 @@ class ServedModel:
     defaults: GenerationDefaults
     grammars: GrammarProcess
     checks: SchemaChecks
-    threads: FairThreads  # for whatever takes long of a text
+    threads: FairThreads  # for long work on texts
     info: EngineInfo
-    requests: RequestObserver  # follows what is generated, for metrics and traces
+    requests: RequestObserver  # for metrics and traces
     rate: ChargeRate  # of modelled device time
     sentences: Sentences
     created: int  # Unix seconds
     fingerprint: str  # of what answers: `system_fingerprint`
-    gate: AnyGate  # lets requests in
+    gate: AnyGate  # admits requests
 
     @property
     def cache(self) -> CacheConfig:
@@ -95,7 +95,7 @@ class ServedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids that a prompt may have: the tokenizer's, each of which has an embedding."""
+        """Number of token ids that a prompt may use: the tokenizer's, each of which has an embedding."""
         return self.tokenizer.vocab_size
 
 
@@ -146,8 +146,8 @@ class Service:
 
     @property
     def served(self) -> ServedModel:
-        """The model, also while the server drains: for requests that were taken before."""
-        assert self._model is not None, "no request is taken before the model is there"
+        """The model, also while the server drains: for requests accepted before."""
+        assert self._model is not None, "no request is accepted before the model is there"
         return self._model
 
     async def load(self, report: Callable[[str], None]) -> None:
@@ -183,30 +183,30 @@ class Service:
         )
 
     def fingerprint_of(self, name: str) -> str:
-        """`system_fingerprint` of what answers under a name that is served."""
+        """Return the `system_fingerprint` of answers under a served name."""
         adapter = self.adapters.get(name)
         return self.model.fingerprint + (f"-{adapter.digest[:HASH_DIGITS]}" if adapter is not None else "")
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix. Raises EngineDead or Unavailable when no requests are taken."""
+        """Empty the prefix cache. Raises EngineDead or Unavailable when no requests are accepted."""
         _ = self.model  # raises
         self.engine.reset_prefix_cache()
 
     def restart_engines(self) -> None:
-        """Begin to start each engine anew, unless that is under way. Raises EngineDead or Unavailable."""
+        """Begin to restart each engine, unless a restart is under way. Raises EngineDead or Unavailable."""
         _ = self.model  # raises
         if self._restarting is None or self._restarting.done():
             self._restarting = asyncio.get_running_loop().create_task(self.engine.restart())
 
     def _release_memory(self) -> None:
-        """Give the host back what engines and the API keep only to save work."""
+        """Free host memory that engines and the API keep only to save work."""
         if self._model is not None:
             self._model.grammars.forget()
             with contextlib.suppress(EngineDead):
                 self.engine.release_memory()
 
     def return_memory(self) -> None:
-        """Give the host back memory that this process has freed, soon: requests that end now still hold some."""
+        """Return freed memory of this process to the host, a little later: requests that end now still hold some."""
         if self._returning is None:
             self._returning = asyncio.get_running_loop().call_later(RETURN_AFTER_S, self._return_memory)
 
@@ -236,7 +236,7 @@ class Service:
         await self.store.close()
 
     def require_name(self, name: str | None) -> str:
-        """The model name for the answer. Raises ModelNotFound when `name` is given and not served."""
+        """Return the model name for the answer. Raises ModelNotFound when `name` is given and not served."""
         if name is not None and name not in (names := (*self.config.model_names, *self.adapters.names)):
             known = ", ".join(names)
             raise ModelNotFound(f"The model {name[:200]!r} does not exist here; this server has {known}.", "model")
@@ -244,7 +244,7 @@ class Service:
 
 
 def charge_rate(config: ApiConfig, info: EngineInfo, num_engines: int) -> ChargeRate:
-    """What modelled device time costs."""
+    """Return the price of modelled device time."""
     price = config.price_basis, config.usd_per_hour
     return ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
 
@@ -254,7 +254,7 @@ def load_text_files(config: ApiConfig) -> TextFiles:
     if not os.path.lexists(config.model_path / "config.json"):
         raise CheckpointError("config.json", f"there is none in {config.model_path}")
     tokenizer, threads = load_tokenizer(config.tokenizer_path), text_threads()
-    size = threads.most_each + 1  # of pools of processes: another client finds one
+    size = threads.most_each + 1  # of process pools: another client finds a free process
     source = load_chat_template(config.tokenizer_path, config.chat_template)
     template = None
     if source is not None:
@@ -267,7 +267,7 @@ def load_text_files(config: ApiConfig) -> TextFiles:
 
 
 def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:
-    """Raise CheckpointError at start when the tokenizer has ids that the model has no embeddings for."""
+    """Raise CheckpointError at start when the tokenizer has ids without embeddings in the model."""
     if tokenizer.vocab_size > info.vocab_size:
         raise CheckpointError(
             "tokenizer.json",
@@ -277,7 +277,7 @@ def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:
 
 
 async def the_service(request: Request) -> Service:
-    """FastAPI dependency: the service of this application. Async, as FastAPI calls others in a thread."""
+    """FastAPI dependency: the service of this application. Async, because FastAPI calls other functions in a thread."""
     service: Service = request.app.state.service
     return service
 

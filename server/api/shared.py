@@ -1,7 +1,7 @@
-"""What is decided and counted for a server as a whole: in the process that has its engines.
+"""Decisions and counts for a server as a whole, made in the process that has its engines.
 
-A server of one process calls it directly. With several each API process has faces that ask over the hub, and desks
-answer there. So the next such thing is a face, its other one, and a desk.
+A server of one process calls it directly. With several API processes, each has remote classes that ask over the hub,
+and desks that answer there.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from neuronserve.server.link.messages import EngineInfo
 
 
 class Shared:
-    """Where the engines are."""
+    """Accounts, adapters and admission, in the process that has the engines."""
 
     def __init__(self, config: ApiConfig, engines: EngineGroups, clock: Clock) -> None:
         self._config, self._engines = config, engines
         self.accounts, self.adapters = Accounts(clock), Adapters(engines)
 
     async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> Gate:
-        """The engines are ready."""
+        """Start admission and metrics once the engines are ready."""
         admission = Admission(self._config, self._engines)
         telemetry.show_limits(admission, memory)
         telemetry.show_keys(self.accounts)
@@ -43,31 +43,31 @@ class Shared:
 
 
 class RemoteShared:
-    """In one of several API processes."""
+    """The same in one of several API processes."""
 
     def __init__(self, config: ApiConfig, engines: RemoteEngines) -> None:
         self._config, self._engines = config, engines
         self.accounts, self.adapters = RemoteAccounts(engines), RemoteAdapters(engines)
 
     async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> RemoteGate:
-        """The engines are ready. What is measured of all this is shown by the process that has them."""
+        """Start admission once the engines are ready. The process that has them exposes the metrics."""
         del telemetry, memory
         await self.adapters.begin(info.adapters)
         return RemoteGate(self._config, self._engines)
 
 
 def shared_of(config: ApiConfig, engines: AnyEngines, clock: Clock) -> Shared | RemoteShared:
-    """As the API sees it."""
+    """Return the class for these engines."""
     if isinstance(engines, RemoteEngines):
         return RemoteShared(config, engines)
     return Shared(config, engines, clock)
 
 
 class Desks:
-    """Do for the workers of a hub what `shared` does for a server of one process."""
+    """Answers to the workers of a hub, over the `shared` of a server of one process."""
 
     def __init__(self, config: ApiConfig, shared: Shared, hub: Hub) -> None:
-        """Raises SettingsError where the file of keys is none."""
+        """Raises SettingsError when the key file is wrong."""
         self.keys = KeyRing(config.keys, shared.accounts)
         self._accounts = AccountsDesk(shared.accounts, self.keys, hub)
         self._hub = hub
@@ -76,5 +76,5 @@ class Desks:
             addition.offer(hub)
 
     def open(self, gate: Gate) -> None:
-        """The engines are ready."""
+        """Start admission once the engines are ready."""
         GateDesk(gate, self._accounts, self._hub)

@@ -1,4 +1,4 @@
-"""The bars of a start on a terminal.
+"""Progress bars of a start on a terminal.
 
 A line that ends in `3/8`, or `(3/8)`, is a step of a series, named by its first word: loading, compiling.
 """
@@ -19,7 +19,7 @@ _STEP = re.compile(r"(?:engine \d+: )?(?P<verb>\w+) (?P<what>.*?) ?\(?(?P<number
 
 @contextmanager
 def bars() -> Iterator[Callable[[str], None]]:
-    """A function that takes the lines of a start, and shows bars until the block is left."""
+    """Return a function that takes the lines of a start, and show bars until the block is left."""
     columns = TextColumn("{task.description:<10}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn()
     detail = TextColumn("{task.fields[what]}")
     with Progress(*columns, detail, console=Console(stderr=True), transient=True) as progress:
@@ -27,12 +27,12 @@ def bars() -> Iterator[Callable[[str], None]]:
 
 
 class _Bars:
-    """The series that were seen so far, each with its bar; an engine is in one series at a time."""
+    """Series seen so far, each with its bar; an engine is in one series at a time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tasks: dict[str, TaskID] = {}
-        self._totals: dict[str, int] = {}  # of the series that engines are in
+        self._totals: dict[str, int] = {}  # of the engines' series
 
     def report(self, line: str) -> None:
         """Move a bar, or log a line that is no step."""
@@ -50,5 +50,5 @@ class _Bars:
             self._tasks[series] = self._progress.add_task(f"{engine} {step['verb']}".strip(), total=total, what="")
         if number == 1:
             self._progress.reset(self._tasks[series], total=total)
-        # This one has only begun.
+        # This step has only begun.
         self._progress.update(self._tasks[series], completed=number - 1, what=step["what"])

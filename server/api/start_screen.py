@@ -1,4 +1,4 @@
-"""What a start shows of its progress: a bar for each series of steps on a terminal, lines of the log elsewhere."""
+"""Progress of a start: a bar for each series of steps on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 log = logging.getLogger("neuronserve")
 Report = Callable[[str], None]
-BARS = "neuronserve.server.api.start_bars"  # imported where somebody sees them: it has all of rich
+BARS = "neuronserve.server.api.start_bars"  # imported only for a terminal: it imports all of rich
 
 
 @contextmanager
 def start_screen() -> Iterator[Report]:
-    """A function that takes the lines of a start. While it is in use, others may write whole lines to sys.stderr."""
+    """Return a function that takes the lines of a start. Meanwhile, others may write whole lines to sys.stderr."""
     if not is_watched():
         yield lambda line: log.info("%s", line)
         return
@@ -24,11 +24,11 @@ def start_screen() -> Iterator[Report]:
 
 
 def show_way_in(url: str) -> None:
-    """Tell a person at a terminal how to talk to the server at `url`."""
+    """Print to a terminal how to talk to the server at `url`."""
     if is_watched():
         print(f"talk to it: neuronserve chat --url {url}", file=sys.stderr)
 
 
 def is_watched() -> bool:
-    """Whether a person at a terminal sees stderr."""
+    """Return whether stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()

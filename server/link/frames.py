@@ -1,7 +1,7 @@
-"""Messages between an engine and its parent: framed bytes over a socket pair, with no thread between.
+"""Messages between an engine and its parent: framed bytes over a socket pair, without a thread in between.
 
-A message queue with threads of its own has to wake one on either side for each message: with a step of half a
-millisecond that was a fifth of an engine's time. Nobody waits to send: what the socket does not take is kept.
+A message queue with its own threads wakes one of them on either side for each message: with steps of half a
+millisecond that took a fifth of an engine's time. Sending never waits: bytes that the socket does not take are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Frames:
-    """Owner of one end. What was sent before the other end was closed, even by its process's death, is read first."""
+    """One end of the pair. Messages sent before the other end closed, even by a death, are still read first."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -26,20 +26,20 @@ class Frames:
 
     @property
     def has_unsent(self) -> bool:
-        """True while the other side is behind by more than the socket takes: `flush` is to be called."""
+        """True while the socket has not taken all bytes: call `flush`."""
         return bool(self._unsent)
 
     @property
     def is_closed(self) -> bool:
-        """Whether this end is."""
+        """Return whether this end is closed."""
         return self._end.fileno() < 0
 
     def fileno(self) -> int:
-        """Readable when there is something to read, and for ever at the end; writable when `flush` can go on."""
+        """Return the descriptor: readable when messages or the end arrive, writable when `flush` can continue."""
         return self._end.fileno()
 
     def send(self, message: bytes) -> bool:
-        """Send a message after those before it, as much of it as goes now. False when nobody will read it."""
+        """Send a message, or as much of it as the socket takes now. Return False when nobody will read it."""
         frame = len(message).to_bytes(_LENGTH_BYTES, "big") + message
         if not self._unsent:
             sent = self._sent(frame)
@@ -50,14 +50,14 @@ class Frames:
         return self.flush()
 
     def flush(self) -> bool:
-        """Send what is left, as much of it as goes now. False when nobody will read it."""
+        """Send kept bytes, as many as the socket takes now. Return False when nobody will read them."""
         with memoryview(self._unsent) as left:
             sent = self._sent(left)
         del self._unsent[:sent]
         return sent is not None
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until there is something to read, or some of what is left could be sent."""
+        """Wait until there is something to read, or kept bytes could be sent."""
         poll = select.poll()
         poll.register(self._end, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         ready = poll.poll(timeout_s * 1000)
@@ -65,15 +65,15 @@ class Frames:
             self.flush()
 
     def read(self) -> Iterator[bytes]:
-        """All messages that have come."""
+        """Yield all messages that have arrived."""
         while data := self._received():
             self._unread += data
             yield from self._complete()
             if len(data) < _CHUNK_BYTES:
-                return  # the next would find nothing
+                return  # the next call would find nothing
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """Close, once what is left was sent or that time has passed. May be called twice."""
+        """Close after sending kept bytes, or after the timeout. May be called twice."""
         if self._unsent:
             with contextlib.suppress(OSError):
                 self._end.settimeout(timeout_s)
@@ -81,7 +81,7 @@ class Frames:
         self._end.close()
 
     def _sent(self, data: bytes | memoryview) -> int | None:
-        """Number of bytes that the socket has taken; None when there is no reader."""
+        """Return the number of bytes that the socket took; None when there is no reader."""
         try:
             return self._end.send(data)
         except BlockingIOError:

@@ -1,8 +1,8 @@
 """Data-parallel engines of one server behind one interface; each has its own process, scheduler, cache and cores.
 
-scheduler/router.py chooses the engine of a sequence; every other command goes to all engines. The sequences of an
-engine that was killed from outside move to those that live; after a fault they wait for its successor, so that what
-brought down one engine is not handed to the next.
+scheduler/router.py chooses the engine of a sequence; every other command goes to all engines. When an engine is killed
+from outside, its sequences move to other engines; after a fault they wait for its successor, so that a harmful request
+does not bring down the next engine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("neuronserve.engine")
 
 
 class EngineGroups(Engines):
-    """Clients of one engine or several, in the order of their ranks."""
+    """Clients of one or several engines, by rank."""
 
     def __init__(self, engines: Sequence[EngineHandle], healing: Healing = NO_HEALING) -> None:
         self.clients: tuple[EngineClient, ...] = tuple(
@@ -50,13 +50,13 @@ class EngineGroups(Engines):
 
     @property
     def num_open(self) -> int:
-        """Number of sequences that were submitted and have not ended here."""
+        """Number of sequences that were submitted and have not ended."""
         return sum(client.num_open for client in self.clients)
 
     async def start(self, report: Callable[[str], None]) -> EngineInfo:
-        """Wait until all engines are ready; `report` gets their progress lines. Returns the limits that hold for all.
+        """Wait until all engines are ready; `report` gets their progress lines. Return the limits that hold for all.
 
-        Raises StartError with the message of the first that cannot start.
+        Raises StartError with the message of the first engine that cannot start.
         """
         tasks = [asyncio.ensure_future(c.start(self._with_name(report, i))) for i, c in enumerate(self.clients)]
         try:
@@ -86,33 +86,33 @@ class EngineGroups(Engines):
             for index in sorted(set(places.values())):
                 self.clients[index].submit([r for r in requests if places[r.request_id] == index], stream)
         except EngineDead:
-            for request_id in ids:  # one engine has died this moment; the others may have theirs already
+            for request_id in ids:  # one engine died just now; the others may already have their requests
                 self._router.end(request_id)
                 self.abort(request_id)
             raise
         return stream
 
     def abort(self, request_id: str) -> None:
-        """End a request wherever it is; unknown and ended ids are ignored."""
+        """End a request in any engine; unknown and ended ids are ignored."""
         for client in self.clients:
             client.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
-        """Forget cached prefixes before any request that is submitted later. Raises EngineDead when no engine lives."""
+        """Empty the prefix caches before any later request. Raises EngineDead when no engine lives."""
         self._forget(ResetPrefixCache())
 
     def release_memory(self) -> None:
-        """Give the host back what engines keep only to save work. Raises EngineDead when none lives."""
+        """Free host memory that engines keep only to save work. Raises EngineDead when no engine lives."""
         self._forget(ReleaseMemory())
 
     async def restart(self) -> None:
-        """Have a successor take over from each engine, one after the other, so that others serve meanwhile."""
+        """Replace the engines by successors one after the other, so that the others serve meanwhile."""
         for client in self.clients:
             if client.is_alive:
                 await client.restart()
 
     async def trace(self, command: TraceCommand) -> list[TraceReply]:
-        """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
+        """Start or stop recording in every living engine; return one reply for each. Raises EngineDead."""
         return await asyncio.gather(*(client.ask(command, TraceReply) for client in self._living()))
 
     async def load_adapter(self, path: str) -> AdapterReply:
@@ -128,16 +128,16 @@ class EngineGroups(Engines):
         return first
 
     async def change_adapters(self, command: AdapterCommand) -> list[AdapterReply]:
-        """Load or unload an adapter in every living engine; one reply for each. Raises EngineDead."""
+        """Load or unload an adapter in every living engine; return one reply for each. Raises EngineDead."""
         return await asyncio.gather(*(client.change_adapters(command) for client in self._living()))
 
     def abort_all(self, error: RequestError, request_ids: Container[str] | None = None) -> None:
-        """End every open request with `error`, or those of `request_ids`."""
+        """End every open request, or those of `request_ids`, with `error`."""
         for client in self.clients:
             client.abort_all(error, request_ids)
 
     async def stop(self, timeout_s: float) -> None:
-        """Shut the engines down; kill those alive after `timeout_s`, and at once those that still load."""
+        """Shut the engines down. Kill them after `timeout_s`, and at once while they still load."""
         await asyncio.gather(*(client.stop(timeout_s) for client in self.clients))
 
     def _forget(self, command: ResetPrefixCache | ReleaseMemory) -> None:
@@ -148,11 +148,11 @@ class EngineGroups(Engines):
                 client.forget(command)
 
     def _living(self) -> Sequence[EngineClient]:
-        """Engines that can be asked; all of them, who then say so, when there is none."""
+        """Engines that live; all of them, which then raise EngineDead, when none does."""
         return [client for client in self.clients if client.is_alive] or self.clients
 
     def _take_over(self, rank: int) -> None:
-        """An engine has died: its sequences go to others, or wait for its successor, or end."""
+        """Move the sequences of a dead engine to other engines, or leave them for its successor."""
         client = self.clients[rank]
         if not client.is_alive:
             left = sum(each.is_alive for each in self.clients)
@@ -166,7 +166,7 @@ class EngineGroups(Engines):
             self.clients[self._router.place(sequence.request)].adopt([sequence])
 
     def _follow_states(self) -> None:
-        """Tell the router which engines take requests: those that answer, or that will, while none does."""
+        """Report to the router which engines take requests: those that serve or, if none does, those that will."""
         assert self._router is not None
         is_any_up = any(client.is_up for client in self.clients)
         for rank, client in enumerate(self.clients):
@@ -177,11 +177,11 @@ class EngineGroups(Engines):
                 self._router.join(rank)
 
     def _with_name(self, report: Callable[[str], None], rank: int) -> Callable[[str], None]:
-        """`report`, with the engine's rank before each line where there are several engines."""
+        """Return `report` with the rank before each line, if there are several engines."""
         return report if len(self.clients) == 1 else lambda line: report(f"engine {rank}: {line}")
 
     def _route(self, info: EngineInfo) -> None:
-        """Have a router choose engines from now on, which follows the events of all of them."""
+        """Let a router choose engines from now on, by the events of all of them."""
         self._router = router = Router(len(self.clients), info.cache)
 
         def record(tokens: Tokens) -> None:
@@ -193,7 +193,7 @@ class EngineGroups(Engines):
 
 
 def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
-    """Limits that hold for every engine: a request must fit in the smallest cache, since any of them may get it."""
+    """Return limits that hold for every engine: a request must fit in the smallest cache."""
     first = infos[0]
     if len(infos) == 1:
         return first

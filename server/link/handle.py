@@ -1,8 +1,8 @@
 """The parent's handle of an engine's process (or thread, for tests): its start, its sockets, its end.
 
-Commands and outputs are msgpack over a socket pair (`frames.py`); nothing here listens. What the process runs is an
-argument, so that this file imports nothing of the engine. The engine ignores SIGINT, SIGTERM and SIGHUP, because the
-parent decides when it ends; it also ends when its parent does.
+Commands and outputs are msgpack over a socket pair (`frames.py`); nothing listens on a port. The function that the
+process runs is an argument, so this file imports nothing of the engine. The engine ignores SIGINT, SIGTERM and SIGHUP,
+because the parent decides when it ends; it also ends when its parent does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from neuronserve.server.link.messages import EngineInfo
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # no fault raises these
-EXIT_S = 1.0  # by which an engine's exit code comes, at the latest, when its sockets and pipes have closed
+EXIT_S = 1.0  # in which the exit code arrives after sockets and pipes have closed
 
 
 # The function that an engine's process runs, importable there by name. Returns the exit code.
@@ -45,29 +45,29 @@ EngineMain = Callable[[EngineConfig, "EngineEnd"], int]
 
 @dataclass(frozen=True, slots=True)
 class EngineEnd:
-    """What an engine has of its parent: its end of the socket pair, the file of its heartbeat, and what outlives it."""
+    """Objects that an engine's process gets from its parent: socket, heartbeat, and the cache that outlives it."""
 
     socket: socket.socket
     heartbeat: SharedFile
-    kept: SharedFile  # by the engines before it, for those after it
+    kept: SharedFile  # blocks kept by earlier engines, for later ones
 
     def close(self) -> None:
-        """Give up this process's descriptors but that of `kept`, when the engine has its own. May be called twice."""
+        """Close this process's descriptors except `kept`, once the engine has its own. May be called twice."""
         self.socket.close()
         self.heartbeat.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How an engine has ended."""
+    """End of an engine."""
 
     message: str
-    is_fault: bool  # what it computed may have brought it down; nobody outside did
+    is_fault: bool  # its computation may have caused it; no signal from outside did
     exit_code: int = 1
     is_oom: bool = False  # memory ran out
 
     def as_start_error(self) -> StartError:
-        """The error of a start that ended so."""
+        """Return the error of a start that ended so."""
         error = StartError(self.message)
         error.exit_code = self.exit_code
         return error
@@ -79,7 +79,7 @@ class EngineHandle:
     def __init__(
         self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process", kept: SharedFile | None = None
     ) -> None:
-        """`kept` is the file of the engine that this one is to follow, which may still live."""
+        """`kept` is the file of the predecessor, which may still live."""
         self._config, self._main, self._mode, self.kept = config, main, mode, kept or SharedFile("kept-blocks", 0)
         self._killed: Death | None = None  # by `kill`
         own_end, engines_end = socket.socketpair()
@@ -95,14 +95,14 @@ class EngineHandle:
             self._thread = threading.Thread(target=main, args=(config, self._end), name="engine", daemon=True)
             self._thread.start()
         else:
-            # In a thread, because the fork server may have imports to finish, and so may the caller.
+            # Started in a thread, because the fork server and the caller may still have imports to finish.
             starter = ThreadPoolExecutor(1, "engine-start")
             self._started = starter.submit(_started_process, config, main, self._end)
             starter.shutdown(wait=False)
 
     @property
     def process(self) -> BaseProcess | None:
-        """The engine's process, None in thread mode. Waits for its start; raises what has prevented that."""
+        """The engine's process, None in thread mode. Waits until it has started; raises the error of a failed start."""
         return None if self._started is None else self._started.result()
 
     @property
@@ -116,35 +116,35 @@ class EngineHandle:
         return runner is not None and runner.is_alive()
 
     def join(self, timeout_s: float = EXIT_S) -> bool:
-        """Wait for the engine's end, blocking; True when it has ended."""
+        """Wait for the engine's end, blocking. Return True when it has ended."""
         runner = self.process or self._thread
         if runner is not None:
             runner.join(timeout_s)
         return not self.is_alive
 
     def successor(self, info: EngineInfo) -> EngineHandle:
-        """A new engine of the same configuration as one that was ready, started now, with as large a KV cache.
+        """Start a new engine with the configuration and the cache size of one that was ready.
 
-        Requests were admitted by that, whatever memory the host has left by now. Nor does it find out again how many
-        threads a step of one token is worth, which takes a quarter of its start's processor time.
+        Requests were admitted for that cache size, however much memory the host has now. The successor also takes over
+        the number of threads for a step of one token; measuring it takes a quarter of the processor time of a start.
         """
-        num_blocks = info.cache.num_blocks or self._config.num_blocks_override  # 0 where it only encodes
+        num_blocks = info.cache.num_blocks or self._config.num_blocks_override  # 0 where the model only encodes
         config = replace(self._config, num_blocks_override=num_blocks, threads_alone=info.threads_alone)
         return EngineHandle(config, self._main, self._mode, self.kept)
 
     def end(self) -> None:
-        """End a process because somebody asked for it: nobody's fault."""
+        """Kill the process on request, which is not a fault."""
         if self.process is not None:
             self.process.kill()
 
     def kill(self, why: str, is_fault: bool) -> None:
-        """End a process that serves nobody, for a reason that its death will have."""
+        """Kill a process that serves nobody; `why` becomes the reason of its death."""
         if self.process is not None:
             self._killed = Death(f"{self.name} (pid {self.pid}) {why} and was killed", is_fault)
             self.process.kill()
 
     def death(self) -> Death:
-        """How the engine's process has ended: its exit code or signal, and whether memory ran out meanwhile."""
+        """Return how the process ended: its exit code or signal, and whether memory ran out."""
         if self._killed is not None:
             return self._killed
         code = self.process.exitcode if self.process is not None else None
@@ -157,7 +157,7 @@ class EngineHandle:
         return Death(f"{who} was killed by {signal_name(-code)}{why}", is_fault, is_oom=is_oom)
 
     def close(self) -> None:
-        """End the engine if it still runs, and close what is shared with it. May be called twice."""
+        """Kill the engine if it still runs, and close what is shared with it. May be called twice."""
         if self._started is not None:
             if self._started.exception() is None:
                 self._started.result().kill()
@@ -172,24 +172,24 @@ def _started_process(config: EngineConfig, main: EngineMain, end: EngineEnd) -> 
     try:
         start_process(process)
     finally:
-        end.close()  # the process has its own by now
+        end.close()  # the process has its own
     return process
 
 
 def _process_main(config: EngineConfig, main: EngineMain, end: EngineEnd) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    raise_open_files()  # as the API has done since the fork server began
-    end_with_parent()  # whose children's ends nobody would tell the API of
+    raise_open_files()  # as the API has done since the fork server started
+    end_with_parent()  # otherwise the API would not learn of its children's ends
     go_first_when_memory_runs_out()
     if not give_up_network():
-        log.info("this kernel has no filter that would keep the engine from the network")
+        log.info("the kernel has no filter to keep the engine from the network")
     follow_parent()
     raise SystemExit(main(config, end))
 
 
 def signal_name(number: int) -> str:
-    """As `kill -l` has it."""
+    """Return the name that `kill -l` prints."""
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal

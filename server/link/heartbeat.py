@@ -1,7 +1,7 @@
-"""When an engine should be heard of next: two words of memory that its process writes and its parent reads.
+"""Time by which an engine should report next: one double that its process writes and its parent reads.
 
-The engine says before each turn by when that should be over, so a long prefill is no hang and a stopped process is one
-soon. Nothing is sent: a reader looks at the memory whenever it wants, and a stopped process has nothing to do with it.
+Before each turn the engine writes when the turn should be over. So a long prefill is not taken for a hang, and a
+stopped process is noticed soon. No message is sent: the parent reads the memory whenever it wants.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Heartbeat:
         self._memory = file.map()
 
     def expect(self, until: float) -> None:
-        """Say that the turn which begins now is over at time `until` at the latest."""
+        """Write that the turn which begins now ends at time `until` at the latest."""
         _FORMAT.pack_into(self._memory, 0, until)
 
     @property
     def expected(self) -> float:
-        """When the engine should be heard of next; 0 while it loads."""
+        """Time by which the engine should report next; 0 while it loads."""
         return float(_FORMAT.unpack_from(self._memory)[0])
 
     def close(self) -> None:
@@ -36,21 +36,21 @@ class Heartbeat:
 
 
 class StepLimit:
-    """How long a step may take: ten times what those before it lead to expect, by its prompt tokens."""
+    """Longest time of a step: ten times the time that earlier steps predict from its prompt tokens."""
 
     SLACK = 10.0
-    FLOOR_S = 0.5  # what a busy host may add to any turn
+    FLOOR_S = 0.5  # what a busy host may add to a turn
 
     def __init__(self, first_s: float) -> None:
-        """`first_s`: what a token is thought to take before any was seen."""
+        """`first_s`: seconds assumed for a token until one was measured."""
         self._step_s = self._token_s = first_s
 
     def seconds(self, num_prompt_tokens: int) -> float:
-        """The longest that a step with so many prompt tokens may take."""
+        """Return the longest time of a step with so many prompt tokens."""
         return self.FLOOR_S + self.SLACK * (self._step_s + self._token_s * num_prompt_tokens)
 
     def saw(self, num_prompt_tokens: int, seconds: float) -> None:
-        """A step is over. Slower ones count at once, faster ones a little each."""
+        """Record a step. Slower steps count at once, faster ones an eighth."""
         if num_prompt_tokens:
             self._token_s = _follow(self._token_s, max(0.0, seconds - self._step_s) / num_prompt_tokens)
         else:

@@ -2,8 +2,7 @@
 
 API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, ReadBlocks,
 ReleaseMemory, Shutdown.
-Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply | BlockMap)*, and Failed as the last one when the
-engine fails.
+Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply | BlockMap)*, and Failed last when the engine fails.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class WeightsIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Facts of an engine that an inventory shows."""
+    """Facts of an engine that the inventory shows."""
 
     architecture: str
     num_params: int
@@ -48,23 +47,23 @@ class EngineFacts:
     config_sha256: str  # of config.json
     compiled: CompiledShapes
     calibration: str  # version of the cost model's coefficients
-    extrapolated: tuple[str, ...]  # why modelled times have no measurement behind them; empty when they have
+    extrapolated: tuple[str, ...]  # why modelled times lack measurements; empty when they have them
     pace: Pace
-    stack: StackName = "ideal"  # software that the modelled part is thought to run
+    stack: StackName = "ideal"  # software that runs on the modelled accelerator
 
 
 @dataclass(frozen=True, slots=True)
 class CoreMemory:
-    """Memory of one NeuronCore of the modelled part in bytes, by use."""
+    """Memory of one modelled NeuronCore in bytes, by use."""
 
     used: dict[str, int]  # by use: weights, kv, scratchpad, collectives, runtime
     budget: int  # largest sum that may be used
-    capacity: int  # what the part has
+    capacity: int  # of the core
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedAdapter:
-    """An adapter (LoRA) on the cores."""
+    """A LoRA adapter on the cores."""
 
     name: str  # model name of its requests
     path: str  # directory on the server's host
@@ -74,14 +73,14 @@ class LoadedAdapter:
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """What an engine makes of a text that it encodes."""
+    """Result of an engine that encodes texts."""
 
     size: int  # values of a row: dimensions of an embedding, or labels
     max_length: int  # tokens of a text
     pooling: tuple[PoolingMode, ...]
     is_normalized: bool
     labels: tuple[str, ...] = ()  # of a classifier; () = rows are embeddings
-    notice: str = ""  # what a user of the rows should know of them
+    notice: str = ""  # caution about the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class EngineInfo:
     """Limits and facts of a ready engine, sent once to the API."""
 
     max_model_len: int  # tokens, prompt and generated
-    cache: CacheConfig  # of no blocks where the model only encodes
+    cache: CacheConfig  # without blocks where the model only encodes
     max_num_queued_reqs: int  # waiting + running
     device: str
     tensor_parallel_size: int
@@ -103,14 +102,14 @@ class EngineInfo:
     host_memory: dict[str, int] = field(default_factory=dict)  # bytes of the emulation's own buffers, by use
     kernels: dict[str, str] = field(default_factory=dict)  # instruction sets: compiled for, of the main format's matmul
     notes: tuple[str, ...] = ()  # shown once at start
-    adapters: tuple[LoadedAdapter, ...] = ()  # that are there from the start
-    generates: bool = True  # takes requests to continue a prompt
-    pooling: PoolingFacts | None = None  # None: takes none to encode a text
+    adapters: tuple[LoadedAdapter, ...] = ()  # loaded at the start
+    generates: bool = True  # accepts prompts to continue
+    pooling: PoolingFacts | None = None  # None: does not encode texts
     threads_alone: int | None = None  # host threads that run a step of one token
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):
-    """Generate for this request. Its id must not belong to an open request."""
+    """Start generating for a request. Its id must not belong to an open request."""
 
     request: Request
 
@@ -122,7 +121,7 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
 
 
 class ResetPrefixCache(msgspec.Struct, tag=True, frozen=True):
-    """Forget every cached prefix. Open requests keep their blocks."""
+    """Empty the prefix cache. Open requests keep their blocks."""
 
 
 class StartTrace(msgspec.Struct, tag=True, frozen=True):
@@ -130,7 +129,7 @@ class StartTrace(msgspec.Struct, tag=True, frozen=True):
 
 
 class StopTrace(msgspec.Struct, tag=True, frozen=True):
-    """End the recording and write it to a file. Answered by one TraceReply."""
+    """Stop recording and write a file. Answered by one TraceReply."""
 
 
 class LoadAdapter(msgspec.Struct, tag=True, frozen=True):
@@ -140,21 +139,21 @@ class LoadAdapter(msgspec.Struct, tag=True, frozen=True):
 
 
 class UnloadAdapter(msgspec.Struct, tag=True, frozen=True):
-    """Forget an adapter that no open request has. Answered by one AdapterReply."""
+    """Remove an adapter that no open request uses. Answered by one AdapterReply."""
 
     digest: str
 
 
 class ReadBlocks(msgspec.Struct, tag=True, frozen=True):
-    """Say which block is whose, between two steps. Answered by one BlockMap, in the order of these."""
+    """Ask for the owner of each block, read between two steps. Answered by one BlockMap, in the order of these."""
 
 
 class ReleaseMemory(msgspec.Struct, tag=True, frozen=True):
-    """Give the host back what is kept only to save work: cached prefixes with the pages of free blocks, grammars."""
+    """Free memory that is kept only to save work: cached prefixes with the pages of free blocks, grammars."""
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
-    """Abort what is still open, send the last events and end. The sender drains beforehand if it means to."""
+    """Abort open requests, send the last events and end."""
 
 
 Command = Add | Abort | Shutdown  # carried out by the engine loop; the engine's inbox has a handler for each other
@@ -164,7 +163,7 @@ Input = Command | ResetPrefixCache | TraceCommand | AdapterCommand | ReadBlocks 
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
-    """One line about the start, such as what is being compiled."""
+    """One line about the start, for example what is compiled."""
 
     text: str
 
@@ -180,26 +179,26 @@ class Tokens(msgspec.Struct, tag=True, frozen=True, dict=True):
 
     events: list[TokenEvent]
     report: StepReport
-    charges: list[Charge] = []  # what the request of each event has taken; none where nothing is modelled
+    charges: list[Charge] = []  # total charges of the request of each event; empty where nothing is modelled
 
     @cached_property
     def num_generated(self) -> int:
-        """How many of the events are tokens: each observer of a turn asks."""
+        """Number of events that are tokens; cached because each observer asks."""
         return sum([event.token_id is not None for event in self.events])
 
     def charged(self) -> Iterator[tuple[TokenEvent, Charge]]:
-        """Each event with what its request has taken so far."""
+        """Yield each event with the total charge of its request."""
         return zip(self.events, self.charges or repeat(Charge()), strict=False)
 
 
 class TraceReply(msgspec.Struct, tag=True, frozen=True):
-    """Result of a StartTrace or StopTrace. `file`, of the latter, is a path on the engine's host."""
+    """Result of a StartTrace or StopTrace. `file`, for StopTrace, is a path on the engine's host."""
 
     file: str | None = None
     num_steps: int = 0
     num_events: int = 0
-    is_truncated: bool = False  # there was more than the limit allows: the first part is kept
-    error: str | None = None  # why the command could not be done
+    is_truncated: bool = False  # the limit was reached: the first part is kept
+    error: str | None = None  # why the command failed
 
 
 class AdapterReply(msgspec.Struct, tag=True, frozen=True):
@@ -207,14 +206,14 @@ class AdapterReply(msgspec.Struct, tag=True, frozen=True):
 
     digest: str = ""
     rank: int = 0
-    error: str | None = None  # why the command could not be done
+    error: str | None = None  # why the command failed
 
 
 class BlockMap(msgspec.Struct, tag=True, frozen=True):
-    """Who holds each block of the KV cache, in runs of blocks that are alike.
+    """Owner of each block of the KV cache, as runs of blocks with the same owner.
 
     A run is its length and an owner: `FREE`, `CACHED` (free, with a prefix that can be found), `SHARED` (held by
-    several sequences), or `FIRST_OWNER` + i for the sequence `owners[i]`. The null block is not among them.
+    several sequences), or `FIRST_OWNER` + i for the sequence `owners[i]`. The null block is not included.
     """
 
     FREE = 0
@@ -227,7 +226,7 @@ class BlockMap(msgspec.Struct, tag=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """Sent when the engine could not start or has failed, with the exit code that the command should have."""
+    """Sent when the engine could not start or failed, with the exit code for the command."""
 
     message: str
     exit_code: int

@@ -1,4 +1,4 @@
-"""Whether and when an engine that has died gets a successor. Pure: `now` is an argument, in seconds."""
+"""Decision whether and when a dead engine gets a successor. Pure: `now` is an argument, in seconds."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections import deque
 from dataclasses import dataclass
 
 FIRST_BACKOFF_S = 0.25
-MAX_BACKOFF_S = 2.0  # the number of restarts is limited too, and a start takes about as long by itself
+MAX_BACKOFF_S = 2.0  # the number of restarts is limited too, and loading takes about as long
 
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """How a server deals with engines that die or hang."""
+    """Treatment of engines that die or hang."""
 
-    max_restarts: int = 0  # of one engine within the window; 0 = an engine that died stays dead
+    max_restarts: int = 0  # of one engine within the window; 0 = a dead engine is not replaced
     window_s: float = 60.0
-    hang_timeout_s: float | None = None  # beyond the time a step should take; None = hangs are not looked for
-    keeps_spare: bool = False  # a second engine, loaded beside each, to take over
+    hang_timeout_s: float | None = None  # beyond the expected time of a step; None = hangs are not detected
+    keeps_spare: bool = False  # load a second engine beside each, to take over
 
 
 NO_HEALING = Healing()
 
 
 class RestartBreaker:
-    """The deaths of one engine. One that has served is followed at once; while none does, pauses grow."""
+    """Deaths of one engine. An engine that served is replaced at once; while none serves, pauses grow."""
 
     def __init__(self, healing: Healing) -> None:
         self._healing = healing
         self._deaths: deque[float] = deque()
-        self._num_in_vain = 0  # deaths in a row of engines that had served nothing
-        self.restarts = {"fault": 0, "outside": 0}  # by what the death came of
+        self._num_in_vain = 0  # consecutive deaths of engines that had computed nothing
+        self.restarts = {"fault": 0, "outside": 0}  # by cause
 
     def delay_s(self, now: float, is_fault: bool, has_served: bool) -> float | None:
-        """Note a death; seconds until the successor may start, or None when there have been too many.
+        """Record a death. Return seconds until the successor may start, or None after too many deaths.
 
         `has_served` says whether the engine had computed anything since it was ready.
         """

@@ -1,4 +1,7 @@
-"""What a caller reads of the sequences that it submitted together. It outlives engines: `client.py` feeds it."""
+"""Events of sequences that were submitted together, for their reader.
+
+Streams outlive engines: `client.py` feeds them.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ from types import TracebackType
 from neuronserve.server.errors import EngineDead, RequestError, Unavailable
 from neuronserve.server.types import Charge, TokenEvent
 
-# What may wait for a reader that has stopped: thousands of tokens of one sequence, or a few hundred of each of many.
+# Limits for a reader that has stopped: thousands of tokens of one sequence, or a few hundred of each of many.
 MAX_UNREAD_BYTES = 4 * 2**20
 MAX_UNREAD_BYTES_OF_SEQUENCE = 64 * 2**10
-EVENT_BYTES = 400  # of an event and its charge in CPython, about: three tuples, two floats, four integers
+EVENT_BYTES = 400  # of an event and its charge in CPython: three tuples, two floats, four integers
 ALTERNATIVE_BYTES = 70  # of one more token with its log probability
 
-Taker = Callable[[TokenEvent, Charge], bool]  # takes an event and its charge at once; False: the reader is to get it
+Taker = Callable[[TokenEvent, Charge], bool]  # takes an event at once; returns False to leave it to the reader
 
 
 class TokenStream:
-    """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended.
+    """Events of sequences that were submitted together. Leaving its `with` block aborts sequences that have not ended.
 
-    A reader that has stopped loses them: past a limit of unread bytes they are aborted, and `next` raises Unavailable.
-    While a reader waits, `taker` gets each event in the turn of the event loop that brings it: a task that is woken for
-    every token costs more than what most readers do with one.
+    When a reader stops reading, a limit of unread bytes ends its sequences, and `next` raises Unavailable. While the
+    reader waits, `taker` gets each event in the turn of the event loop that brings it, because waking a task for every
+    token costs more than most readers do with the token.
     """
 
     def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:
@@ -34,19 +37,19 @@ class TokenStream:
         self._num_unread_bytes = 0
         self._max_unread_bytes = max(MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE * len(self._open))
         self._error: Exception | None = None
-        self._waiting: asyncio.Future[None] | None = None  # the reader, of which there is one
+        self._waiting: asyncio.Future[None] | None = None  # the only reader
         self.taker: Taker | None = None
-        self.engines: dict[str, int] = {}  # where each sequence is, when there are several engines
+        self.engines: dict[str, int] = {}  # rank of each sequence's engine, if there are several engines
 
     @property
     def is_open(self) -> bool:
-        """True while events are still to come or to be read."""
+        """True while events are to come or to be read."""
         return bool(self._open or self._events or self._error)
 
     async def next(self) -> list[tuple[TokenEvent, Charge]]:
-        """All events since the last call, each with what its request had taken by then; none if the last were taken.
+        """Return the events since the last call with their requests' total charges; empty after the taker got the last.
 
-        Raises the error that ended the stream, or that its taker has raised.
+        Raises the error that ended the stream, or that the taker raised.
         """
         while not self._events:
             if self._error is not None:
@@ -59,7 +62,7 @@ class TokenStream:
         return events
 
     def abort(self, request_id: str) -> None:
-        """Abort one sequence; it has no events after this."""
+        """Abort one sequence; it has no further events."""
         if request_id in self._open:
             self._open.discard(request_id)
             self._abort(request_id)
@@ -81,22 +84,22 @@ class TokenStream:
         self._wake()
 
     def fail(self, error: RequestError) -> None:
-        """End the stream with `error` after the events it already has (called by the client).
+        """End the stream with `error` after its pending events (called by the client).
 
-        Sequences that engines still compute stay open until its `with` block is left, and are aborted then.
+        Sequences that engines still compute stay open until the `with` block is left, and are aborted then.
         """
         self._error = self._error or error
         self._wake()
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether the reader has all that came, and waits for more."""
+        """Return whether the reader has read all events and waits for more."""
         return self._waiting is not None and not self._waiting.done()
 
     def _is_taken(self, taker: Taker, event: TokenEvent, charge: Charge) -> bool:
         try:
             is_taken = taker(event, charge)
-        except Exception as error:  # the reader's, not that of others who have events in this turn
+        except Exception as error:  # of this reader; others have events in the same turn
             self._error, is_taken = error, True
         if self._error is not None or (is_taken and not self._open):
             self._wake()
@@ -107,9 +110,9 @@ class TokenStream:
             self._waiting.set_result(None)
 
     def _give_up(self) -> None:
-        """Forget what nobody reads, and what would still come of it."""
+        """Drop unread events and abort the sequences."""
         num_bytes, self._events = self._num_unread_bytes, []
-        self.fail(Unavailable(f"The client has left about {num_bytes} bytes of its stream unread.", code="slow_reader"))
+        self.fail(Unavailable(f"The client left about {num_bytes} bytes of its stream unread.", code="slow_reader"))
         with contextlib.suppress(EngineDead):
             for request_id in tuple(self._open):
                 self.abort(request_id)
@@ -118,6 +121,6 @@ class TokenStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.taker = None  # it knows this stream: a circle, which would stay until a full collection
+        self.taker = None  # it refers to this stream: a cycle, which only a full collection would free
         for request_id in tuple(self._open):
             self.abort(request_id)

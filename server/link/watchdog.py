@@ -1,4 +1,4 @@
-"""Notices from its heartbeat that an engine stalls, and kills one that hangs or is stopped."""
+"""Detection of engines that stall, by their heartbeat; engines that hang or are stopped are killed."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ class Watched(Protocol):
     """An engine's client."""
 
     state: EngineState
-    engine: EngineHandle  # in its present life
+    engine: EngineHandle  # current one
 
 
 class Watchdog:
-    """Decides whether an engine stalls, and since when, from its heartbeat and from whether its process is stopped.
+    """Decides whether an engine stalls, by its heartbeat and by whether its process is stopped.
 
-    Pure: it is told the time. Time in which the watcher itself could not run counts as little: a host that stands still
-    stalls everybody. A stopped process cannot be in the midst of a long step, so nobody waits for the end of one; but
-    it must be stopped for some looks and have used no CPU meanwhile, because some tools stop and continue a process in
-    turns.
+    Pure: times are arguments. Time in which the watcher itself could not run is ignored: a host that stands still
+    stalls every process. A stopped process is not in a long step, so its deadline is not awaited. But it must be
+    stopped in several looks without using CPU in between, because some tools stop and continue a process in turns.
     """
 
-    STALLED_S = 0.75  # late by this much is worth telling
+    STALLED_S = 0.75  # lateness that is reported
     PERIOD_S = 0.1  # between two looks
-    STOPPED_LOOKS = 4  # in a row, after which it is stopped for good
+    STOPPED_LOOKS = 4  # in a row, after which the process counts as stopped
 
     def __init__(self) -> None:
         self._looked: float | None = None
-        self._stopped_at: float | None = None  # CPU seconds that it had used, where it was stopped at the last look
-        self._num_stopped = 0  # looks in a row at which it was, without having run between them
+        self._stopped_at: float | None = None  # CPU seconds that it had used, if it was stopped at the last look
+        self._num_stopped = 0  # consecutive looks at a stopped process that did not run in between
         self.late_s = 0.0
 
     @property
     def is_stalled(self) -> bool:
-        """True when the engine should have been heard of for a while, or does not run."""
+        """True when the engine is late or its process does not run."""
         return self.late_s >= self.STALLED_S or self._num_stopped > 1
 
     @property
     def is_stopped(self) -> bool:
-        """True when its process has been stopped, and is not continued."""
+        """True when its process was stopped and is not continued."""
         return self._num_stopped >= self.STOPPED_LOOKS
 
     def look(self, now: float, expected: float, stopped_at: float | None = None) -> None:
-        """Note at time `now` when the engine is expected, and its CPU seconds if its process is stopped."""
+        """Record the deadline at time `now`, and the CPU seconds of the process if it is stopped."""
         since = now if self._looked is None else self._looked
         self._looked = now
         if not expected or now < expected:
@@ -63,7 +62,7 @@ class Watchdog:
 
 
 async def watch(client: Watched, hang_timeout_s: float) -> None:
-    """Until the engine is dead: say when it stalls, and kill it when it is stopped or `hang_timeout_s` seconds late."""
+    """Report stalls until the engine is dead; kill it when it is stopped or `hang_timeout_s` seconds late."""
     watchdog, loop = Watchdog(), asyncio.get_running_loop()
     while client.state != "dead":
         await asyncio.sleep(watchdog.PERIOD_S)

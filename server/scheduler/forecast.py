@@ -97,24 +97,24 @@ class Forecast:
         num_computed = load.num_prompt_tokens * self._uncached_share + num_prompt_tokens
         return (num_computed + load.num_ends * self.tokens_per_sequence) / self.tokens_per_s
 
-    def passed_s(self, request: Request, delay_s: float) -> float:
-        """Seconds that such a delay becomes because later requests are served before this one."""
+    def lengthened_s(self, request: Request, delay_s: float) -> float:
+        """Return such a delay, lengthened by later requests that are served before this one."""
         return delay_s / (1 - self._shares.before(request.priority, request.tenant, request.arrival_time))
 
-    def most_s(self, request: Request, foreseen_s: float) -> float:
-        """Seconds that most of the latest requests of the priority waited at most, given such a forecast."""
+    def corrected_s(self, request: Request, foreseen_s: float) -> float:
+        """Return the wait that most of the latest requests of the priority did not exceed, given their forecast."""
         return foreseen_s * self._margins.ratio(request.priority)
 
     def admit(self, request: Request, foreseen_s: float, service_s: float) -> None:
-        """Count a request that was admitted: the forecast of its first token (0: it need not wait) and its service."""
+        """Count an admitted request: the forecast of its first token (0: it need not wait) and its service time."""
         self._shares.add(request.priority, request.tenant, request.arrival_time, service_s)
         if foreseen_s > 0:
             self._margins.expect(request.request_id, request.priority, request.arrival_time, foreseen_s)
         else:
-            self._booked.clear()  # the engine is idle: refused clients do not return when they may
+            self._booked.clear()  # the engine is idle, so refused clients did not return at their times
 
     def service_s(self, num_sequences: int, num_prompt_tokens: int) -> float:
-        """Seconds of the engine that so many sequences with one prompt take."""
+        """Seconds of the engine for so many sequences with one prompt."""
         return (num_prompt_tokens + num_sequences * self.tokens_per_sequence) / self.tokens_per_s
 
     def retry_after_s(self, request: Request, wait_s: float, service_s: float) -> float:
@@ -169,7 +169,7 @@ class _Shares:
     """Shares of the engine's time that priorities and tenants took lately."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[int, str], tuple[float, float]] = {}  # seconds of the engine, and when they counted so
+        self._taken: dict[tuple[int, str], tuple[float, float]] = {}  # seconds of the engine at a time
         self._began, self._latest = -inf, -inf
 
     def add(self, priority: int, tenant: str, now: float, service_s: float) -> None:
@@ -182,7 +182,7 @@ class _Shares:
         _bound(self._taken, MAX_KEPT)
 
     def before(self, priority: int, tenant: str, now: float) -> float:
-        """Return the share of later requests that pass one of `tenant`: more urgent, or of a tenant that took less."""
+        """Return the share of requests that pass one of `tenant`: more urgent ones, or of a tenant that took less."""
         own = self._seconds((priority, tenant), now)
         passing = 0.0
         for other in self._taken:
@@ -198,6 +198,6 @@ class _Shares:
 
 
 def _bound(kept: dict[Any, Any], most: int) -> None:
-    """Forget the oldest entry of a dict that has one too many."""
+    """Drop the oldest entry of a dict that has one too many."""
     if len(kept) > most:
         del kept[next(iter(kept))]

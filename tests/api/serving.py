@@ -164,7 +164,7 @@ def paced_runner(device: str, runner: Runner) -> Runner:
 
 
 def run_fake(config: EngineConfig, end: EngineEnd) -> int:
-    """What the engine's process runs in the tests; the API's process needs no compiler for it."""
+    """Main function of the tests' engine process; the API's process needs no compiler for it."""
     from neuronserve.server.engine.process import run_engine
 
     return run_engine(load_fake, config, end)
@@ -191,7 +191,7 @@ def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
 
 @dataclass
 class Server:
-    """A running `neuronserve serve`: its process, its address, and what it has written so far."""
+    """A running `neuronserve serve`: its process, its address, and its output so far."""
 
     process: subprocess.Popen[bytes]
     url: str
@@ -218,7 +218,7 @@ class Server:
         return self.process.wait(timeout_s)
 
     def last_words(self) -> str:
-        """What the server has written after its start, once it has ended."""
+        """Log lines after the server's start, once it has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read().decode()
 
@@ -271,7 +271,7 @@ def running_server(
 
 
 def read_until(process: subprocess.Popen[bytes], pattern: bytes, timeout_s: float = PATIENCE_S) -> str:
-    """What the process writes, up to the line with `pattern`, its end, or the timeout."""
+    """Return the process's output, up to the line with `pattern`, its end, or the timeout."""
     assert process.stderr is not None
     data = b""
     deadline = time.monotonic() + timeout_s

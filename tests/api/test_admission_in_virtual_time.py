@@ -1,4 +1,4 @@
-"""A door under loads of several shapes, in virtual time: who is taken keeps the limit, and no capacity is lost."""
+"""Admission under loads of several shapes, in virtual time: admitted requests keep the limit, no capacity is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fixed(_: Random) -> Asked:
 
 
 def drawn(chance: Random) -> Asked:
-    """Of which the server knows a limit, and not when they end."""
+    """A request with a known limit of tokens and an unknown end."""
     return Asked(0.0, chance.randint(20, 200), (chance.randint(5, 80),), max_tokens=256)
 
 
@@ -176,7 +176,7 @@ def test_who_asks_little_is_not_refused_for_anothers_flood() -> None:
 @pytest.mark.parametrize("batching", ["neuron", "continuous"])
 @pytest.mark.parametrize("draw", [fixed, drawn])
 def test_who_is_passed_by_more_urgent_ones_from_the_start_keeps_the_limit_too(draw: Draw, batching: Batching) -> None:
-    """On a server that knows nothing yet those count that come before there is any other sign of a flood."""
+    """A server that has just started counts requests before any other sign of a flood."""
     per_s, tokens_per_s = capacity(draw, batching)
     asked = [
         replace(each, priority=priority)

@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches by OpenAI's own client: lives of batches, and what a full disk does to them."""
+"""/v1/files and /v1/batches through OpenAI's client: lives of batches, and a full disk."""
 
 from __future__ import annotations
 

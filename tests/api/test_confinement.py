@@ -1,4 +1,4 @@
-"""What a confined process cannot do, tried in one; that a server's processes are confined; what their death costs."""
+"""Confined processes: what they cannot do, that a server's processes are confined, and what their death costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server keeps of a connection that has ended: nothing."""
+"""A connection that has ended leaves nothing in the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST = b"POST /%s HTTP/1.1\r\nhost: here\r\ncontent-length: 2\r\n\r\n{}"
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """What is freed is freed by its references alone."""
+    """Memory is freed by reference counts alone."""
     gc.collect()
     gc.disable()
     yield

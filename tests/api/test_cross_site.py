@@ -1,4 +1,4 @@
-"""What web pages can have a browser send to a server: other origins, names that resolve to this host, and bad heads."""
+"""Requests that web pages make a browser send: other origins, names that resolve to this host, and bad heads."""
 
 from __future__ import annotations
 

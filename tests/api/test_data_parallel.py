@@ -155,7 +155,7 @@ class _Streams:
 
 
 def error_code(rest: list[str]) -> str | None:
-    """Of a stream that ended with an error."""
+    """Return the error of a stream that ended with one."""
     error = json.loads(rest[-2]).get("error")
     return error["code"] if error else None
 

@@ -1,4 +1,4 @@
-"""A client that goes away takes its request out of the engine, whatever state it is in, streaming or not."""
+"""A client that leaves takes its request out of the engine in any state, streaming or not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PREFILLING = {"prompt": "p" * 480, "max_tokens": 2}  # 120 steps of 4 tokens
 
 @pytest_asyncio.fixture
 async def server(checkpoint: Path) -> AsyncIterator[ApiServer]:
-    """In this event loop, so that the engine's counts can be watched; two sequences run at once, 5 tokens a step."""
+    """An engine in this event loop, whose counts can be watched; two sequences run at once, 5 tokens a step."""
     engine = EngineHandle(config(f"slow:{STEP_S}", max_num_seqs=2, max_num_batched_tokens=5), run_fake)
     api_config = ApiConfig(("fake",), checkpoint, checkpoint, shutdown_timeout_s=0)
     api = ApiServer(api_config, EngineGroups([engine]), bind("127.0.0.1", 0))

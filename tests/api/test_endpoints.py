@@ -1,4 +1,4 @@
-"""Endpoints beside OpenAI's two: SageMaker's contract, what a server says of itself, and what it does not offer."""
+"""Endpoints beside OpenAI's two: SageMaker's contract, descriptions of the server, and paths that it does not offer."""
 
 from __future__ import annotations
 

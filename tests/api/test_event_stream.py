@@ -24,7 +24,7 @@ async def frames(*waits: float) -> AsyncGenerator[bytes, None]:
 
 
 async def bodies_of(rest: AsyncGenerator[bytes, None], leaves_after_s: float = 60.0) -> list[bytes]:
-    """What a client gets that leaves after that time."""
+    """Return the messages to a client that leaves after that time."""
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -112,7 +112,7 @@ async def test_an_error_in_the_stream_is_its_last_event() -> None:
 
 
 class Connection:
-    """What was written to a client, one item a part, and whether it takes more."""
+    """Parts written to a client, and whether it takes more."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

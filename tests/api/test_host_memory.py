@@ -1,4 +1,4 @@
-"""When too little of the host's memory is left, when enough, and what counts as taken."""
+"""Thresholds of the host's free memory, and the processes that count as the server's."""
 
 from __future__ import annotations
 

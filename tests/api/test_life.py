@@ -1,4 +1,4 @@
-"""A server's life: loading, ready, draining, the death of its engine; and who may speak with it."""
+"""A server's life: loading, ready, draining, the death of its engine; and its access control."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> N
 
 
 def test_answers_while_draining_close_their_connection(checkpoint: Path, hold: Path) -> None:
-    """Of requests that were open, and of those that are refused; the client's next one goes elsewhere."""
+    """Answers of open and of refused requests; the client's next request goes elsewhere."""
     with (
         running_server(checkpoint, "--device", f"hold:{hold}") as server,
         ThreadPoolExecutor(1) as pool,

@@ -1,4 +1,4 @@
-"""The log of a server: what each answer was given, as text and as JSON; nothing of probes."""
+"""The log of a server: one line for each answer, as text and as JSON; none for probes."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def unload(client: openai.OpenAI, name: str) -> httpx.Response:
 
 
 def tokens(client: openai.OpenAI, model: str, count: int = 12, rank: int = 0) -> tuple[list[int], int]:
-    """What an engine generates, and how many tokens of the prompt it had cached."""
+    """Return an engine's generated tokens, and how many tokens of the prompt it had cached."""
     answer = client.completions.create(
         model=model,
         prompt=PROMPT,

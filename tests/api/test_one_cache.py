@@ -22,7 +22,7 @@ COMPILING = re.compile(r"^(?!.*waiting for ).*compiling (\w+) \(\d+/\d+\)$", re.
 def test_engines_that_lack_the_same_functions_compile_each_once(
     real_server: Server, kernel_cache: str, tmp_path: Path
 ) -> None:
-    """By the first, with its helper, while the others wait; each loads what it finds then."""
+    """The first process compiles, with its helper, while the others wait; each loads the result."""
     del real_server  # it has filled the cache
     shutil.copytree(Path(kernel_cache, source_hash()), tmp_path / source_hash())
     for name in LACKING:

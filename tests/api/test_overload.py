@@ -36,7 +36,7 @@ def rejections(server: Server, limit: str) -> float:
 def test_who_would_wait_too_long_is_told_when_to_come_back(
     checkpoint: Path, hold: Path, limit: str, argv: tuple[str, ...]
 ) -> None:
-    """Of limits that any wait is past; whoever has nobody ahead is taken all the same."""
+    """Any wait exceeds these limits; a request with nothing ahead of it is admitted all the same."""
     with running_server(checkpoint, "--device", f"hold:{hold}", "--max-num-seqs", "1", *argv) as server:
         with httpx.stream("POST", server.url + TEXT, json=LONG) as running:
             assert running.status_code == 200
@@ -55,7 +55,7 @@ def test_who_would_wait_too_long_is_told_when_to_come_back(
 
 
 def test_under_three_times_its_load_a_server_answers_or_refuses_and_nothing_else(checkpoint: Path) -> None:
-    """Two places of about 0.2 s each, and always at least eight clients who want one."""
+    """Two places of about 0.2 s each, and always at least eight waiting clients."""
     argv = ("--device", "slow:0.01", "--max-num-seqs", "2", "--max-queue-delay", "0.3")
     with running_server(checkpoint, *argv) as server, httpx.Client(base_url=server.url, timeout=120) as client:
 

@@ -26,7 +26,7 @@ def request(headers: dict[str, str], body: bytes, version: str = "1.1") -> bytes
 
 
 def answers(server: Server, *parts: bytes) -> bytes:
-    """What comes until the server closes, when parts are sent one after the other."""
+    """Return the answer up to the server's close, when parts are sent one after the other."""
     data = b""
     with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,7 +46,7 @@ def text(server: Server) -> str:
 def test_an_offer_of_http2_is_ignored_and_the_body_is_read(
     server: Server, framing: dict[str, str], is_cut: bool
 ) -> None:
-    """As Java's HttpClient and `curl --http2` make it to http:// addresses, with each request."""
+    """Java's HttpClient and `curl --http2` make this offer to http:// addresses, with each request."""
     body = json.dumps(COMPLETION).encode()
     first = request({**OFFER, **framing}, body)
     last = request({"connection": "close"}, body)

@@ -33,7 +33,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def written(server: Server, traces: Path) -> Iterator[tuple[str, str]]:
-    """What a server shows of itself, with where: after requests of all outcomes, a crash of its engine, and its end."""
+    """Texts that a server shows, with their places: after requests of all outcomes, an engine's crash, and its end."""
     body = {"prompt": PROMPT, "max_tokens": 4, "user": PROMPT}
     with httpx.Client(base_url=server.url, timeout=120) as client:
         assert client.post("/start_profile", headers=bearer(OF_FILE)).status_code == 200

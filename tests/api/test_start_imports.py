@@ -1,4 +1,4 @@
-"""What the processes of a server import before it serves, and what they leave for later."""
+"""Imports of a server's processes before it serves, and imports that they leave for later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `serve` and `compile` say about the real part: a line that warns when the model is known not to run there."""
+"""Lines of `serve` and `compile` about the real accelerator: a warning when the model is known not to run there."""
 
 from __future__ import annotations
 

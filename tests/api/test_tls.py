@@ -1,4 +1,4 @@
-"""HTTPS over real sockets: certificates that are exchanged under open streams, and those of clients."""
+"""HTTPS over real sockets: certificates that are exchanged under open streams, and clients' certificates."""
 
 from __future__ import annotations
 

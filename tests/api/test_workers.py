@@ -1,4 +1,4 @@
-"""Several API processes at one port: what each knows all know, and the death of one takes its own sockets alone."""
+"""Several API processes at one port: they share their knowledge, and a death takes only the process's own sockets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def worker_pids(server: Server) -> list[int]:
-    """Of the API processes, which alone of the server's children hold the port."""
+    """Pids of the API processes, which alone of the server's children hold the port."""
     return [pid for pid in children(server.process.pid) if holds_port(pid, server.port)]
 
 

@@ -1,4 +1,4 @@
-"""Several API processes: what is decided and counted for the server is the same whichever of them is asked."""
+"""Several API processes: limits and counts are the server's, whichever process is asked."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_who_would_wait_too_long_at_any_worker_is_told_when_to_come_back(
 
 
 def test_under_three_times_its_load_it_answers_or_refuses_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
-    """Two places of about 0.2 s each, and always at least eight clients who want one."""
+    """Two places of about 0.2 s each, and always at least eight waiting clients."""
     argv = ("--device", "slow:0.01", "--max-num-seqs", "2", "--max-queue-delay", "0.3")
     body = SHORT | {"max_tokens": 20}
     with running_server(checkpoint, *WORKERS, *argv, "--data-dir", str(tmp_path / "data")) as server:

@@ -37,7 +37,7 @@ TTFT_LIMIT_S = 2.0
 
 @cache
 def pricer(slots: int) -> StepPricer:
-    """Of a model whose steps take 34 ms and more."""
+    """Return the pricer of a model whose steps take 34 ms and more."""
     model = CostModel.of(resolve_shape(MODEL), instance(PART), TP)
     return StepPricer(model, slots, powers_of_two(MAX_MODEL_LEN), (MAX_MODEL_LEN,))
 
@@ -58,7 +58,7 @@ class Asked:
 
 @dataclass
 class Fate:
-    """What became of one request."""
+    """Outcome of one request."""
 
     asked: Asked
     number: int = 0  # that its prompt begins with
@@ -120,7 +120,7 @@ class VirtualEngine:
         return seconds, Tokens(events, self.scheduler.report(plan, result, now + seconds))
 
     def deliver(self, turn: Tokens) -> None:
-        """The server takes what the engine sent."""
+        """Deliver a turn of the engine to the server."""
         self.report = turn.report
         self.journal.take_turn(turn)
         for observer in self._observers:
@@ -147,7 +147,6 @@ class VirtualServer:
             Path(),
             Path(),
             max_num_seqs=num_places,
-            max_num_batched_tokens=self.engine.config.max_num_batched_tokens,
             ttft_slo_ms=None if limit_s is None else limit_s * 1000,
         )
         self.admission = Admission(config, self.engine)  # type: ignore[arg-type]
@@ -162,7 +161,7 @@ class VirtualServer:
         heapq.heappush(self._acts, (time_s, next(self._order), act))
 
     def run(self, asked: Iterable[Asked], until_s: float) -> None:
-        """Until then, and then to the end of what was taken."""
+        """Serve requests until a time, and then to the end of the admitted ones."""
         for each in asked:
             fate = Fate(each, len(self.fates))
             self.fates.append(fate)

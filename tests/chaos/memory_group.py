@@ -37,7 +37,7 @@ time.sleep(3600)
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """A group; its files are named by what they are for."""
+    """A control group; its files are named by their use."""
 
     folder: Path
     limit: Path

@@ -1,4 +1,4 @@
-"""A load of requests at given times, over HTTP, and what came of them. Says how late its own requests were."""
+"""A load of requests at given times, over HTTP, and their outcomes. Reports how late its own requests were."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATE_S = 0.1  # a client whose p99 is later has measured itself
 
 @dataclass(frozen=True)
 class Planned:
-    """One request: when, what, and how its client behaves."""
+    """One request: its time, its body, and the behaviour of its client."""
 
     at_s: float
     num_prompt: int
@@ -35,7 +35,7 @@ class Planned:
 
 @dataclass
 class Fate:
-    """What became of one request."""
+    """Outcome of one request."""
 
     planned: Planned
     late_s: float = 0.0  # that it was sent after its time: the client's own doing
@@ -64,7 +64,7 @@ class Load:
         await asyncio.gather(*(again() for _ in range(num_clients)))
 
     async def open(self, planned: Iterable[Planned]) -> None:
-        """Each at its time, whatever becomes of the others."""
+        """Send each request at its time, independently of the others."""
         asking = []
         for each in planned:
             at = self.begin + each.at_s
@@ -120,7 +120,7 @@ class Load:
         return len(self.taken) / (self.end - self.begin)
 
     def goodput(self, limit_s: float, kind: str | None = None) -> float:
-        """Tokens per second of those whose first came within the limit."""
+        """Return tokens per second of the requests whose first token came within the limit."""
         in_time = (fate for fate in self.taken if fate.ttft_s is not None and fate.ttft_s <= limit_s)
         return sum(fate.num_tokens for fate in in_time if kind in {None, fate.planned.kind}) / (self.end - self.begin)
 

@@ -20,7 +20,7 @@ SLOTS, POSITIONS = 16, 2048
 
 
 def write_calibration(file: Path) -> Path:
-    """The shipped calibration, each coefficient times what the larger model has more of the work that it prices."""
+    """Return the shipped calibration, each coefficient times the ratio of the two models' work."""
     base, work = shipped_calibration(), dict[str, float]()
     small, large = (
         CostModel.of(resolve_shape(name), instance(PART), CORES, calibration=base).step_work

@@ -1,4 +1,4 @@
-"""What a client with a key of its own notices: latency of short chats and of liveness, and pauses of streams."""
+"""Service for a client with a key of its own: latency of short chats and of liveness, and pauses of streams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def at(seconds: list[float], share: float) -> float:
 
 
 class QuietKey:
-    """Asks from three threads until it is told to end."""
+    """Send requests from three threads until `close`."""
 
     def __init__(self, url: str, key: str, live_url: str | None = None) -> None:
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}

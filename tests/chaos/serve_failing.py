@@ -1,4 +1,4 @@
-"""`neuronserve` whose engines fail by an exception in the midst of a step when they get SIGUSR1."""
+"""`neuronserve` with engines that fail by an exception in the middle of a step when they get SIGUSR1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def load_failing(config: EngineConfig, on_progress: Any) -> Any:
 
 
 def run_failing(config: EngineConfig, end: EngineEnd) -> int:
-    """What the engine's process runs."""
+    """Main function of the engine's process."""
     from neuronserve.server.engine.process import run_engine
 
     return run_engine(load_failing, config, end)

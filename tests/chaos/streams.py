@@ -1,4 +1,4 @@
-"""Sixty-four open streams of every kind, a batch beside them, and what their clients got of each."""
+"""Sixty-four open streams of every kind, a batch beside them, and their clients' answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Answer:
-    """What one client got: the deltas of each choice put together, and when frames came."""
+    """One client's answer: the deltas of each choice put together, and the times of the frames."""
 
     text: dict[int, str] = field(default_factory=dict)
     calls: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Answer:
     is_over: bool = False
 
     def begin_again(self) -> None:
-        """Its connection has been cut: what it has got is of no use."""
+        """Drop the answer of a connection that has been cut."""
         self.cuts.append(time.monotonic())
         for each in (self.text, self.calls, self.logprobs, self.reasons):
             each.clear()  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ async def serve_all(
 
 
 def batch_of(client: openai.OpenAI, max_tokens: int) -> str:
-    """Hand in a batch whose lines are of every kind too; its id."""
+    """Submit a batch with lines of every kind, and return its id."""
     lines = [
         {"custom_id": str(i), "method": "POST", "url": CHAT, "body": body_of(i, max_tokens)} for i in range(NUM_LINES)
     ]
@@ -159,7 +159,7 @@ def batch_of(client: openai.OpenAI, max_tokens: int) -> str:
 
 
 def batch_answers(client: openai.OpenAI, batch_id: str) -> dict[str, Any]:
-    """What each line got, once all have it: the part of its answer that does not name it."""
+    """Answer of each line, once all have one, without the parts that name the line."""
     batch = ended(client, batch_id)
     assert batch.request_counts.to_dict() == {"total": NUM_LINES, "completed": NUM_LINES, "failed": 0}
     return {

@@ -34,7 +34,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @dataclass
 class Findings:
-    """What has come of the requests so far."""
+    """Outcomes of the requests so far."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[tuple[float, str]] = field(default_factory=list)

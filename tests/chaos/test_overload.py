@@ -96,7 +96,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module", params=["device", "host"])
 def pace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
-    """Flags of a server whose steps take what they would on the part, or what they take here."""
+    """Return flags of a server whose steps take the accelerator's time, or the host's."""
     if request.param == "host":
         yield ()
         return
@@ -106,7 +106,7 @@ def pace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 async def both(url: str, shape: Shape) -> tuple[Load, Load]:
-    """At capacity, and beyond it."""
+    """Run the load at capacity, and beyond it."""
     async with connected(url) as client:
         chance, plan = Random(1), shape.kinds[0][0]
         calm = Load(client, seed=1)
@@ -131,7 +131,7 @@ def table() -> Iterator[list[tuple[str, ...]]]:
 
 
 def rows_of(name: str, calm: Load, flooded: Load, lag_s: float) -> list[tuple[str, ...]]:
-    """What came of each kind of requests, and of all where there are several."""
+    """Outcome of each kind of requests, and of all where there are several kinds."""
     capacity, kinds = calm.goodput(TTFT_LIMIT_S), sorted({fate.planned.kind for fate in flooded.fates})
     rows = []
     for kind in dict.fromkeys((*kinds, None if len(kinds) > 1 else kinds[0])):

@@ -37,7 +37,7 @@ GROWN_UP_S = 30.0  # age at which an engine can be told from other processes, on
 
 
 class Soak:
-    """The load, and what has come of it."""
+    """The load, and its outcomes."""
 
     def __init__(self, server: Server, seconds: float, kill_every_s: float) -> None:
         self._server, self._kill_every_s = server, kill_every_s
@@ -50,7 +50,7 @@ class Soak:
         self.api_bytes: list[int] = []  # of all processes but engines, once in ten seconds
 
     async def run(self) -> None:
-        """Until the time is over, and what is open then has ended."""
+        """Send requests until the time is over, and wait for the open ones."""
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._server.url, timeout=5 * PATIENCE_S, limits=limits) as client:
             clients = [self._ask_again(client) for _ in range(CLIENTS)]

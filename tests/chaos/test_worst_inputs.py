@@ -46,7 +46,7 @@ class Besieged:
         return int(psutil.Process(self.server.process.pid).memory_info().rss)
 
     def check(self, noticed: Noticed) -> None:
-        """Nobody has died, and the quiet key had only answers."""
+        """Assert that no process died, and that the quiet key had only answers."""
         assert self.server.process.poll() is None
         assert [pid for pid in self.pids if not is_running(pid)] == []
         assert noticed.wrong == []
@@ -71,7 +71,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Ite
 
 
 def beside(besieged: Besieged, module: str, *args: str) -> tuple[Noticed, str]:
-    """What the quiet key noticed while a program sent requests with the loud one, and how those were answered."""
+    """Measurements of the quiet key while a program sent requests with the loud one, and the answers to those."""
     argv = [sys.executable, "-m", module, besieged.server.url, "loud-key", *args]
     with QuietKey(besieged.server.url, "quiet-key", health_url(besieged.server)).asking() as noticed:
         done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)

@@ -1,4 +1,4 @@
-"""A fake checkpoint for the model that writes what the last message says."""
+"""A fake checkpoint for the model that repeats the last message."""
 
 from __future__ import annotations
 

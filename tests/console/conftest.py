@@ -1,4 +1,4 @@
-"""Servers that the console's tests share, with the fake model that writes what it is told."""
+"""Servers that the console's tests share, with the fake model that repeats the last message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def echo_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def echo(echo_checkpoint: Path) -> Iterator[Server]:
-    """A server whose model writes what the last message says, without keys."""
+    """A server whose model repeats the last message, without keys."""
     with running_server(echo_checkpoint, "--device", "echo") as running:
         yield running
 

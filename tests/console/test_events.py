@@ -50,7 +50,7 @@ def test_a_page_first_gets_what_the_server_is(echo: Server) -> None:
 
 
 def tokens(live: dict[str, Any], which: str, of: dict[str, Any] | None = None) -> int:
-    """Tokens in the bins of a record; only in those that are also `of` another, which has the last one again, grown."""
+    """Return the tokens in the bins of a record; with `of`, only in bins that the other record has too."""
     names = ("engine", "number", "steps", "prefill", "decode")
     bins = [dict(zip(names, each, strict=False)) for each in live["bins"]]
     again = None if of is None else {tuple(each[:2]) for each in of["bins"]}

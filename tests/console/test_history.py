@@ -1,4 +1,4 @@
-"""What is kept of the past, as pure records."""
+"""The history of the pages, as pure records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console's files over HTTP: what they are, and what a browser is told to refuse."""
+"""The console's files over HTTP: their content, and the security policy."""
 
 from __future__ import annotations
 

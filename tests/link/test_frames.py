@@ -1,4 +1,4 @@
-"""Messages over a socket pair: each once, whole and in order, whoever is slow or gone."""
+"""Messages over a socket pair: each once, whole and in order, even if a process is slow or has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several engines as one: where requests go, that the account of them empties, what the death of one leaves."""
+"""Several engines as one: the engine of each request, an account that empties, and the death of one engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine's process starts beside the imports of its parent, and whoever needs it waits."""
+"""An engine's process starts beside the imports of its parent, and its users wait for it."""
 
 from __future__ import annotations
 

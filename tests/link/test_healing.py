@@ -1,4 +1,4 @@
-"""Engines that are killed, fault, stand still or are poisoned: what the readers of open sequences get of it."""
+"""Engines that are killed, fail, stand still or are poisoned: the events that readers of open sequences get."""
 
 from __future__ import annotations
 

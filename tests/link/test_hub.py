@@ -1,4 +1,4 @@
-"""Engines behind a hub: what workers submit, what becomes of it when one goes, and what they ask each other."""
+"""Engines behind a hub: requests of workers, a worker's death, and questions between workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.link.test_groups import groups_of
 
 
 def everything(name: str, bodies: Mapping[int, bytes], caller: int) -> list[bytes]:
-    """What all have said, with the call's name and who has asked."""
+    """Return all answers, with the call's name and the caller."""
     return [name.encode(), str(caller).encode(), *(bodies[number] for number in sorted(bodies))]
 
 

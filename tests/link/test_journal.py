@@ -1,4 +1,4 @@
-"""Who is tried after an engine's death, and who is blamed: engines that die of one request, and of none."""
+"""Trials and blames after an engine's death: engines that die of one request, and of none."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_one_poison_request_is_refused_after_three_deaths_and_nobody_else(
 
 
 def test_faults_in_a_row_starve_nobody() -> None:
-    """Each engine gives tokens to whoever is blamed and to one group more, and fails in the midst of the next."""
+    """Each engine gives tokens to the blamed sequence and to one group more, and fails in the middle of the next."""
     journal, given = journal_of(5 * TRIAL_SIZE), set[str]()
     journal.ready()
     for _ in range(3):
@@ -154,14 +154,14 @@ def test_tokens_that_an_engine_has_in_its_cache_are_not_computed_again() -> None
 
 
 class PricedEngine:
-    """Turns of an engine whose decode steps cost the same however many sequences share them."""
+    """Turns of an engine whose decode steps cost the same, however many sequences share them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._used: dict[str, int] = {}
 
     def turn(self, names: list[str], step_ns: int) -> int:
-        """A step of these sequences, whose shares are even; returns what it cost."""
+        """Make a step of these sequences, with equal shares, and return its cost."""
         for name in names:
             self._used[name] = self._used.get(name, 0) + step_ns // len(names)
         known = {each.request.request_id: len(each.token_ids) for each in self._journal}

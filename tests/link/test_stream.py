@@ -1,4 +1,4 @@
-"""A stream whose reader is slow, or has stopped: what waits for it is bounded, and its sequences end."""
+"""A stream whose reader is slow or has stopped: unread events are bounded, and its sequences end."""
 
 from __future__ import annotations
 

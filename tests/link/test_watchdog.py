@@ -1,4 +1,4 @@
-"""When an engine is thought to stall, to hang or to be stopped, by what the watchdog sees of it."""
+"""Engines that stall, hang or are stopped, as the watchdog detects them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_stopped_process_is_told_before_its_step_could_be_over() -> None:
 
 
 def test_a_process_that_is_stopped_and_continued_in_turns_is_left_alone() -> None:
-    """As by a tool that limits its CPU: it may be stopped at each look, but has run between them."""
+    """A tool that limits CPU may have stopped the process at each look, while it ran in between."""
     assert not looks(*(4.0 + 0.01 * i for i in range(50))).is_stalled
     assert not looks(4.0, 4.0, 4.0, None, 4.0, 4.0, 4.0).is_stopped
 

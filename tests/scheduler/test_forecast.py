@@ -95,19 +95,19 @@ def test_the_margin_is_the_ratio_that_nearly_all_waits_of_the_priority_kept() ->
         name = f"r{number}"
         forecast.admit(arriving(50.0, name=name), foreseen_s=0.5, service_s=0.0)
         forecast.record(report(500 + number, begin=51.4), 0, 0, [name])  # 1.5 s
-    assert forecast.most_s(arriving(60.0), 2.0) == pytest.approx(6.0)
-    assert forecast.most_s(arriving(60.0, priority=1), 2.0) == 2.0
+    assert forecast.corrected_s(arriving(60.0), 2.0) == pytest.approx(6.0)
+    assert forecast.corrected_s(arriving(60.0, priority=1), 2.0) == 2.0
     for number in range(NUM_RATIOS_KEPT):  # older ones are forgotten; waits shorter than foreseen shorten nothing
         forecast.admit(arriving(70.0, name="early"), foreseen_s=5.0, service_s=0.0)
         forecast.record(report(700 + number, begin=70.0), 0, 0, ["early"])
-    assert forecast.most_s(arriving(80.0), 2.0) == 2.0
+    assert forecast.corrected_s(arriving(80.0), 2.0) == 2.0
 
 
 def test_the_first_tokens_of_a_restarted_engine_are_not_compared() -> None:
     forecast = taught()
     forecast.admit(arriving(0.0), foreseen_s=0.1, service_s=0.0)
     forecast.record(report(1, begin=2000.0), 1, 0, ["a"])
-    assert forecast.most_s(arriving(0.0), 1.0) == 1.0
+    assert forecast.corrected_s(arriving(0.0), 1.0) == 1.0
 
 
 def test_later_requests_that_are_served_first_lengthen_the_wait() -> None:
@@ -116,10 +116,10 @@ def test_later_requests_that_are_served_first_lengthen_the_wait() -> None:
         forecast.admit(arriving(number / 10, priority=-1, name="u"), 1.0, service_s=0.05)
         forecast.admit(arriving(number / 10, tenant="b", name="b"), 1.0, service_s=0.025)
         forecast.admit(arriving(number / 10, tenant="c", name="c"), 1.0, service_s=0.01)
-    assert forecast.passed_s(arriving(20.0, priority=-1), 1.0) == 1.0
-    assert forecast.passed_s(arriving(20.0, tenant="c"), 1.0) == pytest.approx(2.0, rel=0.1)
-    assert forecast.passed_s(arriving(20.0, tenant="b"), 1.0) == pytest.approx(1 / (1 - 0.6), rel=0.1)
-    assert forecast.passed_s(arriving(20.0 + 20 * MEMORY_S, tenant="b"), 1.0) == pytest.approx(1.0)
+    assert forecast.lengthened_s(arriving(20.0, priority=-1), 1.0) == 1.0
+    assert forecast.lengthened_s(arriving(20.0, tenant="c"), 1.0) == pytest.approx(2.0, rel=0.1)
+    assert forecast.lengthened_s(arriving(20.0, tenant="b"), 1.0) == pytest.approx(1 / (1 - 0.6), rel=0.1)
+    assert forecast.lengthened_s(arriving(20.0 + 20 * MEMORY_S, tenant="b"), 1.0) == pytest.approx(1.0)
 
 
 def test_returns_are_spaced_within_a_tenant_and_a_priority() -> None:

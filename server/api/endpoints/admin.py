@@ -29,7 +29,7 @@ class Reset(WireModel):
 
 
 class AbortRequest(WireModel):
-    """Which request is to end."""
+    """Request to end, by its id."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,7 +57,7 @@ class ServerInfo(WireModel):
     max_logprobs: int
     context_overflow: ContextOverflow
     enable_auto_tool_choice: bool
-    tool_call_parser: ToolParserName  # in use: as chosen, or as the chat template has it
+    tool_call_parser: ToolParserName  # in use: as configured, or as the chat template implies
     reasoning_parser: ReasoningParserName
     trust_request_chat_template: bool
     shutdown_timeout_s: float
@@ -77,31 +77,31 @@ class Trace(WireModel):
 
 
 class Stopped(WireModel):
-    traces: list[Trace]  # one for each engine, in the order of their ranks
+    traces: list[Trace]  # one for each engine, by rank
 
 
 @router.post("/reset_prefix_cache", responses=errors_of(401, 503))
 async def reset_prefix_cache(service: ServiceOf) -> Reset:
-    """Forget every cached prefix; no request that comes after this answer finds one that was there before it."""
+    """Empty the prefix cache; requests after this answer find no earlier prefix."""
     service.reset_prefix_cache()
     return Reset(success=True)
 
 
 @router.post("/admin/restart-engine", status_code=202, responses=errors_of(401, 503))
 async def restart_engine(service: ServiceOf) -> Restarting:
-    """Start each engine anew, one after the other, with the model as its files are now. No open request is lost."""
+    """Restart each engine, one after the other, with the model's current files. No open request is lost."""
     service.restart_engines()
     return Restarting(restarting=len(service.engine.clients))
 
 
 @router.post("/admin/abort-request", responses=errors_of(*OF_BODIES, 401), openapi_extra=documented(AbortRequest))
 async def abort_request(body: Annotated[AbortRequest, Depends(body_of(AbortRequest))], service: ServiceOf) -> Aborted:
-    """End open requests of this id with an error; 0 of them when there is none any more."""
+    """End open requests with this id by an error; `aborted` is 0 when there are none."""
     return Aborted(aborted=abort_here(service, body.request_id) + await service.peers.abort(body.request_id))
 
 
 def abort_here(service: Service, request_id: str) -> int:
-    """End open requests of this id that this process answers; how many there were."""
+    """End open requests of this process with this id, and return their number."""
     lives = [life for life in service.model.requests.open_requests if life.origin.request_id == request_id]
     sequence_ids = {sequence_id for life in lives for sequence_id in life.sequences}
     service.engine.abort_all(Unavailable("An operator has ended this request.", code="aborted"), sequence_ids)
@@ -110,7 +110,7 @@ def abort_here(service: Service, request_id: str) -> int:
 
 @router.get("/server_info", responses=errors_of(401, 503))
 async def server_info(service: ServiceOf) -> ServerInfo:
-    """Limits and switches that clients may need to know; no key and no path of the host."""
+    """Limits and switches that clients may need; no keys and no paths of the host."""
     config, info = service.config, service.model.info
     shared = {name: getattr(config, name) for name in ServerInfo.model_fields if hasattr(config, name)}
     template = service.model.template
@@ -132,7 +132,7 @@ async def start_profile(service: ServiceOf) -> Started:
 
 @router.post("/stop_profile", responses=errors_of(401, 409, 503))
 async def stop_profile(service: ServiceOf) -> Stopped:
-    """End the recording; the answer names the files, which are whole by then."""
+    """Stop recording; the answer names the files, which are complete."""
     return Stopped(traces=[_trace(reply) for reply in await _send(service, StopTrace())])
 
 
@@ -141,7 +141,7 @@ def _trace(reply: TraceReply) -> Trace:
 
 
 async def _send(service: Service, command: TraceCommand) -> list[TraceReply]:
-    """The engines' replies to `command`. Raises ProfileError when one of them refuses."""
+    """Return the engines' replies to `command`. Raises ProfileError when one of them refuses."""
     if not service.config.has_device_traces:
         raise ProfileError("Tracing is off: start the server with --trace-dir DIRECTORY.", code="profile_disabled")
     _ = service.model  # raises while it loads, drains or is dead

@@ -1,4 +1,4 @@
-"""/v1/batches: requests of a file, answered when nobody waits for anything; they need --data-dir."""
+"""/v1/batches: requests of a file, answered in the background; they need --data-dir."""
 
 import json
 import time
@@ -37,7 +37,7 @@ router = APIRouter()
 async def create_batch(
     body: Annotated[BatchRequest, Depends(body_of(BatchRequest))], service: ServiceOf, caller: CallerOf
 ) -> Batch:
-    """Begin a batch. Its input is checked line by line before anything is answered."""
+    """Begin a batch. Its input is checked line by line before any line is answered."""
     batches, files = service.store.batches, service.store.files
     window_s = int(body.completion_window[:-1]) * SECONDS[body.completion_window[-1]]
     if window_s > MAX_WINDOW_S:
@@ -79,13 +79,13 @@ async def list_batches(
 
 @router.get("/v1/batches/{batch_id}", responses=STORED)
 async def get_batch(batch_id: str, service: ServiceOf, caller: CallerOf) -> Batch:
-    """How far a batch is, and what it came to."""
+    """Progress and results of a batch."""
     return _shown(*await service.store.batches.get(batch_id, caller.sees))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", responses=STORED)
 async def cancel_batch(batch_id: str, service: ServiceOf, caller: CallerOf) -> Batch:
-    """Answer no more of its lines. One that has ended stays as it is."""
+    """Cancel the remaining lines. An ended batch stays as it is."""
     await service.store.batches.get(batch_id, caller.sees)
     open_states, now = ("validating", "in_progress"), int(time.time())
     await service.store.batches.update(batch_id, open_states, status="cancelling", cancelling_at=now)

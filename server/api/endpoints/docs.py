@@ -20,5 +20,5 @@ async def page(request: Request) -> Response:
 
 @router.get("/docs/{name}")
 async def file(request: Request, name: str) -> Response:
-    """What it loads."""
+    """A file that the page loads."""
     return FILES.answer(request, name)

@@ -19,7 +19,7 @@ from neuronserve.server.api.wire.batches import DeletedFile, ExpiresAfter, FileL
 from neuronserve.server.errors import InvalidRequest, PayloadTooLarge, StorageFull
 
 PATH = "/v1/files"
-FORM_BYTES = 64 * 2**10  # of a form beside its file
+FORM_BYTES = 64 * 2**10  # of a form without its file
 MAX_FIELDS = 8
 MAX_FILENAME = 512
 MAX_LISTED = 10_000
@@ -76,7 +76,7 @@ async def list_files(
 
 @router.get(PATH + "/{file_id}", responses=STORED)
 async def get_file(file_id: str, service: ServiceOf, caller: CallerOf) -> FileObject:
-    """What a file is, without its content."""
+    """The record of a file, without its content."""
     return _shown(await service.store.files.get(file_id, caller.sees))
 
 
@@ -100,7 +100,7 @@ async def delete_file(file_id: str, service: ServiceOf, caller: CallerOf) -> Del
 
 
 def _fields(form: FormData) -> tuple[UploadFile, str, int | None]:
-    """The file of a form, its purpose and its lifetime. Raises InvalidRequest."""
+    """Return the file of a form, its purpose and its lifetime. Raises InvalidRequest."""
     upload, purpose = form.get("file"), form.get("purpose")
     if not isinstance(upload, UploadFile):
         raise InvalidRequest("file is required, as a file of the form.", "file")

@@ -1,4 +1,4 @@
-"""GET /inventory, and the same as one line of JSON at start: all that is needed to reproduce a figure."""
+"""GET /inventory, also logged as JSON at start: everything needed to reproduce a measurement."""
 
 from dataclasses import asdict
 from functools import cache
@@ -21,12 +21,12 @@ router = APIRouter()
 
 @router.get("/inventory", responses=errors_of(503))
 async def get_inventory(service: ServiceOf) -> dict[str, Any]:
-    """Description of what serves: model, part, compiled shapes, versions, price and calibration."""
+    """Description of the server: model, accelerator, compiled shapes, versions, price and calibration."""
     return inventory(service)
 
 
 def inventory(service: Service) -> dict[str, Any]:
-    """The inventory of a ready server. Raises EngineDead or Unavailable when it is not ready."""
+    """Return the inventory of a ready server. Raises EngineDead or Unavailable when it is not ready."""
     model = service.model
     info, facts = model.info, model.info.facts
     return {
@@ -86,14 +86,14 @@ def _parsers(service: Service) -> dict[str, str]:
 
 
 def _memory(info: EngineInfo) -> dict[str, Any]:
-    """Both accounts in bytes: of each core of the part, which are alike, and of the host for all engines."""
+    """Return both memory accounts in bytes: of one core of the accelerator, and of the host for all engines."""
     core = info.memory[0] if info.memory else None
     on_core = None if core is None else {**core.used, "budget": core.budget, "capacity": core.capacity}
     return {"core": on_core, "host": info.host_memory}
 
 
 def _price(model: ServedModel) -> dict[str, Any]:
-    """Price of the instance; `usd_per_hour` is None where none is known, and then nothing is charged in dollars."""
+    """Return the price of the instance; `usd_per_hour` is None when it is unknown, and no dollars are charged."""
     rate = model.rate
     return {"usd_per_hour": rate.usd_per_hour, "basis": rate.basis, "date": rate.date, "source": rate.source}
 

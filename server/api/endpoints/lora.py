@@ -1,7 +1,7 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's shapes: behind a flag, for operators.
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's formats: behind a flag, for operators.
 
-Whoever may call them may have any directory read that the server's user can read; where API keys are set, these
-endpoints require one as all of /v1 does.
+A caller can make the server read any directory that the server's user can read. Where API keys are set, these endpoints
+require one like all of /v1.
 """
 
 from typing import Annotated
@@ -38,7 +38,7 @@ class UnloadLoraAdapterRequest(WireModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     lora_name: str = Field(min_length=1, max_length=4096)
-    lora_int_id: int | None = None  # vLLM's clients may send it; names are enough
+    lora_int_id: int | None = None  # sent by vLLM's clients, and ignored
 
 
 @router.post(
@@ -67,7 +67,7 @@ async def load_lora_adapter(
 async def unload_lora_adapter(
     body: Annotated[UnloadLoraAdapterRequest, Depends(body_of(UnloadLoraAdapterRequest))], service: ServiceOf
 ) -> Response:
-    """Let no request begin with an adapter; open ones end as they would."""
+    """Stop accepting requests for an adapter; open requests continue."""
     _require_updates(service)
     await service.adapters.unload(body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
@@ -76,4 +76,4 @@ async def unload_lora_adapter(
 def _require_updates(service: Service) -> None:
     _ = service.model  # raises while it loads, drains or is dead
     if not service.config.allow_runtime_lora_updating:
-        raise UpdatesDisabled("Adapters do not come and go here: start the server with --allow-runtime-lora-updating.")
+        raise UpdatesDisabled("The adapters of this server are fixed: start it with --allow-runtime-lora-updating.")

@@ -26,12 +26,12 @@ class ModelCard(WireModel):
     created: int
     owned_by: str = "neuronserve"
     max_model_len: int
-    root: str  # the name of the model that answers, as vLLM has it
+    root: str  # the name of the answering model, as in vLLM
     parent: str | None = None  # of an adapter: the model it is for
     tasks: list[Task]
     dimensions: int | None = None  # of an embedding
-    max_embedding_len: int | None = None  # tokens of a text to embed or to classify; max_model_len is for generating
-    notice: str | None = None  # what a user of the embeddings should know of them
+    max_embedding_len: int | None = None  # tokens of a text to embed or classify; max_model_len is for generation
+    notice: str | None = None  # caution about the embeddings
 
 
 class AnthropicModel(WireModel):
@@ -74,7 +74,7 @@ async def list_models(
     before_id: str | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = MAX_LISTED,
 ) -> AnyList:
-    """A card for each name that requests may use; in Anthropic's form, and in parts, for its clients."""
+    """A card for each name that requests may use; in Anthropic's format and in pages for Anthropic's clients."""
     names = [*service.config.model_names, *service.adapters.names]
     if ANTHROPIC_HEADER not in request.headers:
         return ModelList(data=[_card(service, name) for name in names])
@@ -100,7 +100,7 @@ async def get_model(model_id: str, request: Request, service: ServiceOf) -> AnyC
 
 def _place(names: list[str], name: str, param: str) -> int:
     if name not in names:
-        raise InvalidRequest(f"{param} is {name[:80]!r}, which is no model of this server.", param)
+        raise InvalidRequest(f"{param} is {name[:80]!r}, which is not a model of this server.", param)
     return names.index(name)
 
 

@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions/render and /v1/completions/render: what would be generated of, and nothing is.
+"""POST /v1/chat/completions/render and /v1/completions/render: the prompts of a request, without generation.
 
-The shapes are vLLM's (`GenerateRequest`): token ids of a prompt, and how its continuation would be sampled.
+The formats are vLLM's (`GenerateRequest`): token ids of a prompt, and the sampling of its continuation.
 """
 
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ router = APIRouter()
 
 
 class RenderedSampling(WireModel):
-    """How each choice would be sampled, with what the checkpoint has for what the request leaves out."""
+    """Sampling of each choice, with the checkpoint's defaults for absent fields."""
 
     n: int
     max_tokens: int

@@ -31,7 +31,7 @@ class Load(WireModel):
 
 @router.get("/health/live", responses=NOT_NOW)
 async def live(service: ServiceOf, response: Response) -> Health:
-    """200 as long as this process can still serve one day; 503 when an engine has ended and only a restart helps."""
+    """200 while this process can serve; 503 when an engine has ended and only a restart helps."""
     phase = service.phase
     response.status_code = 503 if phase in {"dead", "degraded"} else 200
     return Health(status=phase)

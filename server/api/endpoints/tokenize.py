@@ -58,18 +58,18 @@ class TokenizeResponse(WireModel):
 
 class TokenPiece(WireModel):
     id: int
-    piece: str | list[int]  # bytes, where they are no text
+    piece: str | list[int]  # bytes, if they are no text
 
 
 class ContentTokens(WireModel):
-    """The tokens of `content`, as llama.cpp's server gives them."""
+    """Tokens of `content`, in the format of llama.cpp's server."""
 
     tokens: list[int] | list[TokenPiece]
 
 
 class DetokenizeResponse(WireModel):
     prompt: str
-    content: str | None = optional()  # llama.cpp's name for it, where the request names no model
+    content: str | None = optional()  # llama.cpp's name for `prompt`, when the request names no model
 
 
 @router.post("/tokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(TokenizeRequest))
@@ -105,7 +105,7 @@ async def detokenize(
 
 @router.get("/tokenizer_info", responses=errors_of(401, 404, 503))
 async def tokenizer_info(service: ServiceOf) -> dict[str, Any]:
-    """The checkpoint's tokenizer_config.json, and the chat template that is in use; with a flag, as vLLM has it."""
+    """The checkpoint's tokenizer_config.json and the chat template in use; behind a flag, as in vLLM."""
     model = service.model
     if not service.config.enable_tokenizer_info_endpoint:
         raise NotFound("This server shows no tokenizer: start it with --enable-tokenizer-info-endpoint.")

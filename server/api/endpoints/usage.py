@@ -1,4 +1,4 @@
-"""GET /v1/usage: what API keys have used since the start; to a key what is its own, to an operator's all."""
+"""GET /v1/usage: usage of API keys since the start; a key sees its own usage, an operator all."""
 
 from dataclasses import asdict
 from typing import Literal
@@ -16,7 +16,7 @@ router = APIRouter()
 
 
 class UsageLimits(WireModel):
-    """What a key may use; null = as much as there is."""
+    """Limits of a key; null = no limit."""
 
     requests_per_minute: int | None
     tokens_per_minute: int | None
@@ -24,18 +24,18 @@ class UsageLimits(WireModel):
 
 
 class UsageOfKey(WireModel):
-    """Sums of one key. Device time and dollars are those of the modelled part."""
+    """Sums of one key. Device time and dollars are those of the modelled accelerator."""
 
     object: Literal["usage"] = "usage"
     api_key: str  # its name; `none` where no key is sent
     requests: int  # generated or encoded; each line of a batch is one
     prompt_tokens: int
-    cached_tokens: int  # of the prompts'
+    cached_tokens: int  # tokens of prompts found in the prefix cache
     completion_tokens: int
     total_tokens: int
-    rate_limited: int  # requests that were refused for a limit of the key
+    rate_limited: int  # requests refused for a limit of the key
     device_seconds: float
-    cost_usd: float | None  # null where no price is known
+    cost_usd: float | None  # null when no price is known
     limits: UsageLimits
 
 

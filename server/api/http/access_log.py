@@ -1,6 +1,6 @@
-"""The access log: a line for each answer to a user, with the request's id, its duration and its tokens.
+"""The access log: one line for each answer to a user, with the request's id, its duration and its tokens.
 
-What machines poll every second is not in it (`http_metrics.UNCOUNTED`).
+Paths that machines poll every second are left out (`http_metrics.UNCOUNTED`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger("neuronserve.access")
 
 @dataclass(slots=True)
 class Served:
-    """What one HTTP request was given; zeros and None where it generated nothing."""
+    """Result of one HTTP request; zeros and None where it generated nothing."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -24,7 +24,7 @@ class Served:
 
 
 def write_access(scope: Scope, status: int, seconds: float) -> None:
-    """Write the line of an answer that is complete, or whose client is gone; its fields go beside it as `extra`."""
+    """Write the line of an answer that is complete or whose client has left; the fields are added as `extra`."""
     if not log.isEnabledFor(logging.INFO):
         return
     state = scope["state"]

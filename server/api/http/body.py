@@ -17,12 +17,12 @@ from neuronserve.server.text.fair_threads import FairThreads, is_large
 JSON = "application/json"
 M = TypeVar("M", bound=BaseModel)
 
-# Multiple of the time that a large body took to be parsed, in which none is: a parser holds the interpreter.
+# Pause after parsing a large body, as a multiple of the parsing time: a parser holds the interpreter lock.
 PARSING_REST = 4.0
 
 
 def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """A FastAPI dependency that reads the body as `model`. Raises RequestError."""
+    """Return a FastAPI dependency that reads the body as `model`. Raises RequestError."""
 
     async def read(request: Request) -> M:
         content_type(request, JSON)
@@ -36,12 +36,12 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
 
 def parsing_thread() -> FairThreads:
-    """The thread that parses large bodies, of each client in turn."""
+    """Return the thread that parses large bodies, of each client in turn."""
     return FairThreads("parsing", 1, 1, PARSING_REST)
 
 
 def content_type(request: Request, *known: str) -> str:
-    """The declared type of the body. Raises UnsupportedMediaType for others than are known, and compressed ones."""
+    """Return the declared type of the body. Raises UnsupportedMediaType for unknown types and compressed bodies."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind not in known:
         raise UnsupportedMediaType(f"The content type must be {' or '.join(known)}, not {kind[:80]!r}.")

@@ -1,6 +1,6 @@
 """Limits of request bodies: bytes and JSON values of each, and the memory that all of them take together.
 
-The middleware counts while a body arrives, so a refusal comes before anything is parsed. Memory is counted until the
+The middleware counts while a body arrives, so a body is refused before anything is parsed. Memory is counted until the
 answer has ended, because a request keeps its body until then.
 """
 
@@ -20,41 +20,41 @@ from neuronserve.server.text.fair_threads import is_large, owner
 # A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4
 BODIES_EACH, BODIES_IN_ALL = 16, 64  # memory of bodies, in multiples of the largest one's bytes
-RELEASE_BYTES = 2**24  # of bodies that have gone, after which freed memory is given back to the host
-LARGE_BYTES, LARGE_VALUES = 2**18, 2**11  # of a body that is not parsed between two events of other requests
+RELEASE_BYTES = 2**24  # size of ended bodies after which freed memory is returned to the host
+LARGE_BYTES, LARGE_VALUES = 2**18, 2**11  # a larger body is parsed in a thread, beside the event loop
 
 
 class BodyMemory:
-    """Estimated memory of the bodies of all requests under way, in all and by client."""
+    """Estimated memory of the bodies of all open requests, in total and by client."""
 
     def __init__(self, most_bytes: int, most_each: int, release: Callable[[], None] = lambda: None) -> None:
-        """`release` is called when large bodies have gone."""
+        """`release` is called when large bodies have ended."""
         self._most, self._most_each, self._release = most_bytes, most_each, release
         self._held: Counter[str] = Counter()
         self._num_gone_bytes = 0  # since the last release
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all clients' bodies."""
+        """Memory of the bodies of all clients."""
         return self._held.total()
 
     def take(self, client: str, num_bytes: int) -> None:
-        """Count more memory of a client. Raises RateLimited or Overloaded, and then changes nothing."""
+        """Count more memory for a client. Raises RateLimited or Overloaded, and then changes nothing."""
         held = self._held[client]
         if held and held + num_bytes > self._most_each:
             raise RateLimited(
-                f"Requests of this key that are under way take {held} bytes, and one more would pass the limit of "
+                f"Open requests of this key take {held} bytes, and this one would exceed the limit of "
                 f"{self._most_each}. Try again when one of them has ended.",
                 "bytes_in_flight",
                 RETRY_AFTER_S,
             )
         if held != self.num_bytes and self.num_bytes + num_bytes > self._most:
-            message = f"All requests under way take {self.num_bytes} bytes, of {self._most} that they may. Try again."
+            message = f"All open requests take {self.num_bytes} bytes of at most {self._most}. Try again."
             raise Overloaded(message, "bytes_in_flight", RETRY_AFTER_S)
         self._held[client] += num_bytes
 
     def give_back(self, client: str, num_bytes: int) -> None:
-        """Count less memory of a client, whose request has ended."""
+        """Count less memory for a client whose request has ended."""
         self._held[client] -= num_bytes
         if not self._held[client]:
             del self._held[client]
@@ -65,7 +65,7 @@ class BodyMemory:
 
 
 class _Body:
-    """One body that arrives."""
+    """One arriving body."""
 
     def __init__(self, memory: BodyMemory, most: int, is_json: bool) -> None:
         self.num_read = 0
@@ -74,11 +74,11 @@ class _Body:
         self._num_held = 0
 
     def expect(self, num_bytes: int) -> None:
-        """Take memory for a body of that size. Raises RateLimited or Overloaded."""
+        """Reserve memory for a body of that size. Raises RateLimited or Overloaded."""
         self._hold(num_bytes * BYTES_PER_BYTE)
 
     def read(self, part: bytes) -> None:
-        """Count a part. Raises RequestError as soon as there is too much."""
+        """Count a part. Raises RequestError as soon as a limit is passed."""
         self.num_read += len(part)
         if self.num_read > self._most:
             raise _too_large(f"more than {self._most} bytes", self._most)
@@ -89,7 +89,7 @@ class _Body:
         self._hold(self.num_read * BYTES_PER_BYTE + self._meter.num_built_bytes)
 
     def end(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         self._memory.give_back(self._owner, self._num_held)
         self._num_held = 0
 
@@ -101,10 +101,10 @@ class _Body:
 
 
 class BodyLimit:
-    """Refuses a body above a limit: by Content-Length before reading, else as soon as too much has come."""
+    """Refuses a body above a limit: by Content-Length before reading, otherwise as soon as the limit is passed."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, of_paths: Mapping[str, int], release: Callable[[], None]) -> None:
-        """`of_paths`: limits of paths whose bodies go to disk, and take no memory. `release` is of BodyMemory."""
+        """`of_paths`: limits of paths whose bodies go to disk and take no memory. `release`: see BodyMemory."""
         self._app = app
         self._max = max_bytes
         self._of_paths = of_paths
@@ -151,7 +151,7 @@ def _counting(receive: Receive, body: _Body, most: int) -> Receive:
 
 
 async def _discard(receive: Receive, num_bytes: int, most: int) -> None:
-    """Read the rest of a body that is refused, unless it is far too large."""
+    """Read the rest of a refused body, unless it is far too large."""
     read = 0
     while num_bytes <= POLITE_FACTOR * most and read <= POLITE_FACTOR * most:
         message = await receive()

@@ -1,8 +1,7 @@
-"""How many connections the server holds at once. One beyond them is told so, instead of being cut without a word.
+"""Limit of open connections. A connection beyond the limit gets an error instead of a reset.
 
-Connections are accepted here rather than by the event loop's own server, which cannot pause: at the limit of open files
-it would accept and reset. While as many as can be refused at once are on their way out, others wait in the kernel's
-queue.
+Connections are accepted here and not by the event loop's server, which cannot pause: at the limit of open files it
+would accept and reset. While as many connections as possible are being refused, others wait in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ MAX_ACCEPTS = 64  # in one turn of the event loop
 
 
 class Connections:
-    """Those of one listening socket: at most `limit` that are served and `spare` that are being refused."""
+    """Connections of one listening socket: at most `limit` are served and `spare` are being refused."""
 
     def __init__(
         self, listener: socket.socket, limit: int, spare: int, count_refusal: Callable[[], None], tls: Tls | None = None
     ) -> None:
-        """With `tls` a connection is its protocol's once it has shaken hands."""
+        """`tls`: a connection gets its protocol after the handshake."""
         self.limit = limit
         self._most = limit + spare
         self._listener = listener
@@ -40,7 +39,7 @@ class Connections:
         self._connecting: set[asyncio.Task[None]] = set()
 
     def open(self, make_protocol: Callable[[bool], asyncio.Protocol]) -> None:
-        """Accept from now on, with a protocol for each connection, made with whether it is one too many.
+        """Accept from now on. `make_protocol` gets whether the connection is beyond the limit.
 
         The protocol calls `closed` at its end.
         """
@@ -48,7 +47,7 @@ class Connections:
         self._read()
 
     def close(self) -> None:
-        """Accept nothing more. Connections that are open stay so."""
+        """Accept nothing more. Open connections stay open."""
         self._make = None
         self._pause()
 
@@ -62,7 +61,7 @@ class Connections:
             self._num_unlogged, self._logged_s = 0, now
 
     def closed(self) -> None:
-        """A connection has ended: another can be accepted."""
+        """Note the end of a connection, so that another can be accepted."""
         self._num_open -= 1
         self._read()
 
@@ -83,7 +82,7 @@ class Connections:
                 return
             try:
                 accepted, _ = self._listener.accept()
-            except OSError:  # nobody is waiting, or the client has gone already
+            except OSError:  # no connection is pending, or the client has left
                 return
             self._num_open += 1
             if is_surplus := self._num_open > self.limit:
@@ -103,6 +102,6 @@ class Connections:
             else:
                 context, limit_s = self._tls.context, HANDSHAKE_TIMEOUT_S
                 await loop.connect_accepted_socket(make, accepted, ssl=context, ssl_handshake_timeout=limit_s)
-        except OSError:  # the client has gone, or speaks no TLS
+        except OSError:  # the client has left, or speaks no TLS
             accepted.close()
             self.closed()

@@ -1,8 +1,8 @@
-"""Middleware that refuses what other sites' pages make a browser send, and names that are not this server's.
+"""Middleware that refuses requests that pages of other sites send, and host names that are not this server's.
 
-A page may send some requests to any server without asking first, and it may have a name of its own resolve to this
-host (DNS rebinding). So the Host of a request must be one of the server's names where those are known, and a request
-that may change something must come from a page of the server itself, from an allowed origin, or from no browser. The
+A page may send some requests to any server without asking first, and its site may have a name that resolves to this
+host (DNS rebinding). So the Host of a request must be one of the server's names, where those are known. A request that
+may change something must come from a page of the server itself, from an allowed origin, or not from a browser. The
 order of the checks is that of Go's net/http.CrossOriginProtection.
 """
 
@@ -23,7 +23,7 @@ _HOST = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s/@?#\\:\[\]]+)(?::[0-9]*)?
 
 
 class CrossSite:
-    """Answers 403 itself; the rest passes."""
+    """Answers 403 itself and passes all other requests."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class CrossSite:
         origins: Sequence[str] = (),
         is_operators: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`names` as of `names_of`. `origins` may have `*`, which does not open the paths that `is_operators` finds."""
+        """`names`: see `names_of`. `*` among `origins` does not open the paths that `is_operators` finds."""
         self._app, self._names, self._origins, self._is_operators = app, names, frozenset(origins), is_operators
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +51,7 @@ class CrossSite:
         if host is None or found is None:
             if host:
                 raise InvalidRequest(f"Host is {host[:80]!r}: it must be a name, and a port if any.", "Host")
-            return  # of HTTP/1.0
+            return  # HTTP/1.0
         name = found["name"].decode("latin-1").lower()
         if self._names is None or name in self._names or is_own(name):
             return
@@ -71,9 +71,9 @@ class CrossSite:
             return
         is_same = site in (b"same-origin", b"none") if site is not None else _is_same(origin, header(scope, b"host"))
         if not is_same:
-            whose, named = origin[:200] or "another site", origin[:200] or "ORIGIN"
+            page, named = origin[:200] or "another site", origin[:200] or "ORIGIN"
             raise CrossOrigin(
-                f"A page of {whose} may not send this: start the server with --allowed-origins {named} to let its "
+                f"A page of {page} may not send this: start the server with --allowed-origins {named} to let its "
                 "pages call.",
                 "Origin",
             )
@@ -85,8 +85,8 @@ class CrossSite:
 
 
 def _is_same(origin: str, host: bytes | None) -> bool:
-    """Whether an Origin has the Host that the request is addressed to; its scheme is the proxy's business."""
-    scheme, _, place = origin.partition("://")
-    asked = (host or b"").decode("latin-1").lower()
+    """Return whether an Origin equals the Host that the request names; a proxy may have changed the scheme."""
+    scheme, _, authority = origin.partition("://")
+    expected = (host or b"").decode("latin-1").lower()
     default = {"http": ":80", "https": ":443"}.get(scheme, "")
-    return bool(asked) and place.lower().removesuffix(default) == asked.removesuffix(default)
+    return bool(expected) and authority.lower().removesuffix(default) == expected.removesuffix(default)

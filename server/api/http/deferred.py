@@ -1,6 +1,6 @@
-"""FastAPI without the validators of its models of an OpenAPI document, which are a sixth of the API's imports.
+"""Import of FastAPI without building the validators of its OpenAPI models, a sixth of the API's import time.
 
-And without pydantic's first version, which FastAPI imports to see that no model here is one of its: a twenty-fifth.
+It also skips pydantic's first version, which FastAPI imports to check that no model belongs to it: a twenty-fifth.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ V1_CHECK = "is_pydantic_v1_model_class"
 
 
 def import_fastapi() -> None:
-    """Import FastAPI so that its models are built when they are first used: when somebody asks for the page.
+    """Import FastAPI so that its models are built at their first use, when a client asks for the page.
 
-    To be called before anything imports it; without that a start only takes longer.
+    Called before any other import of FastAPI; otherwise the start only takes longer.
     """
-    BaseModel.model_config["defer_build"] = True  # inherited by what is declared meanwhile
+    BaseModel.model_config["defer_build"] = True  # inherited by models declared meanwhile
     rebuild = BaseModel.__dict__["model_rebuild"]
     BaseModel.model_rebuild = classmethod(_when_used(rebuild.__func__))  # type: ignore[assignment, method-assign]
     try:
@@ -33,9 +33,9 @@ def import_fastapi() -> None:
 
 
 def _when_used(rebuild: Callable[..., bool | None]) -> Callable[..., bool | None]:
-    """Pydantic's `model_rebuild`, without what a module asks for at its end because its models name each other.
+    """Return pydantic's `model_rebuild` without the calls at the end of modules whose models name each other.
 
-    That has no arguments; a model's first use, which builds it then, has some.
+    Those calls have no arguments; the call at a model's first use, which builds the model, has some.
     """
 
     def rebuild_when_used(kind: type[BaseModel], **how: Any) -> bool | None:
@@ -45,6 +45,6 @@ def _when_used(rebuild: Callable[..., bool | None]) -> Callable[..., bool | None
 
 
 def _is_none_of_v1(kind: object) -> bool:
-    """Whether a class is a model of pydantic's first version: none is."""
+    """Return whether a class is a model of pydantic's first version: none is."""
     del kind
     return False

@@ -1,4 +1,4 @@
-"""Server-sent event streams, and the cancelling of work when its client disconnects."""
+"""Server-sent event streams, and cancellation of work when its client disconnects."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 def frame(payload: bytes) -> bytes:
-    """One event; `payload` is JSON and so has no line break."""
+    """Return one event; `payload` is JSON and so has no line break."""
     return b"data: " + payload + b"\n\n"
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client disconnects first; then raises ClientDisconnect."""
+    """Return the result of `work`. When the client disconnects first, cancel it and raise ClientDisconnect."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -38,33 +38,33 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
 
 class ShortWay:
-    """To the client of a stream without its coroutine: for frames that come while that waits for the next ones."""
+    """Direct way to a stream's client, for frames that arrive while the stream's coroutine waits for the next ones."""
 
     def __init__(self) -> None:
-        self._writer: Writer | None = None  # while what is written there follows what was sent before
-        self.last_time = 0.0  # when something was sent last, on the event loop's clock
+        self._writer: Writer | None = None  # set while frames written to it follow those sent before
+        self.last_time = 0.0  # of the last frame, on the event loop's clock
 
     @property
     def is_open(self) -> bool:
-        """Whether frames may be written now; else the coroutine is to have them."""
+        """Return whether frames may be written now; otherwise the coroutine must send them."""
         return self._writer is not None and self._writer.is_ready()
 
     def open(self, writer: Writer | None) -> None:
-        """Lead to a client that has the head of its answer; None: nowhere."""
+        """Lead to a client that has the head of its answer; None closes the way."""
         self._writer = writer
 
     def write(self, frames: Iterable[bytes]) -> None:
-        """Send frames, each as a part of its own. It must be open."""
+        """Send frames, each as a part of its own. The way must be open."""
         if self._writer is not None and (parts := list(frames)):
             self.last_time = asyncio.get_running_loop().time()
             self._writer.write(parts)
 
 
 class EventStream(Response):
-    """Stream of frames. The first is made before the status line, so that errors before it are plain HTTP errors.
+    """Stream of frames. The first is made before the status line, so that earlier errors are plain HTTP errors.
 
-    All that can be done beforehand is done while it is being made. `way` is opened for whoever makes the frames, when
-    the first has been sent.
+    All preparations happen while the first frame is made. `way` opens after the first frame was sent, for the producer
+    of the frames.
     """
 
     media_type = "text/event-stream"
@@ -78,7 +78,7 @@ class EventStream(Response):
         self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises what is raised instead of the first frame, and ClientDisconnect when the client leaves before it."""
+        """Raises the error that replaces the first frame, or ClientDisconnect when the client leaves before it."""
         try:
             await until_disconnect(receive, self._write(scope, send))
         except ClientDisconnect:
@@ -101,7 +101,7 @@ class EventStream(Response):
         way, loop = self._way, asyncio.get_running_loop()
         way.open(direct_writer(scope))
         way.last_time = loop.time()
-        breaking: list[asyncio.Task[None]] = []  # begun once it may be needed, as most streams are over before
+        breaking: list[asyncio.Task[None]] = []  # begun only when needed, as most streams are over before
         timer = loop.call_later(KEEP_ALIVE_S, lambda: breaking.append(loop.create_task(self._break_silence(send))))
         try:
             async for data in self._frames:
@@ -117,7 +117,7 @@ class EventStream(Response):
                 await _end(*breaking)
 
     async def _break_silence(self, send: Send) -> None:
-        """Send a comment whenever nothing was sent for `KEEP_ALIVE_S`; it never falls inside a frame."""
+        """Send a comment whenever nothing was sent for `KEEP_ALIVE_S`, never inside a frame."""
         loop, way = asyncio.get_running_loop(), self._way
         while True:
             await asyncio.sleep(way.last_time + KEEP_ALIVE_S - loop.time())
@@ -136,7 +136,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel what still runs and wait until it has ended."""
+    """Cancel running tasks and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

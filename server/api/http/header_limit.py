@@ -1,6 +1,6 @@
-"""Limits on header bytes, counted as they arrive, and on connections, by a subclass of uvicorn's httptools protocol.
+"""Limits on header bytes, counted as they arrive, and on connections: a subclass of uvicorn's httptools protocol.
 
-httptools itself keeps an unfinished header of any size in memory, and uvicorn's h11 limits do nothing when it is used.
+httptools keeps an unfinished header of any size in memory, and uvicorn's h11 limits have no effect with it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from neuronserve.server.api.http.connection_end import EndableProtocol
 from neuronserve.server.api.http.connections import Connections
 from neuronserve.server.errors import HeadersTooLarge, InvalidRequest, RequestError, TooManyConnections
 
-SURPLUS_S = 5.0  # that a refused connection may take for its request
+SURPLUS_S = 5.0  # time for a refused connection to send its request
 
 
 class LimitedHttpProtocol(EndableProtocol):
     """Answers 431 and closes as soon as request line and headers together pass `MAX_HEADER_BYTES`.
 
-    A connection above the server's number gets 429 for its first request, or is closed when none comes.
+    A connection beyond the server's limit gets 429 for its first request, or is closed when none arrives.
     """
 
     def __init__(self, connections: Connections, is_surplus: bool, **kwargs: Any) -> None:
@@ -29,7 +29,7 @@ class LimitedHttpProtocol(EndableProtocol):
         self._all = connections
         self._is_surplus = is_surplus
         self._raw_bytes = 0  # received since the last request's end while headers are unfinished
-        self._parsed_bytes = 0  # of the request line and the headers that are complete
+        self._parsed_bytes = 0  # of the request line and the complete headers
         self._is_in_body = False
         self._is_refused = False
 
@@ -74,7 +74,7 @@ class LimitedHttpProtocol(EndableProtocol):
             super().on_headers_complete()
 
     def _malformed(self) -> RequestError | None:
-        """What RFC 9112 wants refused in a head, since proxies before the server may read it in another way."""
+        """Return the error of a head that RFC 9112 requires to refuse, since proxies may read it differently."""
         is_old = self.parser.get_http_version() == "1.0"
         names = [name for name, _ in self.headers]
         if (count := names.count(b"host")) > 1 or not (count or is_old):

@@ -1,4 +1,4 @@
-"""Names that a server may be called by in the Host of a request."""
+"""Names that the Host header of a request may have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ANY = "*"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host's processes reach an address that a server listens on."""
+    """Return whether only this host's processes can reach an address that a server listens on."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -17,7 +17,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(host: str, allowed: Sequence[str] = ()) -> tuple[str, ...] | None:
-    """Names that a server on `host` has beside localhost and IP addresses; None where it may have any.
+    """Return the names of a server on `host` beside localhost and IP addresses; None if any name is possible.
 
     A server that other hosts reach may have names that it does not know.
     """
@@ -27,7 +27,7 @@ def names_of(host: str, allowed: Sequence[str] = ()) -> tuple[str, ...] | None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name cannot be another's: localhost, or an address, which no name server has a say in."""
+    """Return whether a name always means this host: localhost, or an address, which no name server resolves."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -1,7 +1,7 @@
-"""Counts what a JSON text will become, while it arrives and before anything is built of it. Pure.
+"""Count of the values in a JSON text, while it arrives and before anything is built from it. Pure.
 
-A parser makes objects of a hundred times the text's bytes out of `[],[],[]`, in one call that nothing interrupts. So a
-text with more values than any real request has is refused by count, at the first part that goes past the limit.
+From `[],[],[]` a parser makes objects of a hundred times the text's bytes, in one call that cannot be interrupted. So a
+text with more values than any real request has is refused by count, at the first part that passes the limit.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from neuronserve.server.errors import InvalidRequest
 
 MAX_CONTAINERS = 2**14  # objects and lists of one body
 MAX_VALUES = 2**18  # keys and items of one body
-PART_CHARS = 2**16  # of a text that is counted part by part, so that one of too many values is refused early
+PART_CHARS = 2**16  # size of the parts in which a text is counted, so that an excess is found early
 # Memory that parsed JSON takes, rounded up: a text of wide characters, a validated object, a key or a number.
 BYTES_PER_BYTE, CONTAINER_BYTES, VALUE_BYTES = 4, 1024, 64
 
 
 class JsonMeter:
-    """Counts of one text, whose parts are fed in their order."""
+    """Counter for one text, whose parts are fed in order."""
 
     def __init__(self) -> None:
         self.num_containers = 0
         self.num_values = 0
         self._is_in_string = False
-        self._rest = b""  # a backslash that the last part ended with
+        self._rest = b""  # a backslash at the end of the last part
 
     @property
     def num_built_bytes(self) -> int:
-        """Estimate of what the values take when they are parsed, beside the text itself."""
+        """Estimated bytes of the parsed values, without the text itself."""
         return self.num_containers * CONTAINER_BYTES + self.num_values * VALUE_BYTES
 
     def feed(self, part: bytes) -> None:
-        """Count one more part. Raises InvalidRequest when the text has more values than are read."""
+        """Count one more part. Raises InvalidRequest when the text has too many values."""
         text = (self._rest + part).replace(b"\\\\", b"").replace(b'\\"', b"")
         self._rest = b"\\" if text.endswith(b"\\") else b""
         pieces = text.removesuffix(b"\\").split(b'"')
@@ -48,7 +48,7 @@ class JsonMeter:
 
 
 def require_small(text: str, param: str) -> None:
-    """Raise InvalidRequest where the JSON in a field has more values than a whole body may have."""
+    """Raise InvalidRequest when the JSON in a field has more values than a whole body may have."""
     try:
         meter = JsonMeter()
         for begin in range(0, len(text), PART_CHARS):

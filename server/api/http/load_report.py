@@ -1,4 +1,4 @@
-"""Load reports in answers (ORCA, Open Request Cost Aggregation), for balancers that ask for them in a header."""
+"""Load reports in answers (ORCA, Open Request Cost Aggregation), for load balancers that ask with a header."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIVEN = b"endpoint-load-metrics"
 
 
 def load_of(engines: AnyEngines) -> dict[str, float]:
-    """The metrics that vLLM reports, over all engines; none before one has computed anything."""
+    """Return the metrics that vLLM reports, over all engines; empty before the first step."""
     pairs = [(client.report, client.num_open) for client in engines.clients]
     reports = [(report, num_open) for report, num_open in pairs if report is not None]
     if not reports:
@@ -27,24 +27,24 @@ def load_of(engines: AnyEngines) -> dict[str, float]:
 
 
 def written(metrics: Mapping[str, float], form: str) -> str | None:
-    """The header's value in the form `text` or `json`; None for others, which nobody sends (ORCA has `bin`, too)."""
+    """Return the header's value in the form `text` or `json`; None for other forms (ORCA's `bin` is unused)."""
     if form == "text":
         return "TEXT " + ", ".join(f"named_metrics.{name}={value:g}" for name, value in metrics.items())
     return f"JSON {json.dumps({'named_metrics': dict(metrics)})}" if form == "json" else None
 
 
 class LoadReports:
-    """Adds the load, as it is when an answer begins, to answers of requests that ask for it."""
+    """Adds the load at the beginning of an answer to answers of requests that ask for it."""
 
     def __init__(self, app: ASGIApp, read: Callable[[], Mapping[str, float]]) -> None:
         self._app, self._read = app, read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = header(scope, ASKED) if scope["type"] == "http" else None
-        if asked is None:
+        requested = header(scope, ASKED) if scope["type"] == "http" else None
+        if requested is None:
             await self._app(scope, receive, send)
             return
-        form = asked.decode("latin-1").strip().lower()
+        form = requested.decode("latin-1").strip().lower()
 
         async def reporting(message: Message) -> None:
             if message["type"] == "http.response.start":

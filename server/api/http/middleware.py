@@ -14,12 +14,12 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that (lower-case) name."""
+    """Return the first header of that lower-case name."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
 class RequestIds:
-    """Sets the request id to the client's X-Request-Id, or to a new one, and sends it back."""
+    """Sets the request id to the client's X-Request-Id or a new one, and returns it in the answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class HeadAsGet:
 
 
 class CloseWhileDraining:
-    """Answers with `Connection: close` while the server drains, so that clients go to another one for the next request.
+    """Answers with `Connection: close` while the server drains, so that clients send the next request elsewhere.
 
     A response that began before draining keeps its connection open.
     """

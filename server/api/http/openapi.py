@@ -1,4 +1,4 @@
-"""What the page /openapi.json says of bodies and answers beyond FastAPI's own account: a line for each status."""
+"""Descriptions of bodies and answers on the page /openapi.json beyond FastAPI's own: one line for each status."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -31,7 +31,7 @@ EVERYWHERE = (413, 431, 500)
 OF_BODIES = (400, 404, 415, 503)
 TEXT = {"schema": {"type": "string"}}
 TYPE_AND_DATA = {"event": {"type": "string"}, "data": {"type": "string"}}
-EVENT = {"schema": {"type": "object", "properties": TYPE_AND_DATA, "required": ["data"]}}  # each of a stream
+EVENT = {"schema": {"type": "object", "properties": TYPE_AND_DATA, "required": ["data"]}}  # of one event in a stream
 STREAM: Responses = {200: {"content": {"text/event-stream": EVENT}}}
 
 
@@ -43,13 +43,13 @@ class ErrorObject(WireModel):
 
 
 class ErrorAnswer(WireModel):
-    """The body of every error."""
+    """Body of every error."""
 
     error: ErrorObject
 
 
 def errors_of(*statuses: int) -> Responses:
-    """The `responses` of a route that may answer with these errors."""
+    """Return the `responses` of a route that may answer with these errors."""
     return _answers(ErrorAnswer, statuses)
 
 
@@ -59,19 +59,19 @@ class AnthropicErrorObject(WireModel):
 
 
 class AnthropicErrorAnswer(WireModel):
-    """The body of every error of Anthropic's API."""
+    """Body of every error of Anthropic's API."""
 
     type: Literal["error"]
     error: AnthropicErrorObject
 
 
 def anthropic_errors_of(*statuses: int) -> Responses:
-    """As `errors_of`, of a route of Anthropic's API, with the errors that all routes have."""
+    """Return the `responses` of a route of Anthropic's API: these errors and those that all routes have."""
     return _answers(AnthropicErrorAnswer, (*statuses, *EVERYWHERE))
 
 
 def _answers(model: type[BaseModel], statuses: Iterable[int]) -> Responses:
-    """By reference, as a body: of a `model` FastAPI would make a validator, for each status of each route."""
+    """Refer to the schema, as FastAPI would build a validator of a `model` for each status of each route."""
     content = _content(model)
     return {status: {"description": STATUSES[status], "content": content} for status in statuses}
 
@@ -85,18 +85,18 @@ def _reference(model: type[BaseModel]) -> dict[str, str]:
 
 
 def documented(model: type[BaseModel], answer: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The OpenAPI description of a body that is read with `body_of`, and of the answer where a route writes it itself.
+    """Return the description of a body that is read with `body_of`, and of the answer when the route writes it itself.
 
-    `Application` adds the schemas they refer to.
+    `Application` adds the schemas that the description refers to.
     """
     body = {"requestBody": {"required": True, "content": _content(model)}}
     return body if answer is None else body | answered_with(answer)
 
 
 def answered_with(*models: type[BaseModel]) -> dict[str, Any]:
-    """The OpenAPI description of an answer of any of `models`, of a route that writes it itself.
+    """Return the description of an answer of any of `models`, for a route that writes it itself.
 
-    As a `response_model` FastAPI would make a validator of it.
+    From a `response_model` FastAPI would build a validator.
     """
     schema = _reference(models[0]) if len(models) == 1 else {"anyOf": [_reference(model) for model in models]}
     return {"responses": {"200": {"content": {"application/json": {"schema": schema}}}}}
@@ -106,18 +106,18 @@ ERRORS: tuple[type[BaseModel], ...] = (ErrorAnswer, AnthropicErrorAnswer)
 
 
 def _add_refusals(responses: dict[str, Any], statuses: tuple[int, ...]) -> None:
-    """Document statuses in the shape of the other errors of a route."""
+    """Document statuses in the format of the route's other errors."""
     shape = next(answer["content"] for status, answer in responses.items() if status.startswith(("4", "5")))
     for status in statuses:
         responses.setdefault(str(status), {"description": STATUSES[status], "content": shape})
 
 
 class Application(FastAPI):
-    """FastAPI whose OpenAPI page has the schemas that `documented` refers to, and no status that never comes."""
+    """FastAPI whose OpenAPI page has the schemas that `documented` refers to, and only statuses that occur."""
 
     bodies: tuple[type[BaseModel], ...] = ()
     answers: tuple[type[BaseModel], ...] = ()
-    refusals: Refusals | None = None  # of what stands before all routes
+    refusals: Refusals | None = None  # of the middleware before all routes
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -126,7 +126,7 @@ class Application(FastAPI):
             page["components"]["schemas"] |= written | read
             for path, operations in page["paths"].items():
                 for method, operation in operations.items():
-                    operation["responses"].pop("422", None)  # FastAPI's own for parameters: `errors.py` makes it 400
+                    operation["responses"].pop("422", None)  # FastAPI's for parameters: `errors.py` makes it 400
                     if self.refusals is not None:
                         _add_refusals(operation["responses"], self.refusals(path, method.upper()))
                     for status, response in operation["responses"].items():
@@ -135,13 +135,13 @@ class Application(FastAPI):
 
 
 def _schemas(models: Iterable[type[BaseModel]], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-    """Of the models and all in them, by name."""
+    """Return the schemas of the models and of their fields, by name."""
     _, found = models_json_schema([(model, mode) for model in models], ref_template="#/components/schemas/{model}")
     schemas: dict[str, Any] = found.get("$defs", {})
     return schemas
 
 
 def _is_json_where_it_fails(status: int, content: dict[str, Any]) -> None:
-    """Errors are JSON, also where FastAPI gives them the content type of a route that answers in plain text."""
+    """Declare errors as JSON, also where FastAPI uses the content type of a route that answers in plain text."""
     if status >= 400 and "text/plain" in content:
         content["application/json"] = content.pop("text/plain")

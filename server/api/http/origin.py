@@ -28,11 +28,11 @@ class Origin:
     data_parallel_rank: int | None = None  # the engine it names; None = the server chooses
     caller: Caller = field(default_factory=anyone)
     has_device_usage: bool = False
-    served: Served = field(default_factory=Served)  # filled as tokens are given
+    served: Served = field(default_factory=Served)  # filled as tokens are generated
 
 
 def origin_of(request: Request) -> Origin:
-    """The origin of a request that came through the middleware of `server/api/app.py`. Raises InvalidRequest."""
+    """Return the origin of a request that passed the middleware of `server/api/app.py`. Raises InvalidRequest."""
     return Origin(
         request.state.request_id,
         request.state.arrival_time,
@@ -62,13 +62,13 @@ def _has_device_usage(request: Request) -> bool:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who the request is from, as the middleware of `server/api/app.py` found out."""
+    """Return the caller that the middleware of `server/api/app.py` found."""
     caller: Caller = request.state.caller
     return caller
 
 
 async def the_caller(request: Request) -> Caller:
-    """FastAPI dependency: `caller_of`. Async, as FastAPI calls others in a thread."""
+    """FastAPI dependency: `caller_of`. Async, because FastAPI calls other functions in a thread."""
     return caller_of(request)
 
 

@@ -1,4 +1,4 @@
-"""What uvicorn's httptools protocol leaves out of HTTP: offers of another protocol, and clients of HTTP/1.0."""
+"""HTTP that uvicorn's httptools protocol does not handle: offers of another protocol, and HTTP/1.0 clients."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 
 class PlainHttpProtocol(HttpToolsProtocol):
-    """Ignores offers of another protocol (h2c, WebSocket), and sends no chunks to HTTP/1.0, which has none."""
+    """Ignores offers of another protocol (h2c, WebSocket), and sends no chunks to HTTP/1.0 clients."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.parser = _Parser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
     @property
     def is_offering(self) -> bool:
-        """Whether the request that is read offers another protocol: it will be read again without the offer."""
+        """Return whether the current request offers another protocol; it is then read again without the offer."""
         return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
     def head_without_offer(self) -> bytes:
-        """Request line and headers of the request that is read."""
+        """Return request line and headers of the current request without the offer."""
         line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         headers = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         return b"".join([line, *headers, b"\r\n"])
@@ -39,7 +39,7 @@ class PlainHttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: what is left is CONNECT, which is answered as any other method that nothing is offered for."""
+        """Log nothing: only CONNECT is left, which is answered like any other unknown method."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         is_old = cycle.scope["http_version"] == "1.0"
@@ -49,7 +49,7 @@ class PlainHttpProtocol(HttpToolsProtocol):
 
 
 class _Parser(httptools.HttpRequestParser):
-    """Goes on as HTTP behind a head that offers another protocol, where httptools stops, with the body unread."""
+    """Continues as HTTP after a head that offers another protocol; httptools stops there with the body unread."""
 
     def __init__(self, protocol: PlainHttpProtocol) -> None:
         super().__init__(protocol)
@@ -70,7 +70,7 @@ class _Parser(httptools.HttpRequestParser):
 
 
 def _until_close(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
-    """An application whose answers have no frame but the end of the connection."""
+    """Return an application whose answers end with the connection."""
 
     async def unframed(scope: Scope, receive: Receive, send: Send) -> None:
         async def bare(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Files of a folder of the package: read once, sent with a policy that says what a browser may do with them."""
+"""Files of a folder of the package: read once, and sent with a content security policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-NOTHING_ELSE = {  # only what the server itself sends is loaded or run, and nothing that is written into a page
+NOTHING_ELSE = {  # only files of the server itself are loaded or run, and no inline scripts
     "default-src": "'none'",
     "script-src": "'self'",
     "style-src": "'self'",
@@ -38,7 +38,7 @@ class _File:
 
 
 class StaticFiles:
-    """All files below `folder`, by their paths in it."""
+    """All files below `folder`, by their relative paths."""
 
     def __init__(self, folder: Path, policy: Mapping[str, str] = NOTHING_ELSE) -> None:
         headers = {
@@ -46,13 +46,13 @@ class StaticFiles:
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer",
             "Cross-Origin-Opener-Policy": "same-origin",
-            "Cache-Control": "no-cache",  # asked for again each time, and answered by 304
+            "Cache-Control": "no-cache",  # revalidated each time, and answered by 304
         }
         paths = [path for path in sorted(folder.rglob("*")) if path.suffix in TYPES]
         self._files = {path.relative_to(folder).as_posix(): _read(path, headers) for path in paths}
 
     def answer(self, request: Request, name: str) -> Response:
-        """The file, or that the client has it. Raises NotFound."""
+        """Return the file, or 304 when the client has it. Raises NotFound."""
         file = self._files.get(name)
         if file is None:
             raise NotFound(f"There is no file {name[:200]!r}.")

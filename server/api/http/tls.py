@@ -1,7 +1,7 @@
-"""HTTPS: the context that new connections are accepted with, made anew when its files change.
+"""HTTPS: the context for new connections, rebuilt when its files change.
 
 A context is never changed: connections keep the one they began with, so that a reload disturbs no stream, and files
-that belong together are taken together or not at all.
+that belong together are read together or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HANDSHAKE_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files of the server, and what it asks of clients."""
+    """PEM files of the server, and requirements for clients."""
 
     certfile: Path
     keyfile: Path | None = None  # None: the key is in `certfile`
@@ -31,7 +31,7 @@ class TlsConfig:
         return tuple(file for file in (self.certfile, self.keyfile, self.ca_certs) if file is not None)
 
     def context(self) -> ssl.SSLContext:
-        """Read the files. Raises SettingsError with the one that cannot be used."""
+        """Read the files. Raises SettingsError with the file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -50,28 +50,28 @@ class TlsConfig:
 
 
 class Tls:
-    """`context` is for the next connection. Raises SettingsError where the files are not good at the start."""
+    """`context` is for new connections. Raises SettingsError when the files are wrong at the start."""
 
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         self.context = config.context()
 
     def reload(self) -> None:
-        """Read the files again; where they are wrong that is logged, and the old ones stay in force."""
+        """Read the files again. When they are wrong, log it and keep the old ones."""
         try:
             self.context = self._config.context()
         except SettingsError as error:
             log.error("the certificate stays as it is: %s", error)
             return
-        log.info("new connections have the certificate of %s as it is now", self._config.certfile)
+        log.info("new connections use the current certificate of %s", self._config.certfile)
 
 
 def _no_password() -> str:
-    raise ValueError("the private key is encrypted, and there is nobody to ask for its password")
+    raise ValueError("the private key is encrypted, which this server does not support")
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """What is wrong, in words: OpenSSL's own are for its programmers."""
+    """Return the reason in plain words; OpenSSL's messages are for its programmers."""
     if isinstance(error, ssl.SSLError):
         if error.reason == "KEY_VALUES_MISMATCH":
             return "the private key is not that of the certificate"

@@ -1,4 +1,4 @@
-"""Files that are read again when they change, by whoever needs them. Looks at them, and never reads them."""
+"""Notification when files change. The watcher looks at them and never reads them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Signature = tuple[tuple[int, ...], ...]
 
 
 class WatchedFiles:
-    """Files that belong together. A link is followed, as Kubernetes changes secrets by turning one."""
+    """Files that belong together. Links are followed, because Kubernetes changes secrets by replacing a link."""
 
     def __init__(self, files: Sequence[Path], changed: Callable[[], None]) -> None:
-        """`changed` is called, on the event loop, when any of `files` is another than before."""
+        """`changed` is called on the event loop when any of `files` has changed."""
         self._files, self._changed = files, changed
         self._seen = self._look()
 
     async def watch(self) -> None:
-        """Look at them for ever. What has just changed is left alone until it rests: it may be half written."""
+        """Look at the files; never return. A file that has just changed must rest first: it may be half written."""
         while True:
             await asyncio.sleep(PERIOD_S)
             found = await asyncio.to_thread(self._look)

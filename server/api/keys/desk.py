@@ -1,4 +1,4 @@
-"""Counts what keys use for several API processes, in the one that has the engines."""
+"""Accounts of keys for several API processes, in the process that has the engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 class AccountsDesk:
-    """Counts for the workers of a hub. What a dead one had begun has ended."""
+    """Counts for the workers of a hub. The generations of a dead worker are ended."""
 
     def __init__(self, accounts: Accounts, ring: KeyRing, hub: Hub) -> None:
         self._accounts, self._ring, self._hub = accounts, ring, hub
@@ -25,11 +25,11 @@ class AccountsDesk:
         hub.at_end(self._ended)
 
     def use_of(self, begin: Begin) -> KeyUse:
-        """Whose tokens they are."""
+        """Return the account that a generation's tokens count for."""
         return self._use(begin.key, begin.is_limited)
 
     def begun(self, worker: int, begin: Begin, use: KeyUse) -> None:
-        """Note what is open."""
+        """Record an open generation."""
         self._open.setdefault(worker, {})[begin.id] = use
 
     def _take(self, worker: int, body: bytes) -> bytes | Awaitable[bytes]:
@@ -54,7 +54,7 @@ class AccountsDesk:
         return b""
 
     async def _rows(self, label: str | None) -> bytes:
-        await self._hub.ask(KEYS)  # what they have not told yet comes before their answers
+        await self._hub.ask(KEYS)  # unreported usage arrives before their answers
         return _ENCODER.encode(self._accounts.rows(label))
 
     def _count(self, tokens: list[tuple[str, bool, int, int]], device_ns: dict[str, int]) -> None:

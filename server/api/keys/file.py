@@ -1,4 +1,4 @@
-"""A file of API keys, in YAML or JSON, as `Key` records. No message repeats what may be a key."""
+"""A file of API keys, in YAML or JSON, as `Key` records. No message repeats a text that may be a key."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MAX_KEYS = 1000
 MAX_BYTES = 2**20
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@/-]{0,63}$"
-NO_KEY = "none"  # the name where no key is sent
-OTHERS = "others"  # the label of all names beyond those that are remembered
+NO_KEY = "none"  # the name of requests without a key
+OTHERS = "others"  # the label of all names beyond the first MAX_NAMES
 _Limit = Annotated[int, Meta(ge=1, le=10**12)] | None
 _Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -33,14 +33,14 @@ class _Limits(msgspec.Struct, forbid_unknown_fields=True):
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=NAME)]
     key: Annotated[str, Meta(pattern=r"^\S+$")] | None = None
-    sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None  # of the key, in its place
+    sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None  # of the key, in place of `key`
     scopes: Annotated[list[Scope], Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["inference"])
     limits: _Limits = msgspec.field(default_factory=_Limits)
     priority: _Int32 | None = None
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys of a file, at least one. Raises SettingsError, which names the line."""
+    """Return the keys of a file, at least one. Raises SettingsError, which names the line."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -61,20 +61,20 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 def require_distinct(keys: Iterable[tuple[str, Key]]) -> None:
-    """Raise SettingsError where two of these, each with where it is from, have one name or are the same key."""
+    """Raise SettingsError when two of these keys, each with its place, have one name or are the same key."""
     seen: dict[str | bytes, str] = {}
-    for place, key in keys:
+    for source, key in keys:
         for value, what in ((key.name, "name"), (key.digest, "key")):
             if value in seen:
-                raise SettingsError(f"{place}: {key.name!r} has the {what} of {seen[value]}")
-            seen[value] = place
+                raise SettingsError(f"{source}: {key.name!r} has the {what} of {seen[value]}")
+            seen[value] = source
     if len(seen) > 2 * MAX_KEYS:
         raise SettingsError(f"there are {len(seen) // 2} keys; {MAX_KEYS} are the most")
 
 
 def _rows(text: str) -> list[tuple[int, object]]:
-    """The entries of `keys`, each with its line."""
-    import yaml  # not for a start without keys
+    """Return the entries of `keys`, each with its line."""
+    import yaml  # not needed at a start without keys
 
     loader = yaml.SafeLoader(text)
     try:
@@ -86,7 +86,7 @@ def _rows(text: str) -> list[tuple[int, object]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
-        raise SettingsError(f"{where}is not YAML") from None  # whose own words repeat the line
+        raise SettingsError(f"{where}is not YAML") from None  # YAML's own message repeats the line
     finally:
         loader.dispose()
 
@@ -104,7 +104,7 @@ def _key(line: int, content: object) -> Key:
         raise SettingsError(f"line {line}: {field}{problem[0].lower()}{problem[1:]}") from None
     if row.name in {NO_KEY, OTHERS}:
         raise SettingsError(
-            f"line {line}: name: {row.name!r} is no key's: it stands for requests without one, or for many"
+            f"line {line}: name: {row.name!r} is reserved for requests without a key, or for several keys"
         )
     if (row.key is None) == (row.sha256 is None):
         raise SettingsError(f"line {line}: {row.name!r} must have either `key` or `sha256`")

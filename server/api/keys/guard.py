@@ -1,4 +1,4 @@
-"""Middleware that finds out who calls, opens what their key opens, and counts their requests. The only such place."""
+"""The middleware that identifies callers, checks what their keys open, and counts their requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from neuronserve.server.errors import Forbidden, RequestError, Unauthorized
 from neuronserve.server.host.peer_user import is_same_user
 from neuronserve.server.text.fair_threads import owner
 
-# Probes, what load balancers poll, and the files of the console, which hold nothing of this server.
+# Probes, paths that load balancers poll, and files of the console, which hold no data of this server.
 PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})
 PUBLIC_BELOW = ("/static/",)
-# Which scopes open a path; whatever is not here is opened by that of inference.
+# Scopes that open a path; the scope of inference opens all other paths.
 ADMIN: frozenset[key.Scope] = frozenset({"admin"})
 METRICS: frozenset[key.Scope] = frozenset({"metrics"})
 INFERENCE: frozenset[key.Scope] = frozenset({"inference"})
@@ -44,7 +44,7 @@ class Guard:
     """Sets `caller` of each request's state; answers 401, 403 and 429 itself."""
 
     def __init__(self, app: ASGIApp, ring: KeyRing, public_paths: tuple[str, ...] = ()) -> None:
-        """`public_paths` are open beside `PUBLIC`; one with a slash at its end opens all that is below."""
+        """`public_paths` are open beside `PUBLIC`; a path with a slash at its end opens all paths below it."""
         self._app, self._ring = app, ring
         self._public = PUBLIC.union(path for path in public_paths if path == "/" or not path.endswith("/"))
         self._public_below = PUBLIC_BELOW + tuple(path for path in public_paths if path.endswith("/") and path != "/")
@@ -79,18 +79,18 @@ class Guard:
 
 
 def scopes_of(path: str) -> frozenset[key.Scope]:
-    """The scopes of which a key must have one, to open a path."""
+    """Return the scopes that open a path; a key needs one of them."""
     below = (scopes for prefix, scopes in OPENED_BELOW.items() if path.startswith(prefix))
     return OPENED_BY.get(path) or next(below, INFERENCE)
 
 
 def needs_local(ring: KeyRing, path: str) -> bool:
-    """Whether a path is the operators', and no key guards it."""
+    """Return whether a path is for operators and no key guards it."""
     return not ring.has_keys and scopes_of(path) == ADMIN
 
 
 def refusals(path: str, method: str) -> tuple[int, ...]:
-    """Statuses with which the guard of a server with keys may answer."""
+    """Return the statuses of refusals by the guard of a server with keys."""
     if path in PUBLIC or path.startswith(PUBLIC_BELOW):
         return ()
     return (401, 403, 429) if _is_counted(path, method) else (401, 403)
@@ -101,12 +101,12 @@ def _is_counted(path: str, method: str) -> bool:
 
 
 def _host(scope: Scope) -> str:
-    """The client's address, which stands for a key where there are none."""
+    """Return the client's address, which replaces the key on servers without keys."""
     return str((scope.get("client") or ("",))[0])
 
 
 def _require(caller: Caller | None, path: str) -> Caller:
-    """Raises Unauthorized or Forbidden."""
+    """Return the caller. Raises Unauthorized or Forbidden."""
     if caller is None or caller.key is None:
         raise Unauthorized("A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
     needed = scopes_of(path)
@@ -117,7 +117,7 @@ def _require(caller: Caller | None, path: str) -> Caller:
 
 
 def _is_local(scope: Scope) -> bool:
-    """Whether a request comes from a process of this host and of this user, and not through a proxy there."""
+    """Return whether a request comes from a process of this host and user, and not through a proxy."""
     if any(header(scope, name) is not None for name in FORWARDED):
         return False
     client, server = scope.get("client"), scope.get("server")
@@ -129,14 +129,14 @@ def _is_local(scope: Scope) -> bool:
 
 
 def _given(scope: Scope) -> bytes | None:
-    """The key that a request brings; Anthropic's clients have a header of their own for it."""
+    """Return the key that a request sends; Anthropic's clients use a header of their own."""
     scheme, _, given = (header(scope, b"authorization") or b"").partition(b" ")
     found = given if scheme.lower() == b"bearer" else header(scope, b"x-api-key")
     return None if found is None else found.strip()
 
 
 def _counted(send: Send, caller: Caller) -> Send:
-    """Sends what the caller may still use, as it is when the answer begins."""
+    """Add the headers with the caller's remaining limits at the beginning of the answer."""
 
     async def counted(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""An API key: its name, what it opens, and how much of the server it may use. Holds the key's digest, never the key."""
+"""An API key: its name, its scopes and its limits. The record holds the key's digest, never the key."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """How much a key may use; None = as much as there is."""
+    """Limits of a key; None = no limit."""
 
     requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None  # prompts' and generated ones
+    tokens_per_minute: int | None = None  # of prompts and generated
     max_concurrent: int | None = None  # requests that are generated at once
 
 
@@ -25,31 +25,31 @@ NO_LIMITS = KeyLimits()
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. Its name is what metrics, usage and stored objects know it by."""
+    """One key. Metrics, usage and stored objects refer to it by its name."""
 
     name: str
     digest: bytes = field(repr=False)  # SHA-256 of the key
     scopes: frozenset[Scope] = frozenset({"inference"})
     limits: KeyLimits = NO_LIMITS
-    priority: int | None = None  # the best that its requests may have, and what they have by default
+    priority: int | None = None  # the best of its requests, and their default
 
     def opens(self, scopes: frozenset[Scope]) -> bool:
-        """Whether one of `scopes` is the key's; those of operators open everything."""
+        """Return whether the key has one of `scopes`; admin keys open everything."""
         return "admin" in self.scopes or not scopes.isdisjoint(self.scopes)
 
 
 @dataclass(frozen=True, slots=True)
 class KeysConfig:
-    """The keys of a server. Without any everything is open."""
+    """Keys of a server. Without keys everything is open."""
 
-    fixed: tuple[Key, ...] = ()  # of flags and variables, for the life of the process
-    file: Path | None = None  # with more of them; read again when it changes
-    public_paths: tuple[str, ...] = ()  # that ask for no key; with a slash at the end, all that is below
+    fixed: tuple[Key, ...] = ()  # from flags and variables, fixed for the life of the process
+    file: Path | None = None  # file with more keys; read again when it changes
+    public_paths: tuple[str, ...] = ()  # open without a key; a slash at the end opens all paths below
 
 
 NO_KEYS = KeysConfig()
 
 
 def digest_of(key: str) -> bytes:
-    """What is kept of a key."""
+    """Return the digest that is kept of a key."""
     return hashlib.sha256(key.encode()).digest()

@@ -1,9 +1,9 @@
-"""How much a key may use now: two token buckets and a count of what is under way. Pure: `now` is an argument.
+"""Limits of one key: two token buckets and a count of open requests. Pure: `now` is an argument.
 
-A bucket holds what a minute gives and fills evenly. What is known beforehand, a request and the tokens of its prompt,
-must be there; generated tokens are taken as they come and may overdraw it, so that no request ends in the middle and
-time pays the debt before the next begins. Over any time t a key gets at most (t / 60 s + 1) x limit, and what the last
-requests that were let in have generated beyond.
+A bucket holds what a minute gives and fills evenly. Units known beforehand, a request and the tokens of its prompt,
+must be available. Generated tokens are taken as they come and may overdraw the bucket, so no request ends in the
+middle, and the debt is paid by time before the next request begins. Over any time t a key gets at most (t / 60 s + 1) x
+limit, and the tokens that the last admitted requests generated beyond.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from neuronserve.server.api.keys.key import KeyLimits
 from neuronserve.server.errors import RateLimited
 
 MINUTE_S = 60.0
-SLACK = 1e-6  # of a unit: who has waited as long as told is let in, whatever is lost in rounding
+SLACK = 1e-6  # of a unit, so that rounding does not refuse a client that waited for the announced time
 
 
 class TokenBucket:
-    """At most `per_minute` units at once, and as many more each minute."""
+    """Bucket of at most `per_minute` units, refilled by as many each minute."""
 
     def __init__(self, per_minute: int, now: float) -> None:
         self.per_minute = per_minute
         self._level, self._time = float(per_minute), now
 
     def level(self, now: float) -> float:
-        """Units in it; below 0 when it is overdrawn."""
+        """Units in the bucket; below 0 when it is overdrawn."""
         filled = self._level + max(0.0, now - self._time) * self.per_minute / MINUTE_S
         return min(float(self.per_minute), filled)
 
     def wait_s(self, amount: int, now: float) -> float:
-        """Seconds until `amount` can be taken, or until it is full where that is less; 0 = now."""
+        """Seconds until `amount` can be taken, or until the bucket is full if that is less; 0 = now."""
         lacking = min(amount, self.per_minute) - self.level(now)
         return lacking * MINUTE_S / self.per_minute if lacking > SLACK else 0.0
 
     def take(self, amount: int, now: float) -> None:
-        """Take `amount`, whether it is there or not."""
+        """Take `amount`, even if that overdraws the bucket."""
         self._level, self._time = self.level(now) - amount, max(now, self._time)
 
     def reset_s(self, now: float) -> float:
-        """Seconds until it is full."""
+        """Seconds until the bucket is full."""
         return (self.per_minute - self.level(now)) * MINUTE_S / self.per_minute
 
 
 class Limiter:
-    """The limits of one key. What it refuses changes nothing."""
+    """Limits of one key. A refusal changes nothing."""
 
     def __init__(self, limits: KeyLimits, now: float) -> None:
         self.limits = limits
@@ -60,32 +60,32 @@ class Limiter:
             self._requests.take(1, now)
 
     def begin(self, num_prompt_tokens: int, now: float) -> None:
-        """Take the tokens of a prompt that is about to be computed; `end` follows. Raises RateLimited."""
+        """Take the tokens of a prompt that will be computed; `end` must follow. Raises RateLimited."""
         self.require(num_prompt_tokens, now)
         if self._tokens is not None:
             self._tokens.take(num_prompt_tokens, now)
         self.num_running += 1
 
     def require(self, num_prompt_tokens: int, now: float) -> None:
-        """Raise RateLimited where `begin` would."""
+        """Raise RateLimited if `begin` would."""
         most = self.limits.max_concurrent
         if most is not None and self.num_running >= most:
-            message = f"This key has {self.num_running} requests under way, as many as it may have at once."
+            message = f"This key has {self.num_running} open requests, its limit. Try again when one has ended."
             raise RateLimited(message, "concurrent_requests", 1)
         if self._tokens is not None:
             _require(self._tokens, num_prompt_tokens, now, "tokens")
 
     def generated(self, num_tokens: int, now: float) -> None:
-        """Take tokens that a request was given."""
+        """Take generated tokens."""
         if self._tokens is not None:
             self._tokens.take(num_tokens, now)
 
     def end(self) -> None:
-        """Note the end of what has begun."""
+        """Record the end of a generation."""
         self.num_running -= 1
 
     def headers(self, now: float) -> Iterator[tuple[bytes, bytes]]:
-        """What is left, as OpenAI's headers say it."""
+        """Return the remaining limits as OpenAI's headers."""
         for kind, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is not None:
                 left = max(0, int(bucket.level(now) + SLACK))
@@ -98,7 +98,7 @@ class Limiter:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as OpenAI writes them: `120ms`, `8.64s`, `6m0s`."""
+    """Return seconds in OpenAI's format: `120ms`, `8.64s`, `6m0s`."""
     milliseconds = ceil(seconds * 1000 - SLACK)
     if milliseconds < 1000:
         return f"{max(0, milliseconds)}ms"

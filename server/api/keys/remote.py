@@ -1,6 +1,7 @@
-"""What keys use, in one of several API processes: it tells the one that has the engines, which counts for all of them.
+"""Usage of keys in one of several API processes, reported to the process that has the engines and counts for all.
 
-It waits for an answer only where a key has a limit that may refuse it. What is told late is what no limit is of.
+The process waits for an answer only when a limit of the key may refuse a request. Usage that no limit depends on is
+reported with a delay.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from neuronserve.server.api.keys.key import NO_LIMITS, KeyLimits
 from neuronserve.server.api.keys.use import MAX_NAMES, Usage
 from neuronserve.server.link.hub.remote import RemoteEngines
 
-KEYS = "keys"  # what the hub is asked for by the messages below, and asks itself before it says what has been used
-TELL_S = 0.2  # after which what no limit is of is told
+KEYS = "keys"  # questions to the hub, by the messages below; the hub calls the workers by it for unreported usage
+REPORT_S = 0.2  # delay of usage that no limit depends on
 _ENCODER = msgspec.msgpack.Encoder()
 _HEADERS = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 _USAGE = msgspec.msgpack.Decoder(Usage)
@@ -39,7 +40,7 @@ class Check(msgspec.Struct, tag=True, frozen=True):
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
-    """KeyUse.begin, by an id of the worker's own."""
+    """KeyUse.begin, under an id of the worker."""
 
     id: str
     key: str
@@ -48,13 +49,13 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
 
 
 class End(msgspec.Struct, tag=True, frozen=True):
-    """KeyUse.end of what has begun by that id, if it has."""
+    """KeyUse.end of the generation with that id, if it has begun."""
 
     id: str
 
 
 class Used(msgspec.Struct, tag=True, frozen=True):
-    """Tokens that were generated or found in the cache, of a key with its limits or without, and device time."""
+    """Generated and cached tokens of keys, with or without limits, and device time."""
 
     tokens: list[tuple[str, bool, int, int]]
     device_ns: dict[str, int]
@@ -76,7 +77,7 @@ Message = CountRequest | Check | Begin | End | Used | Left | Rows
 
 
 class RemoteKeyUse:
-    """One key's. It has the face of `KeyUse`, as far as that is not of the process that counts."""
+    """Account of one key. It has the methods of `KeyUse` that do not belong to the counting process."""
 
     def __init__(self, name: str, label: str, accounts: RemoteAccounts, is_limited: bool = True) -> None:
         self.name, self.label = name, label
@@ -91,11 +92,11 @@ class RemoteKeyUse:
 
     @property
     def may_be_refused(self) -> bool:
-        """Whether a request may not be generated now for one of its limits."""
+        """Return whether a limit of the key may refuse a generation."""
         return (self.limits.tokens_per_minute or self.limits.max_concurrent) is not None
 
     def limit(self, limits: KeyLimits) -> None:
-        """Have other limits from now on."""
+        """Replace the limits."""
         self.limits = limits
 
     async def let_in(self) -> None:
@@ -104,13 +105,13 @@ class RemoteKeyUse:
             await self._accounts.ask(CountRequest(self.name))
 
     async def require(self, num_prompt_tokens: int) -> None:
-        """Raise RateLimited where `generating` would."""
+        """Raise RateLimited if `generating` would."""
         if self.may_be_refused:
             await self._accounts.ask(Check(self.name, num_prompt_tokens))
 
     @contextlib.asynccontextmanager
     async def generating(self, num_prompt_tokens: int) -> AsyncIterator[RemoteKeyUse]:
-        """While a request is generated. Raises RateLimited before anything."""
+        """Hold a generation open in the `with` block. Raises RateLimited before it."""
         begin = self.begin(self._accounts.new_id(), num_prompt_tokens)
         try:
             if self.may_be_refused:
@@ -122,102 +123,104 @@ class RemoteKeyUse:
             self.end(begin.id)
 
     def begin(self, name: str, num_prompt_tokens: int) -> Begin:
-        """What is said at the beginning of a generation, under an id of this process's own; `end` follows."""
+        """Return the message that begins a generation, under an id of this process; `end` must follow."""
         return Begin(name, self.name, num_prompt_tokens, self.is_limited)
 
     def end(self, name: str) -> None:
-        """Note the end of what has begun by an id; nothing where that was refused."""
+        """Record the end of a generation by its id; a refused one is ignored."""
         if self.limits.tokens_per_minute is not None:
-            self._accounts.tell_tokens()  # before its client has the end of the answer, and asks again
+            self._accounts.report_tokens()  # before the client has the end of the answer and sends the next request
         self._accounts.tell(End(name))
 
     def generated(self, num_tokens: int) -> None:
-        """Count tokens that a request was given."""
+        """Count generated tokens."""
         self._accounts.count(self, num_tokens, 0)
 
     def found_cached(self, num_tokens: int) -> None:
-        """Count tokens of a prompt that were in the prefix cache."""
+        """Count tokens of a prompt found in the prefix cache."""
         self._accounts.count(self, 0, num_tokens)
 
     async def headers(self) -> list[tuple[bytes, bytes]]:
-        """What is left, for the head of an answer."""
+        """Return the headers with the remaining limits."""
         if (self.limits.requests_per_minute or self.limits.tokens_per_minute) is None:
             return []
         return _HEADERS.decode(await self._accounts.ask(Left(self.name)))
 
 
 class RemoteAccounts:
-    """The accounts of all keys, in the process that has the engines."""
+    """Accounts of all keys, kept by the process that has the engines."""
 
     def __init__(self, engines: RemoteEngines) -> None:
         self._engines = engines
         self._uses: dict[str, RemoteKeyUse] = {}
         self._ids = itertools.count()
         self._generated, self._cached = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
-        self.device_ns: Mapping[str, int] = {}  # modelled time of what this process has asked for, by label
-        self._told_ns: dict[str, int] = {}
-        self._telling: asyncio.TimerHandle | None = None
-        self._telling_tokens: asyncio.Handle | None = None
-        engines.handle(KEYS, self._tell_now)
+        self.device_ns: Mapping[str, int] = {}  # modelled time used by this process, by label
+        self._reported_ns: dict[str, int] = {}
+        self._report_timer: asyncio.TimerHandle | None = None
+        self._token_report: asyncio.Handle | None = None
+        engines.handle(KEYS, self._report_now)
 
     def of(self, name: str) -> RemoteKeyUse:
-        """The account of a key."""
+        """Return the account of a key."""
         if name not in self._uses and len(self._uses) >= MAX_NAMES:
             return RemoteKeyUse(name, OTHERS, self)
         return self._uses.setdefault(name, RemoteKeyUse(name, name, self))
 
     def new_id(self) -> str:
-        """Of a generation that is no request to the engines by itself."""
+        """Return an id for a generation that is not one request to the engines."""
         return f"#{next(self._ids)}"
 
     def count(self, use: RemoteKeyUse, num_generated: int, num_cached: int) -> None:
-        """Note tokens, and tell of them: soon where they are limited, so that the next request finds them."""
+        """Count tokens and report them: at once if they are limited, so that the next request is checked with them."""
         key = use.name, use.is_limited
         self._generated[key] += num_generated
         self._cached[key] += num_cached
-        if use.limits.tokens_per_minute is not None and self._telling_tokens is None:
-            self._telling_tokens = asyncio.get_running_loop().call_soon(self.tell_tokens)
-        self._tell_later()
+        if use.limits.tokens_per_minute is not None and self._token_report is None:
+            self._token_report = asyncio.get_running_loop().call_soon(self.report_tokens)
+        self._report_later()
 
-    def tell_tokens(self) -> None:
-        """Tell of tokens that have been counted since the last time."""
-        if self._telling_tokens is not None:
-            self._telling_tokens.cancel()
-            self._telling_tokens = None
+    def report_tokens(self) -> None:
+        """Report tokens counted since the last report."""
+        if self._token_report is not None:
+            self._token_report.cancel()
+            self._token_report = None
         if self._generated:
             tokens = [(*key, count, self._cached[key]) for key, count in self._generated.items()]
             self._generated.clear()
             self._cached.clear()
             self.tell(Used(tokens, {}))
 
-    def tell_used(self) -> None:
-        """Tell of tokens and device time; and once more later, as long as there is some."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        self.tell_tokens()
-        told, self._told_ns = self._told_ns, dict(self.device_ns)
-        device_ns = {key: ns - told.get(key, 0) for key, ns in self._told_ns.items() if ns != told.get(key, 0)}
+    def report_used(self) -> None:
+        """Report tokens and device time, and again later as long as there are new ones."""
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
+        self.report_tokens()
+        reported, self._reported_ns = self._reported_ns, dict(self.device_ns)
+        device_ns = {
+            key: ns - reported.get(key, 0) for key, ns in self._reported_ns.items() if ns != reported.get(key, 0)
+        }
         if device_ns:
             self.tell(Used([], device_ns))
-            self._tell_later()
+            self._report_later()
 
     async def usage(self, label: str | None) -> Usage:
-        """What keys have used: all of them, or the one with that label."""
+        """Return the usage of all keys, or of the key with that label."""
         return _USAGE.decode(await self.ask(Rows(label)))
 
     async def ask(self, message: Message) -> bytes:
-        """What is said to it. Raises RateLimited."""
+        """Send a message and return the answer. Raises RateLimited."""
         return await self._engines.ask(KEYS, _ENCODER.encode(message))
 
     def tell(self, message: Message) -> None:
-        """Say something that is not answered."""
+        """Send a message without an answer."""
         self._engines.tell(KEYS, _ENCODER.encode(message))
 
-    async def _tell_now(self, body: bytes) -> bytes:
-        self.tell_used()
+    async def _report_now(self, body: bytes) -> bytes:
+        self.report_used()
         return body
 
-    def _tell_later(self) -> None:
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self.tell_used)
+    def _report_later(self) -> None:
+        if self._report_timer is None:
+            self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, self.report_used)

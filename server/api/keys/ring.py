@@ -1,6 +1,6 @@
-"""The keys of a server: who calls, and reloads of their file. Knows no paths and no HTTP.
+"""Keys in force: identification of callers, and reloads of the key file. Knows no paths and no HTTP.
 
-A key's use belongs to its name: it goes on when the key behind the name, its limits or the file change.
+Usage belongs to a key's name: it continues when the key behind the name, its limits or the file change.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ AnyAccounts = Accounts | RemoteAccounts
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a request is from: `name` owns what it stores."""
+    """Sender of a request: `name` owns the objects that it stores."""
 
     name: str
     use: AnyUse
-    is_admin: bool = False  # sees what others have stored
+    is_admin: bool = False  # sees objects of other callers
     key: Key | None = field(default=None, repr=False)
 
     @property
     def sees(self) -> str | None:
-        """Whose stored objects there are for it; None = everybody's."""
+        """Owner of the stored objects that the caller sees; None = all owners."""
         return None if self.is_admin else self.name
 
     @property
     def tenant(self) -> str:
-        """Whose turn its requests wait for; "" on a server without keys, where there is one queue."""
+        """Tenant whose turn the caller's requests wait for; "" on a server without keys, which has one queue."""
         return "" if self.key is None else self.name
 
-    def priority(self, asked: int | None) -> int:
-        """The priority of a request that asks for one: no better than the key's."""
+    def priority(self, requested: int | None) -> int:
+        """Return the priority of a request that asks for one: no better than the key's."""
         best = self.key.priority if self.key is not None else None
-        return (asked or 0) if best is None else max(best, best if asked is None else asked)
+        return (requested or 0) if best is None else max(best, best if requested is None else requested)
 
 
 def anyone() -> Caller:
-    """Whoever calls a server without keys."""
+    """Return the caller of every request on a server without keys."""
     return Caller(NO_KEY, KeyUse(NO_KEY, MonotonicClock()), is_admin=True)
 
 
@@ -56,45 +56,45 @@ class KeyRing:
     """Keys in force. Used on one event loop."""
 
     def __init__(self, config: KeysConfig, accounts: AnyAccounts) -> None:
-        """Raises SettingsError where the file is none of keys."""
+        """Raises SettingsError when the key file is wrong."""
         self._config, self._accounts = config, accounts
         self._callers: list[Caller] = []
         self._set(self._read())
-        # Whether clients need a key; with operators' flags alone only what is theirs asks for one. Never changes.
+        # Whether clients need a key; with operators' flags alone only operators' paths need one. Never changes.
         self.asks_clients = config.file is not None or any("inference" in key.scopes for key in config.fixed)
         self.anyone = Caller(NO_KEY, accounts.of(NO_KEY), is_admin=not self.asks_clients)
 
     @property
     def has_keys(self) -> bool:
-        """Whether there are keys at all; that never changes."""
+        """Whether the server has keys at all; this never changes."""
         return bool(self._callers)
 
     @property
     def has_operators(self) -> bool:
-        """Whether operators have keys that clients do not."""
+        """Whether operators have keys that clients do not have."""
         kinds = {each.is_admin for each in self._callers}
         return True in kinds and (False in kinds or not self.asks_clients)
 
     def find(self, given: bytes | None) -> Caller | None:
-        """Who has sent a key; None when it is nobody's. In constant time, with every key even after a match."""
+        """Return the sender of a key; None for an unknown key. Takes constant time: every key is compared."""
         digest = hashlib.sha256(given or b"").digest()
         matches = [hmac.compare_digest(digest, each.key.digest) for each in self._callers if each.key is not None]
         return self._callers[matches.index(True)] if given is not None and any(matches) else None
 
     def named(self, name: str) -> Caller:
-        """Whoever has stored something under a name, whether its key is still one or not; without limits."""
+        """Return the owner of stored objects by name, without limits, even if its key is gone."""
         found = self._named(name)
         if found is None:
             return Caller(name, self._accounts.of(name).unlimited, self.anyone.is_admin)
         return Caller(name, found.use.unlimited, found.is_admin, found.key)
 
     def use_of(self, name: str) -> AnyUse:
-        """The account of a key, whether it is still one or not."""
+        """Return the account of a key, even if the key is gone."""
         found = self._named(name)
         return self._accounts.of(name) if found is None else found.use
 
     def reload(self) -> None:
-        """Read the file again; one that is wrong is logged, and changes nothing."""
+        """Read the file again; log a wrong file and keep the old keys."""
         try:
             keys = self._read()
         except SettingsError as error:

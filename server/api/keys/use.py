@@ -1,4 +1,4 @@
-"""What API keys have used since the start, and may use: counted in one place, the process that has the engines."""
+"""Usage of API keys since the start, and their limits: counted in one place, the process that has the engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_NAMES = 2 * MAX_KEYS  # since the start
 
 @dataclass(slots=True)
 class Totals:
-    """What requests were given since the server's start; each line of a batch is one."""
+    """Totals of requests since the server's start; each line of a batch is one request."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -28,7 +28,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Of one key."""
+    """Usage of one key."""
 
     label: str
     totals: Totals
@@ -38,17 +38,17 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of keys, since a time in Unix seconds."""
+    """Usage of keys, since a time in Unix seconds."""
 
     since: int
     rows: list[UsageRow]
 
 
 class KeyUse:
-    """What one key has used, and may use. What is awaited here is awaited because elsewhere it is asked for."""
+    """Usage and limits of one key. Some methods are async because those of `RemoteKeyUse` are."""
 
     def __init__(self, label: str, clock: Clock, limits: KeyLimits = NO_LIMITS, totals: Totals | None = None) -> None:
-        """`label` names it in metrics."""
+        """`label` names the key in metrics."""
         self.label = label
         self.totals = totals or Totals()
         self._clock = clock
@@ -60,11 +60,11 @@ class KeyUse:
 
     @property
     def unlimited(self) -> KeyUse:
-        """The same account without limits: for what runs when nobody waits for anything."""
+        """The same account without limits, for background work."""
         return KeyUse(self.label, self._clock, totals=self.totals)
 
     def limit(self, limits: KeyLimits) -> None:
-        """Have other limits from now on; with the same ones nothing changes."""
+        """Replace the limits; equal limits change nothing."""
         if limits != self._limiter.limits:
             before, self._limiter = self._limiter, Limiter(limits, self._clock.now())
             self._limiter.num_running = before.num_running
@@ -75,19 +75,19 @@ class KeyUse:
             self._limiter.let_in(self._clock.now())
 
     def check(self, num_prompt_tokens: int) -> None:
-        """Raise RateLimited where `begin` would."""
+        """Raise RateLimited if `begin` would."""
         with self._counting():
             self._limiter.require(num_prompt_tokens, self._clock.now())
 
     def begin(self, num_prompt_tokens: int) -> None:
-        """Note that a request is generated from now on; `end` follows. Raises RateLimited before anything."""
+        """Record the begin of a generation; `end` must follow. Raises RateLimited before it."""
         with self._counting():
             self._limiter.begin(num_prompt_tokens, self._clock.now())
         self.totals.requests += 1
         self.totals.prompt_tokens += num_prompt_tokens
 
     def end(self) -> None:
-        """Note the end of what has begun."""
+        """Record the end of a generation."""
         self._limiter.end()
 
     async def let_in(self) -> None:
@@ -96,7 +96,7 @@ class KeyUse:
 
     @contextlib.asynccontextmanager
     async def generating(self, num_prompt_tokens: int) -> AsyncIterator[KeyUse]:
-        """While a request is generated. Raises RateLimited before anything."""
+        """Hold a generation open in the `with` block. Raises RateLimited before it."""
         self.begin(num_prompt_tokens)
         try:
             yield self
@@ -104,24 +104,24 @@ class KeyUse:
             self.end()
 
     async def require(self, num_prompt_tokens: int) -> None:
-        """Raise RateLimited where `generating` would."""
+        """Raise RateLimited if `generating` would."""
         self.check(num_prompt_tokens)
 
     def generated(self, num_tokens: int) -> None:
-        """Count tokens that a request was given."""
+        """Count generated tokens."""
         self.totals.completion_tokens += num_tokens
         self._limiter.generated(num_tokens, self._clock.now())
 
     def found_cached(self, num_tokens: int) -> None:
-        """Count tokens of a prompt that were in the prefix cache."""
+        """Count tokens of a prompt found in the prefix cache."""
         self.totals.cached_tokens += num_tokens
 
     def left(self) -> list[tuple[bytes, bytes]]:
-        """What is left, as headers."""
+        """Return the headers with the remaining limits."""
         return list(self._limiter.headers(self._clock.now()))
 
     async def headers(self) -> list[tuple[bytes, bytes]]:
-        """What is left, for the head of an answer."""
+        """Return the headers with the remaining limits."""
         return self.left()
 
     @contextlib.contextmanager
@@ -134,31 +134,31 @@ class KeyUse:
 
 
 class Accounts:
-    """Of all keys since the start, by the names that metrics have for them."""
+    """Accounts of all keys since the start, by their labels in metrics."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._uses: dict[str, KeyUse] = {}
-        self.device_ns: Counter[str] = Counter()  # modelled time, by the same names
+        self.device_ns: Counter[str] = Counter()  # modelled time, by label
         self.since = 0  # Unix seconds
 
     @property
     def uses(self) -> Mapping[str, KeyUse]:
-        """By label."""
+        """Accounts by label."""
         return self._uses
 
     def of(self, name: str) -> KeyUse:
-        """The account of a key."""
+        """Return the account of a key."""
         if name not in self._uses and len(self._uses) >= MAX_NAMES:
             others = self._uses.setdefault(OTHERS, KeyUse(OTHERS, self._clock))
             return KeyUse(OTHERS, self._clock, totals=others.totals)
         return self._uses.setdefault(name, KeyUse(name, self._clock))
 
     def rows(self, label: str | None) -> Usage:
-        """What keys have used: all of them, or the one with that label."""
+        """Return the usage of all keys, or of the key with that label."""
         uses = [use for use in self._uses.values() if label is None or (use.label == label != OTHERS)]
         return Usage(self.since, [UsageRow(e.label, e.totals, self.device_ns[e.label], e.limits) for e in uses])
 
     async def usage(self, label: str | None) -> Usage:
-        """The same, where it is asked for."""
+        """Return `rows`."""
         return self.rows(label)

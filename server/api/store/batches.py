@@ -1,4 +1,4 @@
-"""Batches and the results of their lines. A line's result is one row, whose key lets it be there once."""
+"""Batches and the results of their lines. A line's result is one row, whose key makes it unique."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from neuronserve.server.api.store.records import BATCHES, FILES, RESULTS, LineRe
 from neuronserve.server.errors import NotFound, QueueFull
 
 MAX_OPEN = 1000  # batches that have not ended
-MAX_ENDED = 10_000  # the oldest are forgotten
+MAX_ENDED = 10_000  # older ones are deleted
 READ_LINES = 100  # results in memory at once
 _IS_OPEN = "status NOT IN (?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the lines of a batch, or of a file, came to."""
+    """Totals of the lines of a batch, or of a file."""
 
     completed: int = 0
     failed: int = 0
@@ -31,11 +31,11 @@ class Tally:
     output_tokens: int = 0
     reasoning_tokens: int = 0
     device_seconds: float = 0.0  # modelled
-    cost_usd: float | None = None  # None where no price is known
-    given_up: int = 0  # of those that failed, because the batch was cancelled or expired
+    cost_usd: float | None = None  # None when no price is known
+    given_up: int = 0  # failed lines that were not computed, because the batch was cancelled or expired
 
     def plus(self, result: LineResult) -> Tally:
-        """With one line more."""
+        """Return the tally with one more line."""
         costs = [cost for cost in (self.cost_usd, result.cost_usd) if cost is not None]
         return Tally(
             self.completed + (not result.is_error),
@@ -52,12 +52,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The batches of a page: those after one, or those right before one, in the order of the oldest then."""
+    """Batches of a page: the ones after a batch, or right before one, which then start with the oldest."""
 
     after: str | None = None
     before: str | None = None
     endpoint: str | None = None  # of their lines; None = any
-    param: str = "after"  # the field that names where the page begins
+    param: str = "after"  # field that names the begin of the page
 
 
 _SUMS = (
@@ -69,9 +69,9 @@ _SUMS = (
 
 
 class BatchStore:
-    """Batches by id. Every method may raise StorageFull. `changed` is set by whatever the runner must look at.
+    """Batches by id. Every method may raise StorageFull. `changed` is set by changes that the runner must see.
 
-    `sees` is whose batches there are; None = everybody's.
+    `sees` is the owner of visible batches; None = all owners.
     """
 
     def __init__(self, database: Database) -> None:
@@ -79,12 +79,12 @@ class BatchStore:
         self.changed = asyncio.Event()
 
     async def create(self, batch: StoredBatch) -> None:
-        """Raises QueueFull when too many batches have not ended."""
+        """Store a new batch. Raises QueueFull when too many batches have not ended."""
 
         def work(db: sqlite3.Connection) -> None:
             (num_open,) = db.execute(f"SELECT count(*) FROM batches WHERE {_IS_OPEN}", ENDED).fetchone()
             if num_open >= MAX_OPEN:
-                raise QueueFull(f"The server has {num_open} batches that have not ended, as many as it takes.")
+                raise QueueFull(f"The server has {num_open} open batches, which is the limit.")
             kept = f"SELECT id FROM batches WHERE NOT {_IS_OPEN} ORDER BY rowid DESC LIMIT {MAX_ENDED}"
             BATCHES.delete(db, f"WHERE NOT {_IS_OPEN} AND id NOT IN ({kept})", *ENDED, *ENDED)
             BATCHES.put(db, batch)
@@ -93,11 +93,11 @@ class BatchStore:
         self.changed.set()
 
     async def get(self, batch_id: str, sees: str | None = None) -> tuple[StoredBatch, Tally]:
-        """Raises NotFound."""
+        """Return a batch. Raises NotFound."""
         return await self._database.run(lambda db: _found(db, batch_id, sees))
 
     async def page(self, sees: str | None, wanted: Wanted, limit: int) -> list[tuple[StoredBatch, Tally]]:
-        """Batches, the newest first. Raises NotFound where the one that the page begins or ends at is not there."""
+        """Return batches, the newest first. Raises NotFound when the batch that bounds the page does not exist."""
 
         def work(db: sqlite3.Connection) -> list[tuple[StoredBatch, Tally]]:
             clause = "WHERE api_key = coalesce(?1, api_key) AND endpoint = coalesce(?2, endpoint)"
@@ -112,16 +112,16 @@ class BatchStore:
         return await self._database.run(work)
 
     async def delete(self, batch_id: str) -> None:
-        """Forget a batch that has ended."""
+        """Delete a batch that has ended."""
         await self._database.run(lambda db: BATCHES.delete(db, "WHERE id = ?", batch_id))
 
     async def next(self) -> StoredBatch | None:
-        """The oldest that has not ended."""
+        """Return the oldest batch that has not ended."""
         clause = f"WHERE {_IS_OPEN} ORDER BY rowid LIMIT 1"
         return await self._database.run(lambda db: next(BATCHES.select(db, clause, *ENDED), None))
 
     async def update(self, batch_id: str, only_if: tuple[str, ...] | None, **changes: Any) -> StoredBatch:
-        """The batch with `changes`, which are made if its status is among `only_if`, if any. Raises NotFound."""
+        """Apply `changes` if the status is among `only_if` (None = any), and return the batch. Raises NotFound."""
 
         def work(db: sqlite3.Connection) -> StoredBatch:
             batch, _ = _found(db, batch_id)
@@ -135,16 +135,16 @@ class BatchStore:
         return batch
 
     async def record(self, result: LineResult) -> None:
-        """Store what became of a line, unless that is known."""
+        """Store the result of a line, unless it has one."""
         await self._database.run(lambda db: RESULTS.put(db, result, is_new=True))
 
     async def done_lines(self, batch_id: str) -> set[int]:
-        """Numbers of the lines that have results."""
+        """Return the numbers of the lines that have results."""
         query = "SELECT line FROM results WHERE batch_id = ?"
         return await self._database.run(lambda db: {line for (line,) in db.execute(query, (batch_id,))})
 
     def lines_of(self, batch_id: str, is_error: bool) -> Callable[[], Iterator[bytes]]:
-        """A function, to be called in a thread, of the lines of the output or of the error file."""
+        """Return a function that yields the lines of the output or error file, to be called in a thread."""
         clause = "WHERE batch_id = ? AND is_error = ? AND line > ? ORDER BY line LIMIT ?"
 
         def lines() -> Iterator[bytes]:
@@ -160,7 +160,7 @@ class BatchStore:
         return lines
 
     async def end(self, batch: StoredBatch, files: list[StoredFile]) -> None:
-        """In one transaction: the batch has ended, its files are there, and they alone have its results."""
+        """Mark the batch as ended, store its files and delete its results, in one transaction."""
 
         def work(db: sqlite3.Connection) -> None:
             tally = json.dumps(asdict(_tally(db, batch)))
@@ -188,7 +188,7 @@ def _tally(db: sqlite3.Connection, batch: StoredBatch) -> Tally:
 
 
 def _put(db: sqlite3.Connection, batch: StoredBatch) -> None:
-    """Replace a batch in its place: the order of the rows is that of their creation."""
+    """Replace a batch in its row: the order of rows is that of their creation."""
     columns = asdict(batch)
     assigned = ", ".join(f"{name} = ?" for name in columns)
     db.execute(f"UPDATE batches SET {assigned} WHERE id = ?", (*columns.values(), batch.id))

@@ -1,4 +1,4 @@
-"""Bounds of what clients store: number, bytes and age; what was not used for longest goes first."""
+"""Bounds of stored objects: number, bytes and age; objects that were not used for longest are deleted first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DAY_S = 86400.0
 
 
 def oldest(limits: StoreConfig) -> float:
-    """The time before which what was stored is forgotten."""
+    """Return the time before which stored objects are deleted."""
     return time.time() - limits.stored_response_days * DAY_S
 
 
 def evict(db: sqlite3.Connection, table: Table[Any], limits: StoreConfig, may_go: str, age: str = "created_at") -> None:
-    """Delete what is beyond the limits of a table with `used_at` and `num_bytes`.
+    """Delete rows beyond the limits of a table with `used_at` and `num_bytes`.
 
-    `may_go` is a condition on rows and `age` the column of their age, in SQL that no client has written.
+    `may_go` is a condition on rows and `age` the column of their age, both SQL that no client has written.
     """
     table.delete(db, f"WHERE {age} < ? AND {may_go}", oldest(limits))
     count, size = db.execute(f"SELECT count(*), coalesce(sum(num_bytes), 0) FROM {table.name}").fetchone()

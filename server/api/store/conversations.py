@@ -1,4 +1,4 @@
-"""Stored conversations, bounded as responses are."""
+"""Stored conversations, with the bounds of responses."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Change = Callable[[StoredConversation], StoredConversation]
 
 
 class ConversationStore:
-    """Conversations by id. Every method may raise StorageFull. `sees` is the owner to look for; None = any."""
+    """Conversations by id. Every method may raise StorageFull. `sees` is the owner of visible ones; None = all."""
 
     def __init__(self, database: Database, limits: StoreConfig) -> None:
         self._database = database
         self._limits = limits
 
     async def create(self, conversation: StoredConversation) -> None:
-        """Store a new conversation, and forget what is over the limits."""
+        """Store a new conversation, and delete old ones beyond the limits."""
         await self._database.run(lambda db: self._put(db, conversation))
 
     async def get(self, conversation_id: str, sees: str | None, param: str = "conversation_id") -> StoredConversation:
-        """Raises NotFound."""
+        """Return a conversation. Raises NotFound."""
         return await self._database.run(lambda db: self._found(db, conversation_id, sees, param))
 
     async def update(self, conversation_id: str, sees: str | None, change: Change) -> StoredConversation:
-        """Store the conversation as `change` makes it, in one transaction. Raises NotFound."""
+        """Apply `change` to the conversation in one transaction and return the result. Raises NotFound."""
 
         def work(db: sqlite3.Connection) -> StoredConversation:
             changed = change(self._found(db, conversation_id, sees, "conversation_id"))
@@ -44,7 +44,7 @@ class ConversationStore:
         return await self._database.run(work)
 
     async def delete(self, conversation_id: str, sees: str | None) -> None:
-        """Raises NotFound."""
+        """Delete a conversation. Raises NotFound."""
 
         def work(db: sqlite3.Connection) -> None:
             self._found(db, conversation_id, sees, "conversation_id")

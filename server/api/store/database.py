@@ -1,8 +1,8 @@
-"""SQLite behind one thread: records in tables, a call is a transaction. Knows nothing of what the records mean.
+"""SQLite in one thread: records in tables, and one transaction a call. Knows nothing of the records' meaning.
 
-In WAL mode what has been committed survives kill -9, and a loss of power costs the last transactions at most. The
-database is locked for as long as it is open, so that two servers cannot have one data directory. The processes of one
-server share it where it has several; then a file beside it is locked for all of them (`StoreLock`).
+In WAL mode committed data survives kill -9, and a loss of power costs at most the last transactions. The database is
+locked while it is open, so that two servers cannot use one data directory. The processes of one server share it; then a
+file beside it is locked for all of them (`StoreLock`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SCHEMA_VERSION = 4
-LOCK_TIMEOUT_S = 10.0  # in which the server before this one may still end
+LOCK_TIMEOUT_S = 10.0  # for a previous server to end
 _COLUMNS = {"str": "TEXT", "int": "INTEGER", "float": "REAL", "bytes": "BLOB", "bool": "INTEGER"}
 
 R = TypeVar("R", bound="DataclassInstance")
@@ -34,7 +34,7 @@ Work = Callable[[sqlite3.Connection], T]
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
-    """Rows that are records: the fields are the columns, the first `num_keys` of them the primary key."""
+    """Table whose rows are records: columns are the fields, the primary key is the first `num_keys` of them."""
 
     name: str
     record: type[R]
@@ -48,7 +48,7 @@ class Table(Generic[R]):
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(typed)}, PRIMARY KEY ({keys}))"
 
     def add_columns(self, db: sqlite3.Connection) -> None:
-        """Add the fields that an older server's table lacks, which are the last ones and have defaults."""
+        """Add the fields that an older server's table lacks: the last ones, which have defaults."""
         known = {row[1] for row in db.execute(f"PRAGMA table_info({self.name})")}
         for each in fields(self.record):
             if each.name not in known:
@@ -57,21 +57,27 @@ class Table(Generic[R]):
                 db.execute(f"ALTER TABLE {self.name} ADD COLUMN {each.name} {_COLUMNS[kind]}{default}")
 
     def put(self, db: sqlite3.Connection, record: R, is_new: bool = False) -> bool:
-        """Insert a record or replace the one with its key; with `is_new` one that exists stays. Whether it is there."""
+        """Insert a record or replace the one with its key;
+
+        `is_new` keeps an existing one. Return whether it was stored.
+        """
         marks = ", ".join("?" * len(fields(self.record)))
         how = "IGNORE" if is_new else "REPLACE"
         return db.execute(f"INSERT OR {how} INTO {self.name} VALUES ({marks})", astuple(record)).rowcount == 1
 
     def get(self, db: sqlite3.Connection, key: str) -> R | None:
-        """The record whose first field is `key`."""
+        """Return the record whose first field is `key`."""
         return next(self.select(db, f"WHERE {fields(self.record)[0].name} = ?", key), None)
 
     def select(self, db: sqlite3.Connection, clause: str = "", *values: Any) -> Iterator[R]:
-        """Records by what follows FROM in SQL, which no client has written; `values` stand for its question marks."""
+        """Return the records that a clause after FROM finds;
+
+        `values` replace its question marks. No client writes SQL.
+        """
         return (self._made(row) for row in db.execute(f"SELECT * FROM {self.name} {clause}", values))
 
     def delete(self, db: sqlite3.Connection, clause: str, *values: Any) -> int:
-        """Delete the records that a clause finds; how many they were."""
+        """Delete the records that a clause finds, and return their number."""
         return db.execute(f"DELETE FROM {self.name} {clause}", values).rowcount
 
     def _made(self, row: tuple[Any, ...]) -> R:
@@ -79,7 +85,7 @@ class Table(Generic[R]):
 
 
 class Database:
-    """One file, or the memory of this process where `path` is None. Raises SettingsError when it cannot be opened."""
+    """A database file, or memory of this process if `path` is None. Raises SettingsError when it cannot be opened."""
 
     def __init__(self, path: Path | None, tables: Sequence[Table[Any]], is_shared: bool = False) -> None:
         self._thread = ThreadPoolExecutor(1, "store")
@@ -89,25 +95,25 @@ class Database:
             raise SettingsError(f"--data-dir: cannot use {path}: {error}") from error
 
     async def run(self, work: Work[T]) -> T:
-        """The result of `work` in a transaction, which is undone when it raises. Raises StorageFull.
+        """Return the result of `work`, a transaction that is rolled back when it raises. Raises StorageFull.
 
-        It goes on when the caller is cancelled.
+        The transaction continues when the caller is cancelled.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
 
     def wait(self, work: Work[T]) -> T:
-        """As `run`, for a thread, which it blocks."""
+        """Do the same as `run` and block the calling thread."""
         return self._thread.submit(self._transact, work).result()
 
     async def num_commits_of_others(self) -> int:
-        """A number that differs from an earlier one when another process has changed something meanwhile."""
+        """Return a number that changes when another process has committed."""
         (number,) = await asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: self._db.execute("PRAGMA data_version").fetchone()
         )
         return int(number)
 
     async def close(self) -> None:
-        """Write what is left into the database's own file, and let go of it."""
+        """Write pending data into the database file, and close it."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
         self._thread.shutdown()
 
@@ -121,7 +127,7 @@ class Database:
 
 
 class StoreLock:
-    """A server's right to a data directory that its processes share. Raises SettingsError when another one has it."""
+    """Right of a server to a data directory that its processes share. Raises SettingsError when it is taken."""
 
     def __init__(self, directory: Path) -> None:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
@@ -141,7 +147,7 @@ class StoreLock:
                 time.sleep(0.1)
 
     def close(self) -> None:
-        """Give it up."""
+        """Release the directory."""
         self._file.close()
 
 
@@ -156,7 +162,7 @@ def _opened(path: Path | None, tables: Sequence[Table[Any]], is_shared: bool) ->
 
 
 def _begin(db: sqlite3.Connection, tables: Sequence[Table[Any]], is_shared: bool) -> None:
-    """Make the tables, or bring those of an older server up to date."""
+    """Create the tables, or update those of an older server."""
     db.execute(f"PRAGMA locking_mode = {'NORMAL' if is_shared else 'EXCLUSIVE'}")
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
@@ -164,7 +170,8 @@ def _begin(db: sqlite3.Connection, tables: Sequence[Table[Any]], is_shared: bool
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if not 0 <= version <= SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"it has version {version} of another server's tables, not {SCHEMA_VERSION}")
-    if version != SCHEMA_VERSION:  # new, or an older server's; else it is opened without a write: a disk may be full
+    # New or of an older server; otherwise nothing is written, because the disk may be full.
+    if version != SCHEMA_VERSION:
         for table in tables:
             db.execute(table.schema)
             table.add_columns(db)

@@ -1,6 +1,6 @@
 """Files of clients and of batches: content in the data directory under the file's id, the rest in the database.
 
-A file is there once its record is; content without a record is what a killed server was about to store, and goes.
+A file exists once its record does. Content without a record was left by a killed server and is deleted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from neuronserve.server.api.store.records import BATCHES, FILES, StoredFile
 from neuronserve.server.errors import InvalidRequest, NotFound, SettingsError, StorageFull
 from neuronserve.server.host.private_file import make_private_directory, open_private, tighten
 
-MIN_FREE_BYTES = 64 * 2**20  # of the disk, which are left for what is under way
-ENDED = ("failed", "completed", "expired", "cancelled")  # states of a batch that needs its input no more
+MIN_FREE_BYTES = 64 * 2**20  # of the disk, reserved for open requests
+ENDED = ("failed", "completed", "expired", "cancelled")  # states of a batch that no longer needs its input
 COPY_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class FileLabel:
-    """What a file is to be called, how long it is kept, and whose it is."""
+    """Name, purpose, lifetime and owner of a new file."""
 
     filename: str
     purpose: str
@@ -39,7 +39,7 @@ class FileLabel:
 
 
 class FileStore:
-    """Files by id. Every method may raise StorageFull. `sees` is whose files there are; None = everybody's."""
+    """Files by id. Every method may raise StorageFull. `sees` is the owner of visible files; None = all owners."""
 
     def __init__(self, database: Database, directory: Path, limits: StoreConfig) -> None:
         self._database = database
@@ -52,16 +52,16 @@ class FileStore:
             raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
 
     def path(self, file_id: str) -> Path:
-        """Where the content of a file that exists is."""
+        """Path of the content of an existing file."""
         return self._directory / file_id
 
     async def clean(self) -> None:
-        """Remove content without a record, before anything is stored."""
+        """Delete content without a record, before anything is stored."""
         kept = await self._database.run(lambda db: {each.id for each in FILES.select(db)})
         await asyncio.to_thread(self._remove, lambda file_id: file_id not in kept)
 
     async def create(self, write: Callable[[BinaryIO], None], label: FileLabel) -> StoredFile:
-        """Store what `write`, called in a thread, writes into a file."""
+        """Store a file whose content `write` writes, called in a thread."""
         await self._expire()
         file = await self.write(write, label)
         try:
@@ -72,7 +72,7 @@ class FileStore:
         return file
 
     async def write(self, write: Callable[[BinaryIO], None], label: FileLabel) -> StoredFile:
-        """The content alone; the file is there once its record, which this returns, is in the database."""
+        """Write the content alone and return the record; the file exists once the record is in the database."""
         file_id = f"file-{uuid.uuid4().hex}"
         try:
             size = await asyncio.to_thread(self._write, file_id, write)
@@ -86,7 +86,7 @@ class FileStore:
     async def page(
         self, sees: str | None, purpose: str | None, after: str | None, limit: int, is_newest_first: bool
     ) -> list[StoredFile]:
-        """Files behind the file `after`. Raises NotFound when there is none."""
+        """Return the files behind the file `after`. Raises NotFound when that does not exist."""
         wanted = ["coalesce(expires_at, ?1) >= ?1", "purpose = coalesce(?2, purpose)", "owner = coalesce(?4, owner)"]
         values = [int(time.time()), purpose, after, sees]
         if after is not None:
@@ -97,7 +97,7 @@ class FileStore:
         return await self._database.run(lambda db: [*FILES.select(db, clause, *values, limit)])
 
     async def get(self, file_id: str, sees: str | None, param: str = "file_id") -> StoredFile:
-        """Raises NotFound."""
+        """Return a file's record. Raises NotFound."""
         record = await self._database.run(lambda db: FILES.get(db, file_id))
         is_there = record is not None and (record.expires_at or time.time()) >= int(time.time())
         if record is None or not is_there or sees not in (None, record.owner):
@@ -105,7 +105,7 @@ class FileStore:
         return record
 
     async def delete(self, file_id: str, sees: str | None) -> None:
-        """Raises NotFound, or InvalidRequest for the input of a batch that has not ended."""
+        """Delete a file. Raises NotFound, or InvalidRequest for the input of a batch that has not ended."""
         await self.get(file_id, sees)
 
         def work(db: sqlite3.Connection) -> int:
@@ -121,10 +121,10 @@ class FileStore:
         await asyncio.to_thread(self.path(file_id).unlink, missing_ok=True)
 
     def require_space(self, num_bytes: int) -> None:
-        """Raises StorageFull where the disk is about to be full."""
+        """Raise StorageFull when the disk is nearly full."""
         free = shutil.disk_usage(self._directory).free
         if free < MIN_FREE_BYTES + num_bytes:
-            raise StorageFull(f"The disk of the data directory has {free} bytes left; {num_bytes} more are too many.")
+            raise StorageFull(f"The disk of the data directory has {free} bytes left, too few for {num_bytes} more.")
 
     def _write(self, file_id: str, write: Callable[[BinaryIO], None]) -> int:
         with open_private(self.path(file_id), "xb") as file:
@@ -162,5 +162,5 @@ class FileStore:
 
 
 def copy_of(source: BinaryIO) -> Callable[[BinaryIO], None]:
-    """A writer of all that is left of `source`."""
+    """Return a writer of the rest of `source`."""
     return lambda file: shutil.copyfileobj(source, file, COPY_BYTES)

@@ -1,4 +1,4 @@
-"""What the store holds: one frozen record for each table. Times are Unix seconds."""
+"""Records of the store: one frozen record for each table. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from neuronserve.server.api.store.database import Table
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response of /v1/responses, with what it was asked beyond those before it."""
+    """A response of /v1/responses, with its own input items."""
 
     id: str
     created_at: float
-    used_at: float  # last, by itself or by a response that follows it
+    used_at: float  # last use, by itself or by a response that follows it
     previous_id: str | None
     status: str
     num_bytes: int  # of `body` and `input_items`
-    body: bytes  # JSON, as answers have it
+    body: bytes  # JSON, as in answers
     input_items: bytes  # JSON list
-    owner: str = ""  # name of the API key that made it
-    worker: str = ""  # life of the API process that generates it, where there are several
+    owner: str = ""  # name of the API key that created it
+    worker: str = ""  # life of the API process that generates it, if there are several
 
 
 @dataclass(frozen=True, slots=True)
 class StoredConversation:
-    """A conversation of /v1/conversations, to which responses add their items."""
+    """A conversation of /v1/conversations, to which responses add items."""
 
     id: str
     created_at: float
@@ -33,8 +33,8 @@ class StoredConversation:
     num_bytes: int  # of `metadata` and `items`
     metadata: bytes  # JSON
     items: bytes  # JSON list
-    num_made: int = 0  # ids of items that it has given
-    owner: str = ""  # name of the API key that made it
+    num_made: int = 0  # number of item ids given out
+    owner: str = ""  # name of the API key that created it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class StoredFile:
     filename: str
     purpose: str
     num_bytes: int
-    owner: str = ""  # name of the API key that made it
+    owner: str = ""  # name of the API key that created it
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch. `total` is 0 until its input has been checked; results count what is done of it."""
+    """A batch. `total` is 0 until its input has been checked; results count its progress."""
 
     id: str
     created_at: int
@@ -63,9 +63,9 @@ class StoredBatch:
     completion_window: str
     metadata: str | None = None  # JSON
     output_lifetime_s: int | None = None
-    api_key: str = ""  # name of the one that created it, whose it is
+    api_key: str = ""  # name of the API key that created it
     total: int = 0
-    errors: str | None = None  # JSON list, of an input that is no batch
+    errors: str | None = None  # JSON list, for an invalid input
     output_file_id: str | None = None
     error_file_id: str | None = None
     in_progress_at: int | None = None
@@ -75,17 +75,17 @@ class StoredBatch:
     expired_at: int | None = None
     cancelling_at: int | None = None
     cancelled_at: int | None = None
-    tally: str | None = None  # JSON, once it has ended and its results are in files
+    tally: str | None = None  # JSON, once the batch has ended and its results are in files
 
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """What became of one line of a batch's input. The key lets no line have two."""
+    """Result of one line of a batch's input. Its key makes it unique."""
 
     batch_id: str
     line: int  # from 1
     is_error: bool
-    data: bytes  # the line of the output or error file, with its end
+    data: bytes  # the line of the output or error file, with its line end
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0

@@ -1,4 +1,4 @@
-"""Stored responses: bounded in number, bytes and age; those that were not used for longest go first."""
+"""Stored responses, bounded in number, bytes and age; those not used for longest are deleted first."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAX_CHAIN = 1000  # responses that follow each other
 
 
 class ResponseStore:
-    """Responses by id. Every method may raise StorageFull. `sees` is whose there are; None = everybody's."""
+    """Responses by id. Every method may raise StorageFull. `sees` is the owner of visible responses; None = all."""
 
     def __init__(self, database: Database, limits: StoreConfig) -> None:
         self._database = database
         self._limits = limits
 
     async def put(self, response: StoredResponse) -> None:
-        """Store a response over what has its id, and let go of what is over the limits."""
+        """Store a response or replace the one with its id, and delete old ones beyond the limits."""
 
         def work(db: sqlite3.Connection) -> None:
             RESPONSES.put(db, response)
@@ -36,18 +36,18 @@ class ResponseStore:
         await self._database.run(work)
 
     async def get(self, response_id: str, sees: str | None) -> StoredResponse:
-        """Raises NotFound."""
+        """Return a response. Raises NotFound."""
         return (await self.chain(response_id, sees, "response_id"))[-1]
 
     async def require(self, response_id: str, sees: str | None) -> StoredResponse:
-        """The response alone, whatever has become of those before it. Raises NotFound."""
+        """Return the response alone, even if earlier ones are gone. Raises NotFound."""
         response = await self._database.run(lambda db: RESPONSES.get(db, response_id))
         if response is None or sees not in (None, response.owner):
             raise _missing(response_id, response_id, "response_id")
         return response
 
     async def chain(self, response_id: str, sees: str | None, param: str) -> list[StoredResponse]:
-        """The response and those that it follows, oldest first; all count as used now. Raises NotFound."""
+        """Return the response and the ones it follows, oldest first; all count as used now. Raises NotFound."""
 
         def work(db: sqlite3.Connection) -> list[StoredResponse]:
             found: list[StoredResponse] = []
@@ -59,19 +59,19 @@ class ResponseStore:
                 found.append(response)
                 next_id = response.previous_id
             now = time.time()
-            with contextlib.suppress(sqlite3.OperationalError):  # a full disk is no reason not to read
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk does not prevent reading
                 db.executemany("UPDATE responses SET used_at = ? WHERE id = ?", [(now, each.id) for each in found])
             return found[::-1]
 
         return await self._database.run(work)
 
     async def delete(self, response_id: str) -> None:
-        """Raises NotFound."""
+        """Delete a response. Raises NotFound."""
         if not await self._database.run(lambda db: RESPONSES.delete(db, "WHERE id = ?", response_id)):
             raise _missing(response_id, response_id, "response_id")
 
     async def recover(self, worker: str | None = None) -> None:
-        """Let the responses fail that a server before this one has left unfinished, or one API process of this one."""
+        """Mark responses as failed that an earlier server, or one API process of this server, left unfinished."""
         clause = "WHERE status IN (?1, ?2) AND worker = coalesce(?3, worker)"
 
         def work(db: sqlite3.Connection) -> None:

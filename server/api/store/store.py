@@ -1,4 +1,4 @@
-"""All that outlives a request, of one server: responses, and with a data directory files and batches."""
+"""Objects of one server that outlive a request: responses, and with a data directory files and batches."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from neuronserve.server.host.private_file import make_private_directory, open_pr
 
 log = logging.getLogger("neuronserve.api")
 DATABASE = "neuronserve.sqlite3"
-OWN = frozenset({"files", "neuronserve.lock", "lost+found"})  # beside the database
+OWN = frozenset({"files", "neuronserve.lock", "lost+found"})  # files beside the database
 LOOK_PERIOD_S = 0.5
 NO_DATA_DIR = "Files and batches need a place that survives the server: start it with --data-dir DIR."
 
 
 def _make_private(directory: Path) -> None:
-    """Make a data directory and its database for this user alone; one that holds nothing else is tightened.
+    """Make a data directory and its database private to this user; a directory with other files is left alone.
 
-    SQLite gives its own files beside the database the rights of that.
+    SQLite gives its own files the rights of the database.
     """
     make_private_directory(directory)
     if not any(True for each in directory.iterdir() if each.name not in OWN and not each.name.startswith(DATABASE)):
@@ -48,7 +48,7 @@ def _opened(directory: Path | None, is_shared: bool) -> Database:
 
 
 class Store:
-    """Opened by its constructor. Raises SettingsError when the data directory that is named cannot be used."""
+    """Opened by its constructor. Raises SettingsError when the named data directory cannot be used."""
 
     def __init__(self, config: StoreConfig) -> None:
         directory = config.data_dir or config.default_dir
@@ -67,7 +67,7 @@ class Store:
 
     @property
     def is_durable(self) -> bool:
-        """Whether there is a data directory."""
+        """Whether the server has a data directory."""
         return self._files is not None
 
     @property
@@ -84,9 +84,9 @@ class Store:
         return self._batches
 
     async def recover(self, worker: str | None = None) -> None:
-        """Put right what a server before this one has left, before anything is stored; as far as a full disk allows.
+        """Repair what an earlier server left, before anything is stored, as far as a full disk allows.
 
-        With `worker`, only what that life of an API process has left.
+        With `worker`, repair only what that life of an API process left.
         """
         try:
             await self.responses.recover(worker)
@@ -96,7 +96,7 @@ class Store:
             log.warning("%s", error)
 
     async def follow_others(self) -> None:
-        """For ever: have the batches looked at when another process may have changed one."""
+        """Check the batches when another process may have changed one; never return."""
         known = await self._database.num_commits_of_others()
         while True:
             await asyncio.sleep(LOOK_PERIOD_S)
@@ -104,5 +104,5 @@ class Store:
                 self._batches.changed.set()
 
     async def close(self) -> None:
-        """Let go of the data directory."""
+        """Close the data directory."""
         await self._database.close()

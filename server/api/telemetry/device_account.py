@@ -1,4 +1,4 @@
-"""Modelled device time, dollars and padding, by engine and by API key. Sums are whole numbers, divided at a scrape."""
+"""Modelled device time, dollars and padding, by engine and by API key. Sums are integers, divided at a scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neuronserve.server.types import DeviceStep
 
 
 class DeviceAccount:
-    """Sums of one engine since its start; `record` observes its client. Pure but for the clock that idle time needs."""
+    """Sums of one engine since its start; `record` observes its client. Only idle time needs the clock."""
 
     def __init__(self, clock: Clock, is_idle: Callable[[], bool]) -> None:
         self._clock, self._is_idle = clock, is_idle
@@ -55,17 +55,17 @@ class DeviceAccount:
 
     @property
     def idle_ns(self) -> int:
-        """Idle time up to now; the engine reports a pause only when it has ended. Never decreases."""
+        """Idle time up to now; the engine reports a pause only after its end. Never decreases."""
         pause_s = self._clock.now() - self._end_s if self._is_idle() else 0.0
         self._shown_idle_ns = max(self._shown_idle_ns, self._reported_idle_ns + round(pause_s * NS))
         return self._shown_idle_ns
 
     def time_ns(self) -> dict[str, int]:
-        """Modelled time by kind; the sum is all of the engine's."""
+        """Modelled time by kind; the sum is the engine's whole time."""
         return {**self.busy_ns, "idle": self.idle_ns}
 
     def usd(self, rate: ChargeRate) -> dict[str, float]:
-        """Dollars by kind, unused cores of the instance among them; empty where no price is known."""
+        """Dollars by kind, including unused cores of the instance; empty when no price is known."""
         if rate.usd_per_hour is None:
             return {}
         times = self.time_ns()
@@ -81,7 +81,7 @@ class DeviceAccount:
 class KeyAccount:
     """Modelled device time by API key, in whole nanoseconds.
 
-    A sequence belongs to its key until the engine reports its end, which may be after the client has its answer."""
+    A sequence counts for its key until the engine reports its end, which may be after the client has its answer."""
 
     def __init__(self) -> None:
         self.device_ns: Counter[str] = Counter()
@@ -89,7 +89,7 @@ class KeyAccount:
         self._reported: dict[str, int] = {}
 
     def open(self, request_ids: Iterable[str], key: str) -> None:
-        """Note that these sequences were submitted with `key`."""
+        """Count these sequences for `key`."""
         for request_id in request_ids:
             self._keys[request_id] = key
 
@@ -106,7 +106,7 @@ class KeyAccount:
 
 
 def show_device(account: DeviceAccount, rate: ChargeRate, instruments: Instruments, counters: ReadCounters) -> None:
-    """Show `account` under the families of modelled time."""
+    """Expose `account` under the families of modelled time."""
     shared = instruments.common
     counters.add(f.DEVICE_TIME, lambda: _seconds(account.time_ns()), **shared)
     counters.add(f.COST, lambda: account.usd(rate), **shared)
@@ -121,7 +121,7 @@ def show_device(account: DeviceAccount, rate: ChargeRate, instruments: Instrumen
 
 
 def device_account(client: EngineClient, clock: Clock) -> DeviceAccount:
-    """The account of a ready engine, which is idle while nothing is open there. A dead one is not idle but gone."""
+    """Return the account of a ready engine. The engine is idle while it lives and has no open sequences."""
     return DeviceAccount(clock, lambda: client.is_alive and client.num_open == 0)
 
 

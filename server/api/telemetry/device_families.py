@@ -1,4 +1,4 @@
-"""Metrics of the modelled part: its time, the price of that time, and the share of padding."""
+"""Metrics of the modelled accelerator: its time, the price of that time, and the share of padding."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ DEVICE_TIME = MetricFamily(
     "neuronserve:device_seconds",
     "counter",
     "seconds",
-    "Modelled time of the part: `prefill`, `decode`, or `idle` with nothing to do",
+    "Modelled time of the accelerator: `prefill`, `decode`, or `idle` without work",
     ("model_name", "engine", "kind"),
 )
 COST = MetricFamily(
     "neuronserve:cost_usd",
     "counter",
     "dollars",
-    "What that time costs: `prefill` and `decode` are attributed to requests, `idle` and `unused_cores` (of the "
+    "Price of that time: `prefill` and `decode` are attributed to requests, `idle` and `unused_cores` (of the "
     "instance, in no engine) are not; the sum is modelled time x the instance's price. Absent where no price is known",
     ("model_name", "engine", "kind"),
 )
@@ -30,7 +30,7 @@ REQUEST_COST = MetricFamily(
     "neuronserve:request_cost_usd",
     "counter",
     "dollars",
-    "What that time costs. Absent where no price is known",
+    "Price of that time. Absent where no price is known",
     ("model_name", "api_key"),
 )
 DEVICE_TOKENS = MetricFamily(
@@ -44,7 +44,7 @@ DEVICE_PADDING = MetricFamily(
     "neuronserve:device_padding_tokens",
     "counter",
     "tokens",
-    "Tokens that the part would compute for nobody, to fill the bucket of a prompt or the slots of a decode",
+    "Padding tokens that the accelerator would compute to fill the bucket of a prompt or the slots of a decode",
     ("model_name", "engine", "kind"),
 )
 DEVICE_PADDING_FRACTION = MetricFamily(

@@ -1,4 +1,4 @@
-"""Metrics of an engine's steps. Counters add up at each turn; gauges are read at a scrape."""
+"""Metrics of an engine's steps. Counters grow at each turn; gauges are read at a scrape."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from neuronserve.server.types import StepReport
 
 
 class EngineMetrics:
-    """Metrics of one engine; `record` observes its client. A dead engine shows no sequences and no used blocks."""
+    """Metrics of one engine; `record` observes its client. A dead engine has no sequences and no used blocks."""
 
     def __init__(self, instruments: Instruments, client: EngineClient, info: EngineInfo) -> None:
         self._instruments = instruments
         self._client = client
-        self._prefix_queries = 0  # as the engine last reported
+        self._prefix_queries = 0  # last reported
         self._prefix_hits = 0
         self._queries = instruments.counter(f.PREFIX_QUERIES)
         self._hits = instruments.counter(f.PREFIX_HITS)
@@ -45,7 +45,7 @@ class EngineMetrics:
             self._count_lookups(report)
 
     def _count_lookups(self, report: StepReport) -> None:
-        """Add the differences to the engine's last counts, which are sums since its start; a successor's are from 0."""
+        """Add the growth of the engine's counts, which are sums since its start; a successor's begin at 0."""
         if report.prefix_queries < self._prefix_queries:
             self._prefix_queries = self._prefix_hits = 0
         self._queries.inc(report.prefix_queries - self._prefix_queries)
@@ -62,7 +62,7 @@ class EngineMetrics:
             return 0 if (report := self._report()) is None else report.num_running
 
         def num_waiting() -> int:
-            """Waiting sequences, with those that were sent during the current step and are not in its report."""
+            """Waiting sequences, including those sent during the current step, which its report lacks."""
             reported = 0 if (report := self._report()) is None else report.num_waiting
             return max(reported, self._client.num_open - num_running())
 
@@ -109,5 +109,5 @@ class EngineMetrics:
         self._instruments.gauge(family, **labels).set_function(read)
 
     def _report(self) -> StepReport | None:
-        """The engine's last report; None before its first and after its end."""
+        """Last report of the engine; None before its first and after its end."""
         return self._client.report

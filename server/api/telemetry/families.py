@@ -1,7 +1,7 @@
-"""Every metric of this server: the table from which both the registry and docs/reference/metrics.md are made.
+"""Every metric of this server: the table that the registry and docs/reference/metrics.md are made from.
 
-Names, labels and buckets of `vllm:` are those of vLLM 0.33, so that what reads its metrics reads these; a family of
-vLLM's that this server cannot measure is not here. `http_` is named as prometheus-fastapi-instrumentator does.
+Names, labels and buckets of `vllm:` are those of vLLM 0.33, so that tools for its metrics read these. Families of vLLM
+that this server cannot measure are absent. `http_` follows the names of prometheus-fastapi-instrumentator.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ CACHE_CONFIG = MetricFamily(
 PREFIX_QUERIES = MetricFamily(
     "vllm:prefix_cache_queries", "counter", "tokens", "Prompt tokens of admitted sequences, looked up in the cache"
 )
-PREFIX_HITS = MetricFamily("vllm:prefix_cache_hits", "counter", "tokens", "Of those, tokens that the cache had")
+PREFIX_HITS = MetricFamily("vllm:prefix_cache_hits", "counter", "tokens", "Of those, tokens found in the cache")
 PREEMPTIONS = MetricFamily(
-    "vllm:num_preemptions", "counter", "preemptions", "Times a sequence gave up its blocks and had to be computed again"
+    "vllm:num_preemptions", "counter", "preemptions", "Times that a sequence lost its blocks and was recomputed"
 )
 GENERATION_TOKENS = MetricFamily("vllm:generation_tokens", "counter", "tokens", "Tokens the engine has generated")
 STEP_TOKENS_TOTAL = MetricFamily(
@@ -77,14 +77,14 @@ SUCCESS = MetricFamily(
     "vllm:request_success",
     "counter",
     "sequences",
-    "Sequences that ended, by reason: `stop`, `length`, `abort` (client gone, shutdown) or `error`",
+    "Sequences that ended, by reason: `stop`, `length`, `abort` (client left, shutdown) or `error`",
     ("model_name", "engine", "finished_reason"),
 )
 REJECTIONS = MetricFamily(
     "vllm:admission_rejections",
     "counter",
     "requests",
-    "HTTP requests refused with 429, by the limit they met: max_num_queued_reqs, max_queue_delay, ttft_slo_ms, "
+    "HTTP requests refused with 429, by the limit they exceeded: max_num_queued_reqs, max_queue_delay, ttft_slo_ms, "
     "host_memory_gib, or max_connections (open files)",
     ("model_name", "reason"),
 )
@@ -93,10 +93,11 @@ INJECTED_FAULTS = MetricFamily(
     "counter",
     "requests",
     "Requests that got a fault on purpose (`--inject-faults`, `--allow-fault-header`), by the fault and the rule's "
-    "name or place; `header` is a request's own wish",
+    "name or place; `header` stands for faults that a request asked for",
     ("model_name", "fault", "rule"),
 )
-LIMITS = ("max_num_queued_reqs", "max_queue_delay", "ttft_slo_ms", "host_memory_gib")  # that an HTTP request can meet
+# Limits that an HTTP request can exceed.
+LIMITS = ("max_num_queued_reqs", "max_queue_delay", "ttft_slo_ms", "host_memory_gib")
 REQUEST_PROMPT_TOKENS = MetricFamily("vllm:request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a sequence")
 REQUEST_GENERATION_TOKENS = MetricFamily(
     "vllm:request_generation_tokens", "histogram", "tokens", "Tokens generated for a sequence"
@@ -108,7 +109,7 @@ REQUEST_MAX_GENERATION_TOKENS = MetricFamily(
     "Tokens of the longest of the `n` choices of a prompt",
 )
 REQUEST_COMPUTED_TOKENS = MetricFamily(
-    "vllm:request_prefill_kv_computed_tokens", "histogram", "tokens", "Prompt tokens that the cache did not have"
+    "vllm:request_prefill_kv_computed_tokens", "histogram", "tokens", "Prompt tokens not found in the cache"
 )
 PARAMS_N = MetricFamily(
     "vllm:request_params_n", "histogram", "choices", "`n` of each prompt of a request", buckets=(1, 2, 5, 10, 20)
@@ -179,7 +180,7 @@ ENGINE_INFO = MetricFamily(
     "neuronserve:engine_info",
     "gauge",
     "1",
-    "What serves, as labels",
+    "Model and engine, as labels",
     ("model_name", "engine", "device", "tensor_parallel_size", "dtype", "version"),
 )
 PROCESS_PID = MetricFamily(
@@ -187,7 +188,7 @@ PROCESS_PID = MetricFamily(
 )
 ENGINE_UP = MetricFamily("neuronserve:engine_up", "gauge", "0 or 1", "Whether the engine's process lives and answers")
 ENGINE_STALLED = MetricFamily(
-    "neuronserve:engine_stalled", "gauge", "0 or 1", "Whether the engine should have been heard of and was not"
+    "neuronserve:engine_stalled", "gauge", "0 or 1", "Whether the engine is late with its report"
 )
 STEP_TIME = MetricFamily(
     "neuronserve:engine_step_seconds",
@@ -207,7 +208,7 @@ DEVICE_MEMORY = MetricFamily(
     "neuronserve:device_memory_bytes",
     "gauge",
     "bytes",
-    "Memory that the part would hold on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
+    "Memory that the accelerator would hold on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
     ("model_name", "engine", "core", "use"),
 )
 DEVICE_MEMORY_BUDGET = MetricFamily(
@@ -237,7 +238,7 @@ HTTP_REQUESTS = MetricFamily(
     "http_requests",
     "counter",
     "requests",
-    "Answers by route (`none` where there is no such path), method and status class such as `2xx`",
+    "Answers by route (`none` for unknown paths), method and status class such as `2xx`",
     ("handler", "method", "status"),
 )
 HTTP_DURATION = MetricFamily(
@@ -259,7 +260,7 @@ HTTP_DURATION_HIGHR = MetricFamily(
 
 _OWN = [value for value in list(globals().values()) if isinstance(value, MetricFamily)]
 FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *KEY_FAMILIES, *DEVICE_FAMILIES)
-# Older names of vLLM's that routers and dashboards still read.
+# Older names of vLLM that routers and dashboards still read.
 ALIASES: dict[str, MetricFamily] = {
     "vllm:gpu_cache_usage_perc": KV_USAGE,
     "vllm:gpu_prefix_cache_queries": PREFIX_QUERIES,
@@ -269,11 +270,11 @@ ALIASES: dict[str, MetricFamily] = {
 
 
 def one_two_five(most: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50, ... up to `most`: the bounds of token counts."""
+    """Return 1, 2, 5, 10, 20, 50, ... up to `most`: the bounds of token counts."""
     bounds = [mantissa * 10**exponent for exponent in range(len(str(most))) for mantissa in (1, 2, 5)]
     return tuple(bound for bound in bounds if bound <= most)
 
 
 def of_tokens(family: MetricFamily, max_model_len: int) -> MetricFamily:
-    """A family of token counts, with bounds up to this model's context length."""
+    """Return a family of token counts, with bounds up to this model's context length."""
     return replace(family, buckets=one_two_five(max_model_len))

@@ -1,6 +1,6 @@
-"""Metrics of several processes as those of one server: counts are summed, gauges are of the process with the engines.
+"""Metrics of several processes as those of one server: counts are summed, gauges come from the engines' process.
 
-A sum never decreases: what a process that has ended had counted when it was last asked stays in it.
+A sum never decreases: the last known counts of an ended process stay in it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DECODER = msgspec.msgpack.Decoder(list[Family])
 
 
 def snapshot(collector: Collector) -> bytes:
-    """All that a process shows now, for the others."""
+    """Return all metrics of a process, for the other processes."""
     return _ENCODER.encode(
         [
             Family(each.name, each.type, each.documentation, [Sample(s.name, s.labels, s.value) for s in each.samples])
@@ -46,7 +46,7 @@ def snapshot(collector: Collector) -> bytes:
 
 
 class Gathered(Collector):
-    """A snapshot, to be shown at a scrape."""
+    """Collector of a snapshot."""
 
     def __init__(self, data: bytes) -> None:
         self._families = _DECODER.decode(data)
@@ -60,21 +60,21 @@ class Gathered(Collector):
 
 
 class MetricSums:
-    """What the processes of a server have counted, by the number of each."""
+    """Counts of the processes of a server, by process number."""
 
     def __init__(self, own: Collector) -> None:
-        """`own` is of this process, which has the engines."""
+        """`own` belongs to this process, which has the engines."""
         self._own = own
         self._latest: dict[int, bytes] = {}
         self._ended: bytes = _ENCODER.encode([])
 
     def gather(self, snapshots: Mapping[int, bytes]) -> bytes:
-        """The sum, with the latest of each process: those that say nothing now count with what they said before."""
+        """Return the sum of the latest snapshots; a process that does not answer now counts with its last one."""
         self._latest |= snapshots
         return _ENCODER.encode(_sum([_DECODER.decode(snapshot(self._own)), *self._counts()]))
 
     def end(self, number: int) -> None:
-        """A process has ended; what it had counted is kept."""
+        """Keep the counts of a process that has ended."""
         last = self._latest.pop(number, None)
         if last is not None:
             self._ended = _ENCODER.encode(_sum([_DECODER.decode(self._ended), _counted(last)]))
@@ -86,7 +86,7 @@ class MetricSums:
 
 
 def _counted(data: bytes) -> list[Family]:
-    """Without what each process has for itself."""
+    """Return the families without those that are local to a process."""
     return [each for each in _DECODER.decode(data) if each.kind in SUMMED and not each.name.startswith("process_")]
 
 

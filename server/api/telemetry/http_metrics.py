@@ -1,4 +1,4 @@
-"""Counts and times HTTP answers. Outermost of the middleware, so that refusals of the others are counted too."""
+"""Counts and durations of HTTP answers. The outermost middleware, so that refusals of the others are counted too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from neuronserve.server.api.telemetry import families as f
 from neuronserve.server.api.telemetry.instruments import Histogram, Instruments
 from neuronserve.server.clock import Clock
 
-# Polled by machines, so often that users' requests would not show beside them.
+# Polled by machines so often that they would hide users' requests.
 UNCOUNTED = frozenset({"/metrics", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})
 
 
 class HttpMetrics:
-    """Counters and times of answers. `in_flight` is the number of answers under way, except for `UNCOUNTED` paths."""
+    """Counters and durations of answers. `in_flight` is the number of open answers, without `UNCOUNTED` paths."""
 
     def __init__(self, instruments: Instruments, clock: Clock) -> None:
         self.clock = clock
@@ -25,7 +25,7 @@ class HttpMetrics:
         self._children: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
 
     def record(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """Count an answer that is complete, or whose client is gone."""
+        """Count an answer that is complete or whose client has left."""
         key = (handler, method, f"{status // 100}xx")
         if key not in self._children:
             self._children[key] = (
@@ -42,7 +42,7 @@ class HttpObserver:
     """Middleware that gives each request its arrival time, and records its end in `metrics` and the access log."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: frozenset[str]) -> None:
-        """`paths` are those without parameters: a refusal by other middleware never reaches the router."""
+        """`paths` are the paths without parameters: requests refused by other middleware never reach the router."""
         self._app = app
         self._metrics = metrics
         self._paths = paths
@@ -56,7 +56,7 @@ class HttpObserver:
         if scope["path"] in UNCOUNTED:
             await self._app(scope, receive, send)
             return
-        status = 500  # of an answer that never began
+        status = 500  # for an answer that never began
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -74,6 +74,6 @@ class HttpObserver:
             write_access(scope, status, seconds)
 
     def _handler(self, scope: Scope) -> str:
-        """The path, or the route's pattern where it has parameters, so that no client can make up label values."""
+        """Return the path, or the route's pattern if it has parameters, so that clients cannot make up label values."""
         path: str = scope["path"]
         return path if path in self._paths else getattr(scope.get("route"), "path", "none")

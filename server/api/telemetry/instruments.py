@@ -1,4 +1,4 @@
-"""Metric families and the Prometheus instruments made of them. No metric has its name here."""
+"""Metric families, and Prometheus instruments made from them. No metric is named here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MetricFamily:
 
 
 class Histogram:
-    """How many values there were up to each bound. For one thread: every token is a value, so no lock is taken."""
+    """Counts of values up to each bound. Used in one thread: every token is a value, so no lock is taken."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
@@ -46,7 +46,7 @@ class Histogram:
         self._sum += value
 
     def add_to(self, metric: HistogramMetricFamily, labels: list[str]) -> None:
-        """Show what was counted, as one child of `metric`."""
+        """Add the counts as one child of `metric`."""
         names = [*map(floatToGoString, self._bounds), "+Inf"]
         metric.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
 
@@ -58,13 +58,13 @@ class Histograms(Collector):
         self._family, self._children = family, dict[tuple[str, ...], Histogram]()
 
     def labels(self, *values: str) -> Histogram:
-        """The histogram of these values."""
+        """Return the histogram of these values."""
         if values not in self._children:
             self._children[values] = Histogram(self._family.buckets)
         return self._children[values]
 
     def describe(self) -> list[Metric]:
-        """The names of its samples, for the registry."""
+        """Return the names of its samples, for the registry."""
         return [self._shown()]
 
     def collect(self) -> Iterator[Metric]:
@@ -78,7 +78,7 @@ class Histograms(Collector):
 
 
 class Instruments:
-    """A registry's instruments. Shared labels are filled in here; the caller passes the others."""
+    """Instruments of a registry. Shared labels are filled in here; the caller passes the others."""
 
     def __init__(self, registry: CollectorRegistry, common: Mapping[str, str]) -> None:
         self._registry = registry
@@ -86,30 +86,30 @@ class Instruments:
         self._parents: dict[str, Any] = {}
 
     def of(self, **common: str) -> Instruments:
-        """The same instruments with other values of shared labels."""
+        """Return the same instruments with other values of shared labels."""
         others = Instruments(self._registry, {**self._common, **common})
         others._parents = self._parents
         return others
 
     @property
     def common(self) -> dict[str, str]:
-        """The shared labels."""
+        """Shared labels."""
         return dict(self._common)
 
     def gauge(self, family: MetricFamily, **labels: str) -> Gauge:
-        """The gauge of these labels."""
+        """Return the gauge of these labels."""
         child = self._child(family, labels)
         assert isinstance(child, Gauge)
         return child
 
     def counter(self, family: MetricFamily, **labels: str) -> Counter:
-        """The counter of these labels."""
+        """Return the counter of these labels."""
         child = self._child(family, labels)
         assert isinstance(child, Counter)
         return child
 
     def histogram(self, family: MetricFamily, **labels: str) -> Histogram:
-        """The histogram of these labels."""
+        """Return the histogram of these labels."""
         child = self._child(family, labels)
         assert isinstance(child, Histogram)
         return child
@@ -136,18 +136,19 @@ class Instruments:
 class ReadCounters(Collector):
     """Counters whose values are read at a scrape, so that they can be exact sums of whole numbers.
 
-    A family has one label of its own, the last, beside those that all share."""
+    A family has one label of its own, the last one, after the shared labels.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._sources: dict[MetricFamily, list[tuple[list[str], Values]]] = {}
         registry.register(self)
 
     def add(self, family: MetricFamily, values: Values, **shared: str) -> None:
-        """Show `family` with these shared labels; `values` is called at every scrape, and no value ever decreases."""
+        """Expose `family` with these shared labels; `values` is called at every scrape, and no value ever decreases."""
         self._sources.setdefault(family, []).append(([shared[label] for label in family.labels[:-1]], values))
 
     def describe(self) -> list[Metric]:
-        """Empty: otherwise the registry would collect to learn the names."""
+        """Return nothing: otherwise the registry would collect to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -160,7 +161,7 @@ class ReadCounters(Collector):
 
 
 class Aliases(Collector):
-    """Collects families of the registry once more, under their older `names`."""
+    """Collects families of the registry again, under their older `names`."""
 
     def __init__(self, registry: CollectorRegistry, names: Mapping[str, MetricFamily]) -> None:
         self._registry = registry
@@ -168,7 +169,7 @@ class Aliases(Collector):
         registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Empty: otherwise the registry would collect to learn the names."""
+        """Return nothing: otherwise the registry would collect to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Metrics of API keys: what the requests of each were given. Device time and price are beside the device's own."""
+"""Metrics of API keys: usage of each key. Device time and price are in `device_families.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CACHED_TOKENS = MetricFamily(
     "neuronserve:api_key_cached_tokens", "counter", "tokens", "Of these, in the prefix cache", LABELS
 )
 COMPLETION_TOKENS = MetricFamily(
-    "neuronserve:api_key_completion_tokens", "counter", "tokens", "Tokens that they were given", LABELS
+    "neuronserve:api_key_completion_tokens", "counter", "tokens", "Tokens generated for them", LABELS
 )
 RATE_LIMITED = MetricFamily(
     "neuronserve:api_key_rate_limited", "counter", "requests", "Requests over a limit of their key", LABELS
@@ -33,7 +33,7 @@ FIELDS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "ra
 
 
 def show_keys(accounts: Accounts, counters: ReadCounters, instruments: Instruments) -> None:
-    """Show what each key has used."""
+    """Expose the usage of each key."""
     for family, name in zip(KEY_FAMILIES, FIELDS, strict=True):
         counters.add(family, _reader(accounts, attrgetter(name)), **instruments.common)
 

@@ -1,7 +1,7 @@
 """Times and counts of one request while it is served, and the durations between them. Pure.
 
-A request's sequences are the `n` choices of each of its prompts. All times are seconds of the host's monotonic clock,
-which the API process and the engine share.
+A request's sequences are the `n` choices of each of its prompts. Times are seconds of the host's monotonic clock, which
+the API process and the engine share.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def _between(begin: float | None, end: float | None) -> float | None:
 
 @dataclass(slots=True)
 class SequenceLife:
-    """One sequence: when it was submitted, first scheduled and given its tokens, by the engine's reports."""
+    """One sequence: times of its submission, first step and tokens, from the engine's reports."""
 
     num_prompt_tokens: int
     max_tokens: int
     submit_time: float
-    engine: int = 0  # which of the server's engines generates it
+    engine: int = 0  # rank of the engine that generates it
     num_cached_tokens: int = 0
     num_tokens: int = 0  # generated
     num_preemptions: int = 0
@@ -53,7 +53,7 @@ class SequenceLife:
 
     @property
     def s_per_output_token(self) -> float | None:
-        """Seconds for each token after the first; None when there are none."""
+        """Seconds for each token after the first; None without such tokens."""
         return None if self.decode_s is None or self.num_tokens < 2 else self.decode_s / (self.num_tokens - 1)
 
 
@@ -70,13 +70,13 @@ class RequestLife:
 
     @property
     def groups(self) -> list[list[SequenceLife]]:
-        """The choices of each prompt."""
+        """Choices of each prompt."""
         lives = list(self.sequences.values())
         return [lives[i : i + self.n] for i in range(0, len(lives), self.n)]
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of all prompts, each counted once however many choices it has."""
+        """Tokens of all prompts, each prompt counted once however many choices it has."""
         return sum(group[0].num_prompt_tokens for group in self.groups)
 
     @property
@@ -92,7 +92,7 @@ class RequestLife:
         return _between(self.origin.arrival_time, self.end_time)
 
     def note_served(self) -> None:
-        """Add what was given to the account of the HTTP request, which may have several of these."""
+        """Add the tokens to the record of the HTTP request, which may have several of these."""
         served = self.origin.served
         served.prompt_tokens += self.num_prompt_tokens
         served.cached_tokens += sum(group[0].num_cached_tokens for group in self.groups)
@@ -101,7 +101,7 @@ class RequestLife:
 
     @property
     def whole(self) -> SequenceLife:
-        """The request as one sequence: from the first that was scheduled to the last token of any."""
+        """The request as one sequence: from the first scheduled one to the last token of any."""
         lives = list(self.sequences.values())
         scheduled = [life.scheduled_time for life in lives if life.scheduled_time is not None]
         first = [life.first_token_time for life in lives if life.first_token_time is not None]

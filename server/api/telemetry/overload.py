@@ -1,4 +1,4 @@
-"""Metrics of what the server expects of its load: their families, and where the values are."""
+"""Metrics of admission and of host memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUEUE_DELAY = MetricFamily(
     "neuronserve:predicted_queue_delay_seconds",
     "gauge",
     "seconds",
-    "That a request of priority 0 would wait for its place in the batch if it came now: `--max-queue-delay` limits it",
+    "Wait for a place in the batch of a request of priority 0 that comes now: `--max-queue-delay` limits it",
 )
 MEMORY_LEFT = MetricFamily(
     "neuronserve:host_memory_left_bytes",
@@ -26,12 +26,12 @@ OVERLOAD_FAMILIES = (QUEUE_DELAY, MEMORY_LEFT)
 
 
 def show_admission(admission: Admission, instruments: Instruments) -> None:
-    """Show what decides whether a request is taken."""
+    """Expose the forecasts that admission uses."""
     for rank in range(admission.num_engines):
         gauge = instruments.of(engine=str(rank)).gauge(QUEUE_DELAY)
         gauge.set_function(partial(admission.delay_s, rank))
 
 
 def show_memory(memory: HostMemory, instruments: Instruments) -> None:
-    """Show what is left of the host's memory, as it was looked at last."""
+    """Expose the host memory that was left at the last look."""
     instruments.gauge(MEMORY_LEFT).set_function(lambda: memory.left_bytes)

@@ -1,4 +1,4 @@
-"""Metrics of engines that died and went on: their families, and where the values are."""
+"""Metrics of engines that died and were replaced."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ RESTARTS = MetricFamily(
     "neuronserve:engine_restarts",
     "counter",
     "restarts",
-    "Times the engine was started again, by `cause`: a `fault` of its own, or a signal from `outside`",
+    "Restarts of the engine, by `cause`: a `fault` of its own, or a signal from `outside`",
     ("model_name", "engine", "cause"),
 )
 SEQUENCES = MetricFamily(
     "neuronserve:recovered_sequences",
     "counter",
     "sequences",
-    "Sequences that an engine's death met, by `outcome`: `resumed` by another engine, or `refused` as its cause",
+    "Sequences of dead engines, by `outcome`: `resumed` by another engine, or `refused` as the cause of the death",
     ("model_name", "engine", "outcome"),
 )
 TOKENS = MetricFamily(
     "neuronserve:recomputed_tokens",
     "counter",
     "tokens",
-    "Of those that were resumed, tokens computed again, by `kind`: of the `prompt`, or `generated`",
+    "Recomputed tokens of resumed sequences, by `kind`: of the `prompt`, or `generated`",
     ("model_name", "engine", "kind"),
 )
 DEVICE_TIME = MetricFamily(
     "neuronserve:recomputed_device_seconds",
     "counter",
     "seconds",
-    "Modelled device time of that, and of their empty slots, which is `paid_by` the `operator`: no request is charged",
+    "Modelled device time of recomputing and of empty slots, `paid_by` the `operator`: no request is charged",
     ("model_name", "engine", "paid_by"),
 )
 RECOVERY_FAMILIES = (RESTARTS, SEQUENCES, TOKENS, DEVICE_TIME)
 
 
 def show_recovery(client: EngineClient, counters: ReadCounters, instruments: Instruments) -> None:
-    """Show what one engine's deaths have cost."""
+    """Expose the cost of one engine's deaths."""
     journal, shared = client.journal, instruments.common
     counters.add(RESTARTS, lambda: client.breaker.restarts, **shared)
     counters.add(SEQUENCES, lambda: journal.sequences, **shared)

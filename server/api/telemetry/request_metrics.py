@@ -1,4 +1,4 @@
-"""Metrics of requests and their sequences: tokens are counted as they come, times when a sequence ends."""
+"""Metrics of requests and their sequences: tokens are counted as they come, durations when a sequence ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from neuronserve.server.api.telemetry.lifecycle import SequenceLife
 from neuronserve.server.types import FinishReason
 
 REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
-COMPLETE = frozenset({"stop", "length"})  # only the times of these sequences are measured
+COMPLETE = frozenset({"stop", "length"})  # only the durations of these sequences are measured
 
 
 class RequestMetrics:
-    """Request metrics of one engine. Sequences that were cut short are only counted: their times would mislead."""
+    """Request metrics of one engine. Aborted sequences are only counted: their durations would mislead."""
 
     def __init__(self, instruments: Instruments, max_model_len: int) -> None:
         self.between_tokens = instruments.histogram(f.ITL)
@@ -42,16 +42,16 @@ class RequestMetrics:
         )
 
     def rejected(self, limit: str) -> None:
-        """Count a request that was refused, by the limit it met."""
+        """Count a refused request, by the limit that it exceeded."""
         self._rejections[limit].inc()
 
     def first_token(self, life: SequenceLife, ttft_s: float) -> None:
-        """Count the prompt of `life`, which is done, and its time to first token."""
+        """Count the prompt of `life`, which has been computed, and its time to first token."""
         self._ttft.observe(ttft_s)
         self.prompt_computed(life)
 
     def prompt_computed(self, life: SequenceLife) -> None:
-        """Count the prompt of `life`, which is done."""
+        """Count the prompt of `life`, which has been computed."""
         self._prompt_tokens.inc(life.num_prompt_tokens)
         self._cached_tokens.inc(life.num_cached_tokens)
         self._cached_source.inc(life.num_cached_tokens)

@@ -1,4 +1,4 @@
-"""Follows each request from submission to its end, for metrics and traces. Never changes an answer."""
+"""Observer of each request from submission to its end, for metrics and traces. Never changes an answer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LifeObserver = Callable[[RequestLife], None]
 
 
 class RequestObserver:
-    """Open sequences by id; `record` observes every engine, whose reports name those scheduled and preempted."""
+    """Open sequences by id; `record` observes every engine, whose reports name scheduled and preempted sequences."""
 
     def __init__(self, metrics: Sequence[RequestMetrics], at_end: Sequence[LifeObserver], clock: Clock) -> None:
-        """Each of `at_end` is called with every request when it has ended."""
+        """Each of `at_end` is called with every request that has ended."""
         self.metrics = metrics  # of each engine
         self._at_end = at_end
         self.clock = clock
@@ -31,18 +31,18 @@ class RequestObserver:
         self.keys = KeyAccount()
 
     def record(self, tokens: Tokens) -> None:
-        """Note which sequences were scheduled for the first time or preempted, and the device time of each."""
+        """Record which sequences were first scheduled or preempted, and the device time of each."""
         report = tokens.report
         self.keys.record(tokens)
         for request_id in report.admitted:
-            if (life := self.open.get(request_id)) is not None and life.scheduled_time is None:  # not a resumed one
+            if (life := self.open.get(request_id)) is not None and life.scheduled_time is None:  # not resumed
                 life.scheduled_time = report.start_time
         for request_id in report.preempted:
             if (life := self.open.get(request_id)) is not None:
                 life.num_preemptions += 1
 
     def rejected(self, limit: str) -> None:
-        """Count a request that met a limit of the queue; no engine has seen it."""
+        """Count a request that exceeded a limit of the queue and reached no engine."""
         self.metrics[0].rejected(limit)
 
     @property
@@ -51,17 +51,17 @@ class RequestObserver:
         return list(self._requests.values())
 
     def opened(self, key: str, life: RequestLife) -> None:
-        """Note that a request is being generated; `key` is its own."""
+        """Record that a request is being generated; `key` is its id here."""
         self._requests[key] = life
 
     def ended(self, key: str, life: RequestLife) -> None:
-        """Note that a request has ended."""
+        """Record that a request has ended."""
         del self._requests[key]
         for observe in self._at_end:
             observe(life)
 
     def watch(self, origin: Origin, n: int, requests: Sequence[Request]) -> RequestWatch:
-        """A context manager for the time in which these sequences, `n` for each prompt, are generated."""
+        """Return a context manager for the generation of these sequences, `n` for each prompt."""
         sequences = {
             request.request_id: SequenceLife(
                 len(request.prompt_token_ids), request.sampling.max_tokens, request.arrival_time
@@ -72,7 +72,7 @@ class RequestObserver:
 
 
 class RequestWatch:
-    """One request being generated. Leaving its `with` block ends the sequences that have not ended."""
+    """Observer of one request being generated. Leaving its `with` block ends the sequences that are still open."""
 
     def __init__(self, observer: RequestObserver, life: RequestLife) -> None:
         self._observer = observer
@@ -83,7 +83,7 @@ class RequestWatch:
 
     @property
     def times(self) -> RequestTimes:
-        """Of a request with one sequence, so far."""
+        """Times of a request with one sequence, so far."""
         life = self._life.whole
         per_token_s, inference_s = life.s_per_output_token, life.inference_s
         return RequestTimes(
@@ -95,16 +95,16 @@ class RequestWatch:
         )
 
     def placed(self, engines: Mapping[str, int]) -> None:
-        """Note where the engine of each sequence is to be found; those not in `engines` are at the first."""
+        """Record the engine of each sequence; sequences not in `engines` are at the first one."""
         self._engines = engines
         for request_id, engine in engines.items():
             self._life.sequences[request_id].engine = engine
 
     def take(self, event: TokenEvent, charge: Charge = NO_CHARGE) -> None:
-        """Note one more event of a sequence that has not ended, and what it has taken of the part so far."""
+        """Record one event of an open sequence, and the total charge of the sequence."""
         life = self._life.sequences[event.request_id]
         life.charge = charge
-        if life.last_token_time is None:  # where it is, it is by now
+        if life.last_token_time is None:  # otherwise it was computed before
             life.engine = self._engines.get(event.request_id, life.engine)
         if event.token_id is not None:
             if life.last_token_time is None:
@@ -119,7 +119,7 @@ class RequestWatch:
             self.end(event.request_id, event.finish_reason)
 
     def end(self, request_id: str, reason: FinishReason) -> None:
-        """Note that a sequence has ended, for the reason that the client gets."""
+        """Record that a sequence has ended, with the finish reason that the client gets."""
         life = self._life.sequences[request_id]
         life.finish_reason = reason
         self._observer.open.pop(request_id, None)

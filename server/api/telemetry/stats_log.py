@@ -14,14 +14,14 @@ from neuronserve.server.types import StepReport
 log = logging.getLogger("neuronserve.stats")
 pace_log = logging.getLogger("neuronserve.pace")
 INTERVAL_S = 10.0  # between two lines
-MIN_STEPS = 100  # that a line is about
-TOLERATED = 0.01  # share of late steps that is not worth a line
+MIN_STEPS = 100  # that a line needs
+TOLERATED = 0.01  # share of late steps that is not reported
 
 
 class ThroughputLog:
     """Sums of an interval over all engines. `record` observes their clients; `line` begins the next interval.
 
-    Running and waiting sequences and used blocks are those of the living engines that have had work.
+    Running and waiting sequences and used blocks are those of living engines that have had work.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -31,7 +31,7 @@ class ThroughputLog:
         self._num_prefill = 0
         self._num_generated = 0
         self._last: dict[int, StepReport] = {}  # of each engine
-        self._prefix = (0, 0)  # queries and hits that earlier lines have reported
+        self._prefix = (0, 0)  # queries and hits in earlier lines
 
     def record(self, tokens: Tokens, engine: int = 0) -> None:
         """Add one turn of an engine."""
@@ -40,7 +40,7 @@ class ThroughputLog:
         self._num_generated += tokens.num_generated
 
     def line(self) -> str | None:
-        """The line for the time since the last call; None when nothing was computed."""
+        """Return the line for the time since the last call; None when nothing was computed."""
         now = self._clock.now()
         seconds, self._begin = now - self._begin, now
         prefill, self._num_prefill = self._num_prefill, 0
@@ -56,7 +56,7 @@ class ThroughputLog:
         )
 
     async def run(self, interval_s: float) -> None:
-        """Log a line every `interval_s` seconds, for ever."""
+        """Log a line every `interval_s` seconds; never return."""
         while True:
             await asyncio.sleep(interval_s)
             if (line := self.line()) is not None:
@@ -75,7 +75,8 @@ class ThroughputLog:
 class PaceLog:
     """Warns about late steps of one engine; `record` observes its client.
 
-    The first steps are judged as soon as there are `MIN_STEPS`, then those of every interval."""
+    The first warning may come after `MIN_STEPS`, later ones once an interval.
+    """
 
     def __init__(self) -> None:
         self._judged_s = -math.inf
@@ -98,7 +99,7 @@ class PaceLog:
         if share > TOLERATED:
             pace_log.warning(
                 "the host is too slow for --pace device: %.1f %% of the last %d steps were late, %.1f ms were lost; "
-                "latencies are longer than the part's",
+                "latencies are longer than the accelerator's",
                 100 * share,
                 self._num_steps,
                 self._lag_ns / NS * 1e3,

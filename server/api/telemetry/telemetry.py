@@ -1,4 +1,4 @@
-"""All observers of a server, of its engines, requests and HTTP answers, over one registry."""
+"""All observers of a server's engines, requests and HTTP answers, over one registry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Telemetry:
         """Raises SettingsError when traces are configured and OpenTelemetry is not installed."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more lines that nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more lines, all unused
         name = config.model_names[0]
         self._instruments = Instruments(self.registry, {"model_name": name})
         Aliases(self.registry, ALIASES)
@@ -56,19 +56,19 @@ class Telemetry:
             self.at_request_end.append(self._spans.record)
 
     def attach(self, engines: AnyEngines, rate: ChargeRate) -> RequestObserver:
-        """Observe the ready engines and their requests. Returns the observer that those report to."""
+        """Observe the ready engines and their requests. Return the observer that requests report to."""
         metrics: list[RequestMetrics] = []
         requests, counters = RequestObserver(metrics, self.at_request_end, self._clock), ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             metrics.append(RequestMetrics(self._instruments.of(engine=str(rank)), info.max_model_len))
             client.observe(requests.record)
-        if isinstance(engines, EngineGroups):  # otherwise the process that has the engines shows them
+        if isinstance(engines, EngineGroups):  # otherwise the engines' process exposes them
             self.attach_engines(engines, rate)
         self._show_keys(requests, rate, counters)
         return requests
 
     def attach_engines(self, engines: EngineGroups, rate: ChargeRate) -> None:
-        """Observe what the ready engines of this process do, whoever asks them."""
+        """Observe the ready engines of this process, for requests of all processes."""
         counters = ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
@@ -86,12 +86,12 @@ class Telemetry:
         self._instruments.counter(INJECTED_FAULTS, fault=kind, rule=rule).inc()
 
     def show_limits(self, admission: Admission, memory: HostMemory) -> None:
-        """Show what decides who is taken."""
+        """Expose the values that decide on admission."""
         show_admission(admission, self._instruments)
         show_memory(memory, self._instruments)
 
     def show_keys(self, accounts: Accounts) -> None:
-        """Show what each API key has used."""
+        """Expose the usage of each API key."""
         show_keys(accounts, ReadCounters(self.registry), self._instruments)
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
@@ -101,6 +101,6 @@ class Telemetry:
             counters.add(f.REQUEST_COST, lambda: {key: rate.usd(ns) or 0.0 for key, ns in used_ns.items()}, **shared)
 
     async def close(self) -> None:
-        """Send the spans that are left."""
+        """Send the remaining spans."""
         if self._spans is not None:
             await self._spans.close()

@@ -1,7 +1,6 @@
 """OpenTelemetry: one SERVER span for each request, made when it has ended. The packages are an optional extra.
 
-Attribute names are vLLM's. Sampling, batching, headers and certificates are the SDK's own business, which reads its own
-OTEL_* environment.
+Attribute names are vLLM's. The SDK reads its own OTEL_* environment for sampling, batching, headers and certificates.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ FLUSH_TIMEOUT_S = 3.0
 
 
 class SpanExporter:
-    """Sends spans to an OTLP collector in the background; a collector that is away or slow delays no request."""
+    """Sends spans to an OTLP collector in the background; a missing or slow collector delays no request."""
 
     def __init__(self, endpoint: str, protocol: OtlpProtocol, model_name: str) -> None:
         """Raises SettingsError when the packages are not installed."""
@@ -39,7 +38,7 @@ class SpanExporter:
         self._propagator = TraceContextTextMapPropagator()
 
     def record(self, request: RequestLife) -> None:
-        """Make the span of a request that has ended, below the client's own where it sent a `traceparent`."""
+        """Make the span of a request that has ended, below the client's span if it sent a `traceparent`."""
         end_ns = time.time_ns()
         span = self._tracer.start_span(
             SPAN,
@@ -54,7 +53,7 @@ class SpanExporter:
         span.end(end_ns)
 
     async def close(self) -> None:
-        """Send what is left, for at most `FLUSH_TIMEOUT_S`: the SDK would retry for longer than an end may take."""
+        """Send the remaining spans, for at most `FLUSH_TIMEOUT_S`: the SDK would retry for longer."""
         flushing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         flushing.start()
         await asyncio.to_thread(flushing.join, FLUSH_TIMEOUT_S)

@@ -1,7 +1,7 @@
-"""The process of a server with several API processes that has the engines: starts those, and starts them again.
+"""Supervisor of several API processes: it has the engines, and starts and restarts the workers.
 
-It answers no HTTP. The workers accept at one listening socket, which is never closed, so that a connection waits for
-one of them whoever has died; to each the hub is the engines.
+It answers no HTTP. The workers accept on one listening socket that is never closed, so a connection waits for another
+worker when one dies. For each worker the hub is the engines.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from neuronserve.server.link.restarts import Healing, RestartBreaker
 
 log = logging.getLogger("neuronserve")
 RESTARTS = Healing(max_restarts=5, window_s=60.0)  # of one worker
-LAST_WORDS_S = 1.0  # in which what a dead worker has sent is read
-EXIT_GRACE_S = 10.0  # for a worker to end its own processes, beyond what requests may take
+LAST_WORDS_S = 1.0  # for reading the last messages of a dead worker
+EXIT_GRACE_S = 10.0  # for a worker to end its own processes, beyond the time for requests
 StartWorker = Callable[[WorkerRole, socket.socket], SpawnProcess]
 
 
 class _Place:
-    """One of the server's workers, and those that follow it."""
+    """One numbered worker, through all its lives."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.process: SpawnProcess | None = None  # in its present life
+        self.process: SpawnProcess | None = None  # in its current life
         self.breaker = RestartBreaker(RESTARTS)
         self.has_served = asyncio.Event()  # in any life
-        self.served_at_last = False  # in the life that has ended
+        self.served_at_last = False  # in the last life
 
     @property
     def is_running(self) -> bool:
@@ -66,7 +66,7 @@ class _Place:
 
 
 class Supervisor:
-    """`run` returns when the server has ended."""
+    """Runs a server of several API processes. `run` returns when the server has ended."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class Supervisor:
         self._store = Store(config.store)
 
     async def run(self) -> None:
-        """Start all, serve until `shutdown` is done, and end all.
+        """Start all processes, serve until `shutdown` is done, and end all.
 
-        Raises StartError when loading fails, EngineLost or WorkerLost when that was the end.
+        Raises StartError when loading fails, and EngineLost or WorkerLost when that ended the server.
         """
         await self._store.recover()
         work = [self._load(), self._hub.follow_states(), self._memory.watch(), self._log_stats(), self._end_when_dead()]
@@ -132,7 +132,7 @@ class Supervisor:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")
 
     def shutdown(self) -> None:
-        """Have the workers drain, and end with the last. Called again: end what still runs at once."""
+        """Let the workers drain, and end after the last. A second call ends running requests at once."""
         for place in self._places:
             if place.process is not None and place.is_running:
                 place.process.terminate()
@@ -142,7 +142,7 @@ class Supervisor:
             self._spawn(self._end_after_workers())
 
     def restart_engines(self) -> None:
-        """Start each engine anew, one after the other; while none serves nothing happens."""
+        """Restart each engine, one after the other; do nothing while no engine serves."""
         if self._engines.infos and not self._is_stopping:
             self._hub.restart()
 
@@ -163,7 +163,7 @@ class Supervisor:
         show_way_in(url)
 
     async def _keep(self, place: _Place) -> None:
-        """Have a worker in its place until the server ends."""
+        """Keep a worker in its place until the server ends."""
         for generation in itertools.count():
             if self._is_stopping:
                 return
@@ -177,16 +177,16 @@ class Supervisor:
             delay_s = place.breaker.delay_s(now, is_fault=True, has_served=place.served_at_last)
             if delay_s is None:
                 raise WorkerLost(f"{what}, {RESTARTS.max_restarts + 1} times within {RESTARTS.window_s:g} s")
-            log.error("%s; starting it again", what)
+            log.error("%s; restarting it", what)
             await asyncio.sleep(delay_s)
 
     async def _run_worker(self, place: _Place, role: WorkerRole, number: int) -> str:
-        """Run one life of a worker, which the hub knows by `number`; how it has ended.
+        """Run one life of a worker, which the hub knows by `number`, and return how it ended.
 
-        Raises StartError when none of the place has served before.
+        Raises StartError when no earlier life has served.
         """
         ours, theirs = socket.socketpair()
-        process = place.process = self._start(role, theirs)  # here, so that whoever ends this task knows of it
+        process = place.process = self._start(role, theirs)  # set here, so that the end of this task can kill it
         theirs.close()
         session = await self._hub.connect(number, ours, process.kill)
         serving = asyncio.ensure_future(session.serving.wait())
@@ -230,7 +230,7 @@ class Supervisor:
             self._engines.release_memory()
 
     def _conclude(self, name: str, bodies: Mapping[int, bytes], caller: int) -> list[bytes]:
-        """What a worker that has asked the others gets."""
+        """Return the answer to a worker that asked the others."""
         if name == peers.METRICS:
             return [self._sums.gather(bodies)]
         return [body for number, body in bodies.items() if number != caller]
@@ -249,13 +249,13 @@ class Supervisor:
         self._tasks.append(task)
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
-        """What fails in the supervisor ends the server."""
+        """End the server when a task of the supervisor fails."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._finish(error)
 
 
 async def _exit_of(process: SpawnProcess) -> None:
-    """Return when a process has ended."""
+    """Wait until a process has ended."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process.sentinel, ended.set)
     try:
@@ -274,7 +274,7 @@ def _ending(code: int | None) -> str:
 def serve(
     config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, num_workers: int, start: StartWorker
 ) -> None:
-    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
+    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, including EngineLost."""
     lock = StoreLock(config.store.data_dir or Path())
     try:
         run(_serve(config, engines, listener, num_workers, start))

@@ -16,11 +16,11 @@ from neuronserve.server.api.telemetry.gathered import snapshot
 from neuronserve.server.errors import RequestError, StartError
 from neuronserve.server.link.hub.remote import RemoteEngines
 
-BATCH_WORKER = 0  # the number of the one that works on batches
+BATCH_WORKER = 0  # the number of the worker that runs batches
 
 
 class WorkerServer(ApiServer):
-    """Serves like any other. The supervisor says when the server is ready, and what its engines do."""
+    """Serves like any other. The supervisor announces when the server is ready, and its engines."""
 
     def __init__(self, config: ApiConfig, engines: RemoteEngines, listener: socket.socket) -> None:
         super().__init__(config, engines, listener)
@@ -50,7 +50,7 @@ class WorkerServer(ApiServer):
         self._engines.serving()
 
     async def _end_when_dead(self) -> None:
-        """Nothing: the supervisor ends all."""
+        """Do nothing: the supervisor ends all processes."""
 
     async def _work_on_batches(self) -> None:
         following = asyncio.create_task(self.service.store.follow_others())
@@ -70,7 +70,7 @@ class WorkerServer(ApiServer):
     async def _abort(self, body: bytes) -> bytes:
         try:
             return str(abort_here(self.service, body.decode())).encode()
-        except RequestError:  # it takes no requests, and has none
+        except RequestError:  # it takes no requests and has none
             return b"0"
 
     async def _response(self, body: bytes) -> bytes:
@@ -78,7 +78,7 @@ class WorkerServer(ApiServer):
         return b"" if run is None else run.response.model_dump_json().encode()
 
     async def _follow(self, body: bytes) -> bytes:
-        return await peers.part_for(body, self._background.part)
+        return await peers.answer_follow(body, self._background.part)
 
     async def _cancel(self, body: bytes) -> bytes:
         await self._background.cancel(body.decode())
@@ -86,7 +86,7 @@ class WorkerServer(ApiServer):
 
 
 def serve(config: ApiConfig, connection: socket.socket, listener: socket.socket) -> None:
-    """Run one API process until SIGTERM has drained it. Raises StartError, which the supervisor is told too."""
+    """Run one API process until SIGTERM has drained it. Raises StartError, which the supervisor gets too."""
     run(_serve(config, connection, listener))
 
 

@@ -1,8 +1,8 @@
-"""The engines' side of several API processes: one session for each, over one `EngineGroups`.
+"""The engines' side of several API processes: one session for each worker, over one `EngineGroups`.
 
-To a worker the hub is the engines. It submits and aborts for it, passes on its events, and ends what a dead one has
-left open. It also carries questions from one worker to all others, and to what this process decides or counts for all
-of them (`offer`). It knows nothing of HTTP, nor how workers start.
+For a worker the hub is the engines: it submits and aborts, forwards events, and ends the sequences of a dead worker. It
+also carries questions from one worker to the others, and to the process that has the engines (`offer`). It knows
+nothing of HTTP or of how workers start.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from neuronserve.server.link.stream import TokenStream
 from neuronserve.server.scheduler.admission import check_queue
 from neuronserve.server.types import Charge, Request, TokenEvent
 
-STATE_PERIOD_S = 0.1  # between two looks at whether workers must be told how the engines are
-MAX_UNSENT_BYTES = 64 * 2**20  # that wait for one worker: it has stopped
-# What a caller gets: of the call's name, what each worker said by number, the caller's own body too, and its number.
+STATE_PERIOD_S = 0.1  # between two looks at engine states that workers should know
+MAX_UNSENT_BYTES = 64 * 2**20  # pending for one worker; beyond that it counts as stopped
+# Answer to a caller: from the call's name, the bodies by worker (the caller's own included), and the caller's number.
 Conclude = Callable[[str, Mapping[int, bytes], int], list[bytes]]
-# Whether a worker's requests are let in, for one engine or any, with what they bring. Raises RequestError.
+# Admits a worker's requests, for one engine or any, with their entry. Raises RequestError.
 Admit = Callable[[int, Sequence[Request], int | None, bytes], None]
 _ENCODER = msgspec.msgpack.Encoder()
 _TRACE_COMMAND: msgspec.msgpack.Decoder[TraceCommand] = msgspec.msgpack.Decoder(TraceCommand)
 
 
-def _everybody(number: int, requests: Sequence[Request], rank: int | None, entry: bytes) -> None:
-    """Let in whoever comes."""
+def _admit_all(number: int, requests: Sequence[Request], rank: int | None, entry: bytes) -> None:
+    """Admit every request."""
 
 
 class Session:
-    """One worker's connection. `number` is that of this life of it; no other has the same."""
+    """Connection of one life of a worker. `number` is never used again."""
 
     def __init__(self, number: int, hub: Hub, on_hang: Callable[[], None]) -> None:
         """`on_hang` is called when the worker does not read any more."""
@@ -51,10 +51,10 @@ class Session:
         self.open: dict[str, _Relay] = {}  # its sequences
         self.serving, self.ended = asyncio.Event(), asyncio.Event()
         self.failure: Failed | None = None
-        self.shown: m.State | None = None  # as it was told last
+        self.shown: m.State | None = None  # sent last
 
     def send(self, message: m.ToWorker) -> None:
-        """Send a message, unless too many wait already."""
+        """Send a message, unless too many are pending."""
         if self.wire.num_unsent_bytes > MAX_UNSENT_BYTES:
             self.on_hang()
         else:
@@ -62,14 +62,14 @@ class Session:
 
 
 class _Relay(TokenStream):
-    """The stream of requests that came together. Their events go by the turns, and only the error that ends it here."""
+    """Stream of requests that came together. Turns carry the events, so only the final error passes here."""
 
     def __init__(self, request_ids: list[str], abort: Callable[[str], None], fail: Callable[[RequestError], None]):
         super().__init__(request_ids, abort)
         self._fail = fail
 
     def put(self, event: TokenEvent, charge: Charge) -> None:
-        """Nothing: the turn has been passed on."""
+        """Do nothing: the turn has been forwarded."""
 
     def fail(self, error: RequestError) -> None:
         self._fail(error)
@@ -81,7 +81,7 @@ class Hub:
     def __init__(self, engines: EngineGroups, conclude: Conclude) -> None:
         self._engines = engines
         self._conclude = conclude
-        self.admit: Admit = _everybody
+        self.admit: Admit = _admit_all
         self._offers = Offers()
         self.offer(m.TRACE, self._trace)
         self._at_end: list[Callable[[int], None]] = []
@@ -94,29 +94,29 @@ class Hub:
 
     @property
     def workers(self) -> Sequence[int]:
-        """The numbers of those that are connected."""
+        """Numbers of the connected workers."""
         return tuple(self._sessions)
 
     def offer(self, name: str, offer: Offer) -> None:
-        """Answer what workers ask of this process by that name."""
+        """Answer questions of that name from workers."""
         self._offers.add(name, offer)
 
     def at_end(self, callback: Callable[[int], None]) -> None:
-        """Call `callback` with the number of each worker that has ended."""
+        """Call `callback` with the number of each worker that ends."""
         self._at_end.append(callback)
 
     async def connect(self, number: int, end: socket.socket, on_hang: Callable[[], None]) -> Session:
-        """A new worker, which has the other end."""
+        """Connect a new worker, which has the other end."""
         session = Session(number, self, on_hang)
         await session.wire.open(end)
         if not session.ended.is_set():
-            self._sessions[number] = session  # by now it hears what all are told, of the engines first
+            self._sessions[number] = session  # from now on it receives messages to all; the engines first
             if self._is_open:
                 self._show_engines(session)
         return session
 
     def open(self, max_open: int) -> None:
-        """The engines are ready: tell the workers. At most `max_open` sequences are open at once."""
+        """Announce to the workers that the engines are ready. At most `max_open` sequences are open at once."""
         self._max_open, self._is_open = max_open, True
         for rank, client in enumerate(self._engines.clients):
             client.observe(partial(self._pass_on, rank))
@@ -124,7 +124,7 @@ class Hub:
             self._show_engines(session)
 
     async def follow_states(self) -> None:
-        """For ever: tell the workers when an engine's state has changed, or how many sequences others have."""
+        """Report changes of engine states and of open sequences to the workers; never return."""
         while True:
             for session in list(self._sessions.values()):
                 if self._is_open:
@@ -132,17 +132,17 @@ class Hub:
             await asyncio.sleep(STATE_PERIOD_S)
 
     async def ask(self, name: str, body: bytes = b"") -> dict[int, bytes]:
-        """What the workers say to a call, by number, without those that say nothing in time."""
+        """Return the workers' answers to a call, by worker, without those that do not answer in time."""
         return await self._calls.ask(self._sessions.values(), name, body)
 
     def restart(self) -> None:
-        """Begin to start each engine anew, unless that is under way."""
+        """Begin to restart each engine, unless a restart is under way."""
         if not self._is_restarting:
             self._is_restarting = True
             self._spawn(self._restart())
 
     def close(self) -> None:
-        """Let go of all workers."""
+        """Close all connections."""
         self._offers.close()
         for task in self._tasks:
             task.cancel()
@@ -150,7 +150,7 @@ class Hub:
             session.wire.close()
 
     def take(self, session: Session, message: m.ToHub) -> None:
-        """Do what a worker asks for."""
+        """Handle a worker's message."""
         match message:
             case m.Submit():
                 self._submit(session, message)
@@ -167,10 +167,10 @@ class Hub:
             case Failed():
                 session.failure = message
             case m.Restart() | ResetPrefixCache() | ReleaseMemory():
-                self._tell(message)
+                self._command(message)
 
     def ended(self, session: Session) -> None:
-        """A worker's process has ended: nobody waits for what it has submitted."""
+        """End the sequences of a worker whose process has ended."""
         self._sessions.pop(session.number, None)
         session.wire.close()
         session.ended.set()
@@ -219,12 +219,12 @@ class Hub:
             answer(session.send, message.number, error)
 
     def _refuse(self, session: Session, ids: list[str], error: RequestError) -> None:
-        """Requests that came together end with an error, once."""
+        """End requests that came together with one error."""
         if any([self._abort(session, request_id) for request_id in ids]):
             session.send(m.Refused(ids[0], m.Raised.of(error)))
 
     def _abort(self, session: Session, request_id: str) -> bool:
-        """End a sequence of a worker; whether it was open."""
+        """End a worker's sequence; return whether it was open."""
         if session.open.pop(request_id, None) is None:
             return False
         del self._owners[request_id]
@@ -233,7 +233,7 @@ class Hub:
         return True
 
     def _pass_on(self, rank: int, turn: Tokens) -> None:
-        """Give each worker the turn, with its own events."""
+        """Send the turn to each worker, with the worker's own events."""
         shares: defaultdict[int, list[tuple[TokenEvent, Charge]]] = defaultdict(list)
         for event, charge in turn.charged():
             owner = self._owners.get(event.request_id)
@@ -246,8 +246,8 @@ class Hub:
             events, charges = [event for event, _ in share], [charge for _, charge in share]
             session.send(m.Turn(rank, Tokens(events, turn.report, charges)))
 
-    def _tell(self, message: m.Restart | ResetPrefixCache | ReleaseMemory) -> None:
-        with contextlib.suppress(EngineDead):  # the workers are told that by the state
+    def _command(self, message: m.Restart | ResetPrefixCache | ReleaseMemory) -> None:
+        with contextlib.suppress(EngineDead):  # the state informs the workers
             match message:
                 case m.Restart():
                     self.restart()

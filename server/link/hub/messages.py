@@ -1,8 +1,8 @@
-"""Messages between an API process, one of several, and the hub in the process that has the engines.
+"""Messages between one of several API processes and the hub in the process that has the engines.
 
-Worker -> hub: (Submit | Abort | Restart | ResetPrefixCache | ReleaseMemory | Ask | Call | Reply)*, Serving once it
-has loaded, and Failed as the last one when it cannot.
-Hub -> worker: Opened, then (Turn | Refused | State | Answered | Called | Answers)*.
+Worker -> hub: (Submit | Abort | Restart | ResetPrefixCache | ReleaseMemory | Ask | Call | Reply)*, Serving once it has
+loaded, and Failed last when it cannot load. Hub -> worker: Opened, then (Turn | Refused | State | Answered | Called |
+Answers)*.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from neuronserve.server.link.messages import Abort, EngineInfo, Failed, ReleaseM
 from neuronserve.server.link.watchdog import EngineState
 from neuronserve.server.types import Request
 
-TRACE = "trace"  # what the hub is asked for a TraceCommand, which its engines answer by one TraceReply each
+TRACE = "trace"  # question to the hub with a TraceCommand; each engine answers with one TraceReply
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """An error, as it is raised again in the other process. It is of a class that both have imported."""
+    """An error that is raised again in the other process. Both processes have imported its class."""
 
     kind: str  # name of a class
     fields: dict[str, Any]
 
     @classmethod
     def of(cls, error: RequestError) -> Raised:
-        """The message of an error."""
+        """Return the message of an error."""
         return cls(type(error).__name__, vars(error))
 
     @property
     def error(self) -> RequestError:
-        """The error as it was raised."""
+        """The error to raise."""
         kind = next((each for each in _kinds(RequestError) if each.__name__ == self.kind), Unavailable)
         error = kind.__new__(kind, self.fields["message"])
         vars(error).update(self.fields)
@@ -47,94 +47,94 @@ def _kinds(root: type[RequestError]) -> Iterator[type[RequestError]]:
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True):
-    """Requests that came together, for one engine or any.
+    """Requests that arrived together, for one engine or any.
 
-    With an `entry` the hub's owner decides whether they are let in, which is answered by an Answered of that number.
+    With an `entry` the hub's owner decides whether to admit them, and sends an Answered of that number.
     """
 
     requests: list[Request]
     rank: int | None = None
     entry: bytes | None = None
-    number: int | None = None  # None: nobody waits for the answer, and a refusal comes as Refused
+    number: int | None = None  # None: a refusal arrives as Refused
 
 
 class Restart(msgspec.Struct, tag=True, frozen=True):
-    """Start each engine anew."""
+    """Restart each engine."""
 
 
 class Ask(msgspec.Struct, tag=True, frozen=True):
-    """Something for the process that has the engines, which is answered by an Answered of the same number."""
+    """Question to the process that has the engines, answered by an Answered of the same number."""
 
     name: str
     body: bytes
-    number: int | None = None  # None: nobody waits for the answer
+    number: int | None = None  # None: no answer is wanted
 
 
 class Call(msgspec.Struct, tag=True, frozen=True):
-    """A question to all other processes, which is answered by an Answers of the same number."""
+    """Question to all other processes, answered by an Answers of the same number."""
 
     number: int
     name: str
     body: bytes
-    is_for_one: bool = False  # at most one of them has something to say, and the others' answers need not be awaited
+    is_for_one: bool = False  # the first answer that is not empty is enough
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
-    """What this process says to a Called."""
+    """Answer of this process to a Called."""
 
     number: int
     body: bytes
 
 
 class Serving(msgspec.Struct, tag=True, frozen=True):
-    """The worker has loaded, and answers requests."""
+    """Sent when the worker has loaded and answers requests."""
 
 
 class Opened(msgspec.Struct, tag=True, frozen=True):
-    """The engines are ready."""
+    """Sent when the engines are ready."""
 
     infos: list[EngineInfo]
 
 
 class Turn(msgspec.Struct, tag=True, frozen=True):
-    """A turn of engine `rank`, with those of its events that are this worker's."""
+    """Turn of engine `rank`, with the events of this worker."""
 
     rank: int
     tokens: Tokens
 
 
 class Refused(msgspec.Struct, tag=True, frozen=True):
-    """The requests that came with this one end with an error."""
+    """End of the requests that arrived with this one, by an error."""
 
     request_id: str
     raised: Raised
 
 
 class EngineShown(msgspec.Struct, frozen=True):
-    """How one engine is."""
+    """State of one engine."""
 
     state: EngineState
     loss: str | None  # why it has ended for good, unless it was stopped
-    num_open: int  # sequences, of all workers
+    num_open: int  # sequences of all workers
 
 
 class State(msgspec.Struct, tag=True, frozen=True):
-    """How the engines are, by rank; sent when that has changed."""
+    """States of the engines, by rank; sent after changes."""
 
     engines: list[EngineShown]
     num_elsewhere: int  # open sequences of other workers
 
 
 class Answered(msgspec.Struct, tag=True, frozen=True):
-    """What becomes of an Ask, or of a Submit with an entry."""
+    """Answer to an Ask, or to a Submit with an entry."""
 
     number: int
     body: bytes = b""
-    raised: Raised | None = None  # instead
+    raised: Raised | None = None  # raised in place of the answer
 
 
 class Called(msgspec.Struct, tag=True, frozen=True):
-    """Another worker's question, or the hub's own."""
+    """Question of another worker, or of the hub."""
 
     number: int
     name: str
@@ -142,7 +142,7 @@ class Called(msgspec.Struct, tag=True, frozen=True):
 
 
 class Answers(msgspec.Struct, tag=True, frozen=True):
-    """What the other processes say to a Call."""
+    """Answers of the other processes to a Call."""
 
     number: int
     bodies: list[bytes]

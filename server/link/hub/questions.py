@@ -94,14 +94,14 @@ class Offers:
     def take(self, worker: int, ask: m.Ask, send: Send) -> None:
         """Answer a worker's question."""
         try:
-            said = self._by_name[ask.name](worker, ask.body)
+            result = self._by_name[ask.name](worker, ask.body)
         except RequestError as error:
             answer(send, ask.number, error)
             return
-        if isinstance(said, bytes):
-            answer(send, ask.number, said)
+        if isinstance(result, bytes):
+            answer(send, ask.number, result)
             return
-        task = asyncio.ensure_future(_answer_later(send, ask.number, said))
+        task = asyncio.ensure_future(_answer_later(send, ask.number, result))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -111,14 +111,16 @@ class Offers:
             task.cancel()
 
 
-def answer(send: Send, number: int | None, said: bytes | RequestError = b"") -> None:
+def answer(send: Send, number: int | None, result: bytes | RequestError = b"") -> None:
     """Answer the question of that number; None: nobody waits for the answer."""
     if number is not None:
-        send(m.Answered(number, said) if isinstance(said, bytes) else m.Answered(number, raised=m.Raised.of(said)))
+        send(
+            m.Answered(number, result) if isinstance(result, bytes) else m.Answered(number, raised=m.Raised.of(result))
+        )
 
 
-async def _answer_later(send: Send, number: int | None, said: Awaitable[bytes]) -> None:
+async def _answer_later(send: Send, number: int | None, result: Awaitable[bytes]) -> None:
     try:
-        answer(send, number, await said)
+        answer(send, number, await result)
     except RequestError as error:
         answer(send, number, error)

@@ -1,6 +1,6 @@
-"""The engines as an API process sees them that is one of several: behind the hub, which heals them.
+"""The engines as one of several API processes sees them: behind the hub, which restarts them.
 
-It has the face of `EngineGroups`. An engine's death is a pause here: nothing is kept but whose a token is.
+The class has the methods of `EngineGroups`. An engine's death is only a pause here, because the hub resumes sequences.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class RemoteEngine(Engine):
         self.num_open = 0  # sequences of all workers
 
     def show(self, shown: m.EngineShown) -> None:
-        """Take over what the hub reports."""
+        """Apply a report of the hub."""
         self.state, self.loss, self.num_open = shown.state, shown.loss, shown.num_open
 
     def take(self, turn: Tokens) -> None:
-        """Take a turn of the engine, with this worker's events."""
+        """Record a turn of the engine, with this worker's events."""
         self.report = turn.report
         for observer in self._observers:
             observer(turn)
 
 
 class RemoteEngines(Engines):
-    """All engines of the server, and the other API processes, by one connection to the hub."""
+    """All engines of the server, and the other API processes, over one connection to the hub."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -70,46 +70,46 @@ class RemoteEngines(Engines):
         self._streams: dict[str, TokenStream] = {}  # of each open sequence
         self._num_elsewhere = 0
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}  # for an Answered or Answers, by number
+        self._waiting: dict[int, asyncio.Future[Any]] = {}  # by number: futures of an Answered or Answers
         self._handlers: dict[str, Handler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def num_open(self) -> int:
-        """Number of sequences that are open at the engines, those of other workers as they were a moment ago."""
+        """Number of sequences open at the engines; those of other workers with a delay."""
         return len(self._streams) + self._num_elsewhere
 
     async def connect(self) -> None:
-        """Begin to hear of the hub. To be called once, before `start`."""
+        """Connect to the hub. Called once, before `start`."""
         self._opened = asyncio.get_running_loop().create_future()
         await self._wire.open(self._socket)
 
     async def start(self, report: Callable[[str], None]) -> EngineInfo:
-        """Wait until all engines are ready, of which the hub's own process reports the progress."""
+        """Wait until all engines are ready. The hub's process reports their progress."""
         del report
         assert self._opened is not None
         self.infos = await self._opened
         return merged(self.infos)
 
     def serving(self) -> None:
-        """Say that this process answers requests."""
+        """Report that this process answers requests."""
         self._wire.send(m.Serving())
 
     def failed(self, message: str, exit_code: int) -> None:
-        """Say why this process cannot start."""
+        """Report why this process cannot start."""
         self._wire.send(Failed(message, exit_code))
 
     def submit(self, requests: Sequence[Request], rank: int | None = None, entry: bytes | None = None) -> TokenStream:
-        """Submit requests, whose ids must be new. Raises EngineDead; the hub's refusals come by the stream.
+        """Submit requests, whose ids must be new. Raises EngineDead; refusals of the hub arrive by the stream.
 
-        `entry` is what its owner decides by whether they are let in.
+        `entry` tells the hub's owner on what to decide whether to admit them.
         """
         stream = self._stream_of(requests)
         self._wire.send(m.Submit(list(requests), rank, entry))
         return stream
 
     async def enter(self, requests: Sequence[Request], rank: int | None, entry: bytes) -> TokenStream:
-        """Submit, and wait until they are let in. Raises the hub's refusal."""
+        """Submit requests and wait until they are admitted. Raises the hub's refusal."""
         number = next(self._numbers)
         with contextlib.ExitStack() as undo:
             stream = undo.enter_context(self._stream_of(requests))
@@ -118,58 +118,58 @@ class RemoteEngines(Engines):
         return stream
 
     def abort(self, request_id: str) -> None:
-        """End a request wherever it is; unknown and ended ids are ignored."""
+        """End a request in any engine; unknown and ended ids are ignored."""
         if self._streams.pop(request_id, None) is not None:
             self._wire.send(Abort(request_id))
 
     def abort_all(self, error: RequestError, request_ids: Container[str] | None = None) -> None:
-        """End every open request of this worker with `error`, or those of `request_ids`."""
+        """End every open request of this worker, or those of `request_ids`, with `error`."""
         for request_id, stream in list(self._streams.items()):
             if request_ids is None or request_id in request_ids:
                 self.abort(request_id)
                 stream.fail(error)
 
     def reset_prefix_cache(self) -> None:
-        """Forget cached prefixes before any request that is submitted later. Raises EngineDead when no engine lives."""
-        self._tell(ResetPrefixCache())
+        """Empty the prefix caches before any later request. Raises EngineDead when no engine lives."""
+        self._command(ResetPrefixCache())
 
     def release_memory(self) -> None:
-        """Give the host back what engines keep only to save work. Raises EngineDead when none lives."""
-        self._tell(ReleaseMemory())
+        """Free host memory that engines keep only to save work. Raises EngineDead when no engine lives."""
+        self._command(ReleaseMemory())
 
     async def restart(self) -> None:
-        """Have a successor take over from each engine; that goes on in the hub."""
-        self._tell(m.Restart())
+        """Begin to replace each engine by a successor; return before the hub has done it."""
+        self._command(m.Restart())
 
     async def trace(self, command: TraceCommand) -> list[TraceReply]:
-        """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
+        """Start or stop recording in every living engine; return one reply for each. Raises EngineDead."""
         return TRACE_REPLIES.decode(await self.ask(m.TRACE, msgspec.msgpack.encode(command)))
 
     async def ask(self, name: str, body: bytes = b"") -> bytes:
-        """What the process that has the engines answers to something that it is asked. Raises its RequestError."""
+        """Return the answer of the process that has the engines. Raises its RequestError."""
         number = next(self._numbers)
         answer: bytes = await self._reply_to(number, m.Ask(name, body, number))
         return answer
 
     def tell(self, name: str, body: bytes) -> None:
-        """Say something to the process that has the engines."""
+        """Send a message to the process that has the engines, without an answer."""
         self._wire.send(m.Ask(name, body))
 
     def handle(self, name: str, handler: Handler) -> None:
-        """Answer the calls of that name that come from other workers."""
+        """Answer calls of that name from other workers."""
         self._handlers[name] = handler
 
     async def call(self, name: str, body: bytes = b"", is_for_one: bool = False) -> list[bytes]:
-        """What the other processes answer to a call; those that do not in time are left out.
+        """Return the answers of the other processes to a call, without those that do not answer in time.
 
-        Of one that `is_for_one` the first that says something is enough.
+        A call that `is_for_one` ends with the first answer that is not empty.
         """
         number = next(self._numbers)
         bodies: list[bytes] = await self._reply_to(number, m.Call(number, name, body, is_for_one))
         return bodies
 
     async def stop(self, timeout_s: float) -> None:
-        """Let go of the hub; the engines stay."""
+        """Close the connection to the hub; the engines stay."""
         del timeout_s
         for task in self._tasks:
             task.cancel()
@@ -190,7 +190,7 @@ class RemoteEngines(Engines):
         finally:
             del self._waiting[number]
 
-    def _tell(self, message: ResetPrefixCache | ReleaseMemory | m.Restart) -> None:
+    def _command(self, message: ResetPrefixCache | ReleaseMemory | m.Restart) -> None:
         if not self.is_alive:
             raise EngineDead(self.loss or "the engines have ended")
         self._wire.send(message)
@@ -231,7 +231,7 @@ class RemoteEngines(Engines):
                 stream.put(event, charge)
 
     def _forget(self, stream: TokenStream) -> None:
-        """The hub has ended these already."""
+        """Forget the sequences of a stream, which the hub has ended."""
         self._streams = {name: each for name, each in self._streams.items() if each is not stream}
 
     def _resolve(self, number: int, result: object, raised: m.Raised | None = None) -> None:
@@ -253,7 +253,7 @@ class RemoteEngines(Engines):
         task.add_done_callback(self._tasks.discard)
 
     def _end(self) -> None:
-        """The process with the engines has ended, and with it the server."""
+        """Exit, because the process with the engines has ended, and the server with it."""
         os._exit(1)
 
 

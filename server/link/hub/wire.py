@@ -1,4 +1,4 @@
-"""Framed messages over one end of a socket pair, on an event loop. EOF says that the other end's process has ended."""
+"""Framed messages over one end of a socket pair, on an event loop. EOF means that the other process has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
 
 
 class Wire(asyncio.Protocol, Generic[In]):
-    """One end. Messages come in the order in which they were sent, also those of a process that has died since."""
+    """One end of the pair. Messages arrive in the order of sending, also those of a process that has died since."""
 
     def __init__(
         self, decoder: msgspec.msgpack.Decoder[In], on_message: Callable[[In], None], on_end: Callable[[], None]
@@ -29,29 +29,29 @@ class Wire(asyncio.Protocol, Generic[In]):
         self._pending = bytearray()
 
     async def open(self, end: socket.socket) -> None:
-        """Read and write `end`, which is this wire's from now on."""
+        """Read and write `end`, which this wire owns from now on."""
         end.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=end)
 
     @property
     def num_unsent_bytes(self) -> int:
-        """Bytes that wait for the other process to read."""
+        """Number of bytes that the other process has not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send(self, message: ToHub | ToWorker) -> None:
-        """Send a message; nobody gets it when the other process has ended, which `on_end` tells."""
+        """Send a message; it is lost when the other process has ended, which `on_end` reports."""
         if self._transport is not None and not self._transport.is_closing():
             data = _ENCODER.encode(message)
             self._transport.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
     def close(self) -> None:
-        """Send what was written, and call nothing any more. May be called twice."""
+        """Send written messages and stop the callbacks. May be called twice."""
         self._on_end = _ignore
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
 
     def data_received(self, data: bytes) -> None:
         self._pending += data
@@ -71,4 +71,4 @@ class Wire(asyncio.Protocol, Generic[In]):
 
 
 def _ignore() -> None:
-    """Nothing more is told."""
+    """Do nothing: the wire is closed."""

@@ -1,4 +1,4 @@
-"""Files of keys: what they say, what is wrong with them by line, and that no message has a key."""
+"""Key files: their keys, errors with line numbers, and that no message contains a key."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_json_is_read_too(tmp_path: Path) -> None:
         (f"keys:\n  - name: a\n    key: *{SECRET}", "line 3: is not YAML"),
         (f"keys:\n  - name: a\n  - name: b\n    key: {SECRET}", "line 2: 'a' must have either `key` or `sha256`"),
         (f"keys:\n  - name: a b\n    key: {SECRET}", "line 2: name: "),
-        (f"keys:\n  - name: none\n    key: {SECRET}", "line 2: name: 'none' is no key's"),
+        (f"keys:\n  - name: none\n    key: {SECRET}", "line 2: name: 'none' is reserved"),
         (f"keys:\n  - key: {SECRET}", "line 2: object missing required field `name`"),
         (f"keys:\n  - name: a\n    key: {SECRET} {SECRET}", "line 2: key: "),
         ("keys:\n  - name: a\n    key: 12345", "line 2: key: expected `str | null`, got `int`"),
@@ -115,7 +115,7 @@ async def test_use_belongs_to_the_name_and_goes_on_over_reloads(tmp_path: Path) 
         assert new is not None
         assert new.use is old.use
         assert totals.prompt_tokens == 7
-        with pytest.raises(RateLimited, match="1 requests under way"):
+        with pytest.raises(RateLimited, match="1 open requests"):
             await new.use.require(1)
     async with new.use.generating(1):
         pass

@@ -1,4 +1,4 @@
-"""The limiter of one key: what it lets in over any time, and that a refusal changes nothing."""
+"""The limiter of one key: admitted requests over any time, and that a refusal changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored objects have owners, those of an older server's tables nobody, who is everybody's operator's."""
+"""Owners of stored objects. Objects of an older server's tables have none, and only operators see all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scraper sees of a server."""
+"""A server as a scraper sees it."""
 
 from __future__ import annotations
 

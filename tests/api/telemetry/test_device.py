@@ -1,4 +1,4 @@
-"""Modelled time and dollars as clients and scrapers see them: told when asked for, and nothing lost between them."""
+"""Modelled time and dollars as clients and scrapers see them: shown on request, and conserved."""
 
 from __future__ import annotations
 

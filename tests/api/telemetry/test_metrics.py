@@ -1,4 +1,4 @@
-"""/metrics of real servers: what it counts is what was done, and everyone finds the names they look for."""
+"""/metrics of real servers: counts equal the work done, and vLLM's names are there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(server: Server) -> socket.socket:
 
 @pytest.fixture(scope="module")
 def used(checkpoint: Path) -> Iterator[tuple[Server, list[dict[str, int]]]]:
-    """A server after five known sequences in four requests and one fault, and the usage it told of each request."""
+    """A server after five known sequences in four requests and one fault, and the reported usage of each request."""
     bodies = [
         {"prompt": "a" * 100, "max_tokens": 20, "ignore_eos": True, "n": 2},
         {"prompt": "a" * 100, "max_tokens": 1},

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md says what the code has."""
+"""docs/reference/metrics.md agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From events to lives to metrics, with a clock that is moved by hand."""
+"""Events become lives and metrics, with a clock that is moved by hand."""
 
 from __future__ import annotations
 
