@@ -22,8 +22,8 @@ def blocks(calibration: Calibration) -> dict[str, Callable[[], str]]:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Lines of Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    lines = [f"| {' | '.join(cells)} |\n" for cells in (head, *rows)]
+    return "".join([lines[0], "|---" * len(head), "|\n", *lines[1:]])
 
 
 def _fit(calibration: Calibration) -> str:

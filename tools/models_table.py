@@ -7,41 +7,21 @@ from neuronserve.server.models.public import PublicModel, models
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 
-HEAD = "| model, and others of the same dimensions | parameters | layers | heads, KV | feed-forward | positions | |\n"
+HEAD = "| model, and others of the same dimensions | parameters | positions | |\n|---|---|---|---|\n"
 
 
 def table() -> str:
     """All rows, in the order of the table."""
-    return HEAD + "|---|---|---|---|---|---|---|\n" + "".join(_row(model) for model in models())
+    return HEAD + "".join(_row(model) for model in models())
 
 
 def _row(model: PublicModel) -> str:
-    spec = model.spec
-    cells = (
-        ", ".join(f"`{hub_id}`" for hub_id in (model.hub_id, *model.also)),
-        _size(num_params(spec)),
-        str(spec.num_layers),
-        f"{spec.num_heads}, {spec.num_kv_heads}",
-        _feed_forward(spec),
-        f"{spec.max_position:,}",
-        _use(spec),
-    )
-    return f"| {' | '.join(cells)} |\n"
+    names = ", ".join(f"`{hub_id}`" for hub_id in (model.hub_id, *model.also))
+    return f"| {names} | {_size(num_params(model.spec))} | {model.spec.max_position:,} | {_use(model.spec)} |\n"
 
 
 def _size(number: int) -> str:
     return f"{number / 1e9:.4g}B" if number >= 1e9 else f"{number / 1e6:.4g}M"
-
-
-def _feed_forward(spec: ModelSpec) -> str:
-    if not spec.num_experts:
-        return str(spec.intermediate_size)
-    parts = [f"{spec.experts_per_token} of {spec.num_experts} x {spec.intermediate_size}"]
-    if spec.shared_intermediate_size:
-        parts.append(f"shared {spec.shared_intermediate_size}")
-    if spec.expert_layers:
-        parts.append(f"{spec.expert_layers.count(False)} layers {spec.dense_intermediate_size}")
-    return ", ".join(parts)
 
 
 def _use(spec: ModelSpec) -> str:
