@@ -115,7 +115,7 @@ def _stats(stats: ErrorStats | None) -> str:
     """Median and 90th percentile of sizes, and the bias."""
     if stats is None:
         return "-"
-    return f"{stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
+    return f"{stats.median:.1%}/{stats.p90:.1%}, {stats.bias:+.1%}"
 
 
 def _evidence(calibration: Calibration) -> str:

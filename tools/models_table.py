@@ -7,17 +7,24 @@ from neuronserve.server.models.public import PublicModel, models
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 
-HEAD = "| model, and others of the same dimensions | parameters | positions | |\n|---|---|---|---|\n"
+HEAD = "| organisation | | models (parameters) |\n|---|---|---|\n"
 
 
 def table() -> str:
-    """All rows, in the order of the table."""
-    return HEAD + "".join(_row(model) for model in models())
+    """A row for each organisation and use, in the order of the catalogue."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for model in models():
+        organisation = model.hub_id.partition("/")[0]
+        rows.setdefault((organisation, _use(model.spec)), []).append(_entry(model))
+    return HEAD + "".join(
+        f"| `{organisation}` | {use} | {', '.join(entries)} |\n" for (organisation, use), entries in rows.items()
+    )
 
 
-def _row(model: PublicModel) -> str:
-    names = ", ".join(f"`{hub_id}`" for hub_id in (model.hub_id, *model.also))
-    return f"| {names} | {_size(num_params(model.spec))} | {model.spec.max_position:,} | {_use(model.spec)} |\n"
+def _entry(model: PublicModel) -> str:
+    """Name and parameters of a model, and other models of the same dimensions."""
+    others = "".join(f"; `{hub_id}`" for hub_id in model.also)
+    return f"`{model.hub_id.partition('/')[2]}` ({_size(num_params(model.spec))}{others})"
 
 
 def _size(number: int) -> str:
