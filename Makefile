@@ -66,7 +66,7 @@ $(VENV)/.audit: | $(VENV)/bin/python
 # The pages as a site in site/, with search; a broken link or anchor fails, and so does a script, style or image from elsewhere.
 # `.venv/docs/bin/mkdocs serve` shows it.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
 	! grep -rnoE '<(script|link|img)[^>]+(src|href)="?https?:[^ >]+' --include='*.html' site
 
 $(VENV)/.docs: docs/requirements.txt | $(VENV)/bin/python
@@ -175,4 +175,4 @@ $(VENV)/.ui: $(VENV)/.test
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

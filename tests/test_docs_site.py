@@ -77,6 +77,11 @@ def test_the_page_of_the_package_index_links_to_nothing_relative() -> None:
     assert all(re.match("https?:", link) for link in LINK.findall(prose(ROOT / "PACKAGE.md")))
 
 
+def test_the_pages_are_few_words() -> None:
+    """Words have a letter or a digit, so that bars of tables do not count."""
+    assert sum(len(re.findall(r"\S*\w\S*", page.read_text())) for page in PAGES) <= 40_000
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 110
 

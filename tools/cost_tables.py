@@ -21,9 +21,9 @@ def blocks(calibration: Calibration) -> dict[str, Callable[[], str]]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return lines of Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    """Lines of Markdown."""
+    lines = [f"| {' | '.join(cells)} |\n" for cells in (head, *rows)]
+    return "".join([lines[0], "|---" * len(head), "|\n", *lines[1:]])
 
 
 def _fit(calibration: Calibration) -> str:
@@ -115,7 +115,7 @@ def _stats(stats: ErrorStats | None) -> str:
     """Median and 90th percentile of sizes, and the bias."""
     if stats is None:
         return "-"
-    return f"{stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
+    return f"{stats.median:.1%}/{stats.p90:.1%}, {stats.bias:+.1%}"
 
 
 def _evidence(calibration: Calibration) -> str:

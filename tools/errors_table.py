@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from neuronserve.server.errors import RequestError
 
-# Modules that define errors beside server/errors.py.
-_MODULES = (
+# Modules that define errors of requests.
+MODULES = (
+    "neuronserve.server.errors",
     "neuronserve.server.api.errors",
     "neuronserve.server.api.http.cross_site",
+    "neuronserve.server.api.http.static_files",
     "neuronserve.server.api.endpoints.adapters",
     "neuronserve.server.api.endpoints.admin",
 )
@@ -26,9 +28,9 @@ def table() -> str:
 
 def error_classes() -> frozenset[type[RequestError]]:
     """Every error of the server that refuses or ends one request."""
-    for module in _MODULES:
+    for module in MODULES:
         importlib.import_module(module)
-    return frozenset(kind for kind in _below(RequestError) if kind.__module__.startswith("neuronserve.server."))
+    return frozenset(kind for kind in _below(RequestError) if kind.__module__ in MODULES)
 
 
 def _below(kind: type[RequestError]) -> Iterator[type[RequestError]]:

@@ -8,43 +8,28 @@ from neuronserve.server.models.public import PublicModel, models
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 
-HEAD = "| model, and others of the same dimensions | parameters | layers | heads, KV | feed-forward | positions | |\n"
+HEAD = "| organisation | | models (parameters) |\n|---|---|---|\n"
 
 
 def table() -> str:
-    """All rows, in the order of the table."""
-    return HEAD + "|---|---|---|---|---|---|---|\n" + "".join(_row(model) for model in models())
-
-
-def _row(model: PublicModel) -> str:
-    spec = model.spec
-    cells = (
-        ", ".join(f"`{hub_id}`" for hub_id in (model.hub_id, *model.also)),
-        _size(num_params(spec)),
-        str(spec.num_layers),
-        f"{spec.num_heads}, {spec.num_kv_heads}",
-        _feed_forward(spec),
-        f"{spec.max_position:,}",
-        _use(spec),
+    """A row for each organisation and use, in the order of the catalogue."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for model in models():
+        organisation = model.hub_id.partition("/")[0]
+        rows.setdefault((organisation, _use(model.spec)), []).append(_entry(model))
+    return HEAD + "".join(
+        f"| `{organisation}` | {use} | {', '.join(entries)} |\n" for (organisation, use), entries in rows.items()
     )
-    return f"| {' | '.join(cells)} |\n"
+
+
+def _entry(model: PublicModel) -> str:
+    """Name and parameters of a model, and other models of the same dimensions."""
+    others = "".join(f"; `{hub_id}`" for hub_id in model.also)
+    return f"`{model.hub_id.partition('/')[2]}` ({_size(num_params(model.spec))}{others})"
 
 
 def _size(number: int) -> str:
     return f"{number / 1e9:.4g}B" if number >= 1e9 else f"{number / 1e6:.4g}M"
-
-
-def _feed_forward(spec: ModelSpec) -> str:
-    experts = spec.experts
-    dense = [layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, NetworkSpec)]
-    if experts is None:
-        return str(dense[0].size)
-    parts = [f"{experts.per_token} of {experts.count} x {experts.expert.size}"]
-    if experts.shared is not None:
-        parts.append(f"shared {experts.shared.size}")
-    if dense:
-        parts.append(f"{len(dense)} layers {dense[0].size}")
-    return ", ".join(parts)
 
 
 def _use(spec: ModelSpec) -> str:

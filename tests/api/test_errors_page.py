@@ -18,6 +18,18 @@ def given_codes(tree: ast.Module, kinds: set[str]) -> Iterator[str]:
             yield from (each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
+def test_every_error_of_a_request_is_in_a_module_of_the_table() -> None:
+    kinds = {"RequestError"} | {kind.__name__ for kind in errors_table.error_classes()}
+    found = set()
+    for path in sorted((ROOT / "server").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and kinds & {
+                base.id for base in node.bases if isinstance(base, ast.Name)
+            }:
+                found.add("neuronserve." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
+    assert found == set(errors_table.MODULES)
+
+
 def test_every_code_is_on_the_page() -> None:
     classes = errors_table.error_classes()
     kinds = {kind.__name__ for kind in classes}

@@ -56,7 +56,7 @@ def test_another_calibration_makes_other_tables() -> None:
     assert "| version | 3-2031-05-06-" in changed
     assert "| `weights` | 1.234 |" in changed or "| `weights` | 1.235 |" in changed
     assert "| `kv` | not kept |" in changed
-    assert "50.0% / 90.0%, -40.0%" in changed
+    assert "50.0%/90.0%, -40.0%" in changed
     assert written(changed, blocks(shipped)) == page
 
 
