@@ -1,12 +1,12 @@
-"""What an application that uses neuronserve may import in its own process.
+"""neuronserve: an OpenAI-compatible LLM server. Applications import this package and `neuronserve.testing`.
 
-Nothing here imports `server`, except `__main__` in a process of its own: an application may have such a package itself.
+Neither imports the server, which runs in its own process.
 """
 
 from __future__ import annotations
 
 import sys
 
-# Starts the command of this installation. What is in the current directory or under PYTHONPATH does not take its place:
-# `-P` leaves the directory out, and `__main__` puts the rest behind its own packages.
+# Starts the command of this installation. Packages in the current directory or PYTHONPATH do not replace it: `-P`
+# leaves out the directory, and `__main__` sorts the rest behind its own packages.
 COMMAND = (sys.executable, "-P", "-m", "neuronserve")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def engine_main(config: EngineConfig, end: EngineEnd) -> int:
-    """What an engine's process runs; only that process imports the compiler."""
+    """Run an engine. Only this process imports the compiler."""
     from neuronserve.server.engine.process import run_engine
     from neuronserve.server.engine.serving import load_served
     from neuronserve.server.kernels.isa.target import use_target
@@ -29,12 +29,12 @@ def engine_main(config: EngineConfig, end: EngineEnd) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the command; returns the exit code."""
+    """Run the command. Returns the exit code."""
     return run(argv, engine_main)
 
 
 def run_process(engine: EngineMain = engine_main) -> int:
-    """Run the command that this process was started as. A failure ends the process at once, with its children."""
+    """Run the command of this process. A failure ends the process at once, with its children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if code := run(None, engine):
         leave(code)
@@ -42,7 +42,7 @@ def run_process(engine: EngineMain = engine_main) -> int:
 
 
 def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
-    """`main` with what the engine's process runs as an argument."""
+    """Run the command with `engine` as the main function of engine processes. Returns the exit code."""
     found, rest = _parser().parse_known_args(argv)
     try:
         siblings = {name: what for name, (_, what) in COMMANDS.items()}
@@ -100,7 +100,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
 
 
 def _parser() -> Parser:
-    """Knows the names of the commands alone; what is behind a name is left to it."""
+    """Return a parser of the commands' names; each command parses its own flags."""
     parser = Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
     parser.add_argument("--version", action="version", version=__version__)
     groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}

@@ -1,4 +1,4 @@
-"""One subcommand as it was called: its settings, and a parser that complains in one line."""
+"""A call of a subcommand, and a parser with errors of one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = TypeVar("Kind", bound="Settings")
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one line."""
+    """Argument parser whose errors have one line."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
@@ -25,16 +25,16 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One subcommand as it was called."""
+    """A call of a subcommand."""
 
     name: str  # "bench latency"
     what: str
-    argv: Sequence[str]  # behind the name
-    engine: EngineMain  # what an engine's process runs
-    siblings: Mapping[str, str]  # every command, and what it does
+    argv: Sequence[str]  # after the name
+    engine: EngineMain  # main function of engine processes
+    siblings: Mapping[str, str]  # all commands with their descriptions
 
     def settings(self, kind: type[Kind]) -> Kind:
-        """The settings of the call; what they name is in force afterwards. Raises SettingsError."""
+        """Return the settings of the call and put them in force. Raises SettingsError."""
         from neuronserve.server.settings.sources import load_settings, misspelt_variables
 
         if suspects := misspelt_variables(kind):
@@ -48,7 +48,7 @@ class Call:
         return settings
 
     def parser(self) -> Parser:
-        """A parser without arguments, which says where they come from."""
+        """Return a parser without arguments; its description names the sources of settings."""
         where = "Each setting can also come from NEURONSERVE_<NAME> or the --config file."
         description = f"{self.what[0].upper()}{self.what[1:]}. {where}"
         return Parser(prog=f"neuronserve {self.name}", description=description, allow_abbrev=False)

@@ -1,4 +1,4 @@
-"""Subcommands for tests of clients: `record`, `replay` and `survive`. Each imports what it needs."""
+"""Subcommands for tests of clients: `record`, `replay` and `survive`. Each has its own imports."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from neuronserve.cli.call import Call
 
 
 def record(call: Call) -> None:
-    """A proxy that records what an endpoint answers."""
+    """Run a proxy that records an endpoint's answers."""
     from neuronserve.testkit.settings.cassette import RecordSettings
 
     settings = call.settings(RecordSettings)
     from neuronserve.server.settings.base import slice_of
-    from neuronserve.testkit.cassette.command import Place, run_record
+    from neuronserve.testkit.cassette.command import Address, run_record
 
-    run_record(settings.upstream, settings.cassette, settings.append, slice_of(Place, settings))
+    run_record(settings.upstream, settings.cassette, settings.append, slice_of(Address, settings))
 
 
 def replay(call: Call) -> None:
-    """A server that answers as recorded."""
+    """Run a server that replays recorded answers."""
     from neuronserve.testkit.settings.cassette import ReplaySettings
 
     settings = call.settings(ReplaySettings)
     from neuronserve.server.settings.base import slice_of
-    from neuronserve.testkit.cassette.command import Place, run_replay
+    from neuronserve.testkit.cassette.command import Address, run_replay
 
-    run_replay(settings.cassette, settings.timings, settings.fault_config, slice_of(Place, settings))
+    run_replay(settings.cassette, settings.timings, settings.fault_config, slice_of(Address, settings))
 
 
 def survive(call: Call) -> int:
-    """Run a client's command through all faults. What is behind -- is the command."""
+    """Run a client's command, which follows after --, through all faults."""
     from dataclasses import replace
 
     from neuronserve.testkit.settings.survive import SurviveSettings

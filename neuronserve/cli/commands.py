@@ -1,4 +1,4 @@
-"""What each subcommand does. Each imports what it needs when it is called."""
+"""Functions of the subcommands. Each imports its packages when it is called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def serve(call: Call) -> None:
     from neuronserve.server.host.fork_server import start_fork_server
 
     leave_when_interrupted()
-    gc.disable()  # until the server has loaded: a tenth of the time of imports
+    gc.disable()  # until the server has loaded: saves a tenth of the time of imports
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.serve import console_additions, serve_settings
@@ -104,7 +104,7 @@ def bench_throughput(call: Call) -> None:
 
 
 def bench_accuracy(call: Call) -> None:
-    """Measure what each format of the weights does to the model's answers."""
+    """Measure how each format of the weights changes the model's answers."""
     from neuronserve.server.settings.bench import AccuracySettings
 
     settings = call.settings(AccuracySettings)
@@ -116,14 +116,14 @@ def bench_accuracy(call: Call) -> None:
 
 
 def bench_serve(call: Call) -> int:
-    """Run the load tests, a program of its own with its own flags."""
+    """Run the load tests, a separate program with its own flags."""
     from neuronserve.loadtests.cli import main as load_test
 
     return load_test(list(call.argv))
 
 
 def compile_ahead(call: Call) -> None:
-    """Quantize and pack a model into a directory that `serve` starts from; print the graphs of the part."""
+    """Quantize and pack a model into a directory that `serve` starts from; print the accelerator's graphs."""
     from neuronserve.server.settings.compile import CompileSettings
 
     settings = call.settings(CompileSettings)
@@ -151,7 +151,7 @@ def embed(call: Call) -> None:
 
 
 def models(call: Call) -> int:
-    """What can be served; or whether one checkpoint can, and where it fits."""
+    """Print what can be served, or whether one checkpoint can, and where it fits."""
     from neuronserve.cli.models import run_models
     from neuronserve.server.settings.models import ModelsSettings
 
@@ -160,7 +160,7 @@ def models(call: Call) -> int:
 
 
 def calibrate(call: Call) -> None:
-    """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
+    """Fit the cost model to published rows, or check the stored fit; print tables, write JSON if wanted."""
     from neuronserve.planner.calibrate.command import run_calibration
     from neuronserve.planner.settings.calibrate import CalibrateSettings
 
@@ -169,7 +169,7 @@ def calibrate(call: Call) -> None:
 
 
 def observe(call: Call) -> None:
-    """Fit the cost model to one endpoint, from load tests: a probe's, or those whose reports are given."""
+    """Fit the cost model to one endpoint by a probe, or by given reports of load tests."""
     from neuronserve.loadtests.probe import ProbeShape, probe
     from neuronserve.planner.observe.command import run_observe
     from neuronserve.planner.settings.observe import ObserveSettings
@@ -183,7 +183,7 @@ def observe(call: Call) -> None:
 
 
 def plan(call: Call) -> None:
-    """Which instance, degree, dtype and batch meet the limits, and at what cost."""
+    """Find instance, degree, dtype and batch that meet the limits, with their cost."""
     from neuronserve.planner.command import run_encoder_plan, run_plan
     from neuronserve.planner.settings.plan import PlanSettings
 
@@ -213,7 +213,7 @@ def simulate(call: Call) -> None:
 
 
 def chat(call: Call) -> None:
-    """A conversation in the terminal."""
+    """Start a conversation in the terminal."""
     from neuronserve.server.chat.endpoint import ChatEndpoint
     from neuronserve.server.chat.terminal import run_chat
     from neuronserve.server.settings.chat import ChatSettings
@@ -224,7 +224,7 @@ def chat(call: Call) -> None:
 
 
 def ls(call: Call) -> None:
-    """The devices of the emulated instance, and who uses them."""
+    """Print the devices of the emulated instance, and their users."""
     from neuronserve.server.monitor.neuron_ls import run_ls
     from neuronserve.server.settings.monitor import LsSettings
 
@@ -233,7 +233,7 @@ def ls(call: Call) -> None:
 
 
 def top(call: Call) -> None:
-    """A live view of a running server."""
+    """Show a live view of a running server."""
     from neuronserve.server.monitor.neuron_top import run_top
     from neuronserve.server.settings.monitor import TopSettings
 
@@ -242,7 +242,7 @@ def top(call: Call) -> None:
 
 
 def monitor(call: Call) -> None:
-    """JSON lines about a running server."""
+    """Print JSON lines about a running server."""
     from neuronserve.server.monitor.neuron_monitor import run_monitor
     from neuronserve.server.settings.monitor import MonitorSettings
 
@@ -251,7 +251,7 @@ def monitor(call: Call) -> None:
 
 
 def doctor(call: Call) -> None:
-    """What a server would meet on this host."""
+    """Print facts of this host that matter for a server."""
     from neuronserve.server.settings.doctor import DoctorSettings
 
     settings = call.settings(DoctorSettings)
@@ -283,7 +283,7 @@ def version(call: Call) -> None:
 
 
 def _model_path(settings: ModelSettings) -> Path:
-    """The local directory of the model; a hub id is downloaded first, a GGUF file gets one."""
+    """Return the local directory of the model. A hub id is downloaded; a GGUF file is unpacked."""
     from pathlib import Path
 
     if settings.compiled_model is not None:

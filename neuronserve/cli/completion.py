@@ -1,4 +1,4 @@
-"""Completion of commands and flags in three shells, out of the table of commands and the settings behind them."""
+"""Completion of commands and flags in three shells, from the table of commands and their settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUMBERS = frozenset({"N", "X"})
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag as --help has it. Its value is one of `choices`, a number, which nothing completes, or a file's name."""
+    """A flag of --help. Its value is one of `choices`, a number (without completion) or a file name."""
 
     names: tuple[str, ...]
     what: str
@@ -35,7 +35,7 @@ class Command:
 
     @property
     def group(self) -> str:
-        """The word before the last one; empty where there is none."""
+        """The word before the last one; empty if there is none."""
         return self.name.rpartition(" ")[0]
 
     @property
@@ -44,14 +44,14 @@ class Command:
 
 
 def described(commands: Mapping[str, str], parsers: Mapping[str, ArgumentParser]) -> tuple[Command, ...]:
-    """Every command, with the flags of those that have a parser here: the one that writes their --help."""
+    """Return all commands, with the flags of the parser that writes their --help, if there is one."""
     return tuple(
         Command(name, what, tuple(_flags(parsers[name])) if name in parsers else ()) for name, what in commands.items()
     )
 
 
 def settings_parser(kind: type[Settings]) -> ArgumentParser:
-    """A parser of the flags of settings."""
+    """Return a parser with the flags of settings."""
     parser = ArgumentParser()
     add_flags(kind, parser)
     return parser
@@ -78,7 +78,7 @@ def _groups(commands: Sequence[Command]) -> tuple[str, ...]:
 
 
 def _bash(commands: Sequence[Command]) -> str:
-    """Commands, then flags, then the values of the flag before the cursor; files where nothing else is known."""
+    """Return a bash script: it completes commands, flags, and values of the flag before the cursor, else files."""
     first = " ".join(dict.fromkeys(each.name.split()[0] for each in commands))
     groups = _groups(commands)
     lines = ["_neuronserve() {", '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" words']
@@ -103,7 +103,7 @@ def _bash(commands: Sequence[Command]) -> str:
 
 
 def _zsh(commands: Sequence[Command]) -> str:
-    """With what each flag does, by zsh's own `_arguments`."""
+    """Return a zsh script that also shows descriptions, by zsh's `_arguments`."""
     lines = ["#compdef neuronserve", "_neuronserve() {", "  local -a commands", "  if (( CURRENT == 2 )); then"]
     firsts = {each.name.split()[0]: "measure" if each.group else each.what for each in commands}
     lines += [f"    commands=({_described(firsts)})", "    _describe command commands", "    return", "  fi"]
@@ -137,7 +137,7 @@ def _zsh_flag(flag: Flag, name: str) -> str:
 
 
 def _fish(commands: Sequence[Command]) -> str:
-    """One line for each word; fish shows what it does beside it."""
+    """Return a fish script with one line for each word and its description."""
     lines = ["complete -c neuronserve -f"]
     for word, what in {each.name.split()[0]: "measure" if each.group else each.what for each in commands}.items():
         lines.append(f"complete -c neuronserve -n __fish_use_subcommand -a {word} -d {_fish_text(what)}")

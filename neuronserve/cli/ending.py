@@ -1,4 +1,4 @@
-"""How the command's process ends."""
+"""End of the command's process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130  # exit code of a process that SIGINT has ended, as shells have it
+INTERRUPTED = 130  # exit code of a process that SIGINT has ended, as in shells
 
 
 def leave(code: int) -> NoReturn:
     """End this process with its children.
 
-    The interpreter's own end would wait for threads first, and one of them may wait for a file, or for a process that
-    is still being started.
+    The interpreter would first wait for threads, and a thread may wait for a file or for a starting process.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -27,9 +26,9 @@ def leave(code: int) -> NoReturn:
 
 
 def leave_when_interrupted() -> None:
-    """Have SIGINT end this process from now on, until an event loop takes the signal.
+    """Let SIGINT end this process until an event loop handles the signal.
 
-    A KeyboardInterrupt that is raised inside of their imports becomes an error of another kind in some libraries.
+    Some libraries turn a KeyboardInterrupt during their imports into another error.
     """
     signal.signal(signal.SIGINT, _interrupted)
 

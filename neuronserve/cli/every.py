@@ -1,4 +1,4 @@
-"""The settings of all commands together, which share one environment: a variable may be another command's setting."""
+"""Settings of all commands. They share one environment: a variable may be another command's setting."""
 
 from collections.abc import Mapping
 
@@ -47,7 +47,7 @@ KINDS = tuple(BY_COMMAND.values())
 
 
 def refuse_misspelt(suspects: Mapping[str, str]) -> None:
-    """Raises SettingsError for the first of `suspects` (a name, and the setting it is near) that no command knows."""
+    """Raise SettingsError for the first of `suspects` (a name and a similar setting) that no command knows."""
     known = {name for kind in KINDS for name in names(kind)}
     for name, near in suspects.items():
         if name not in known:

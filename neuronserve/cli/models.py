@@ -1,6 +1,6 @@
-"""`neuronserve models`: what can be served, and whether a checkpoint can, where it fits, and how its output is read.
+"""`neuronserve models`: what can be served; and whether a checkpoint can, where it fits, and how its output is parsed.
 
-Reads configuration, headers of tensors and the chat template, never the weights, and loads no kernel.
+It reads the configuration, headers of tensors and the chat template, but no weights, and loads no kernel.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from neuronserve.server.placement.footprint import Footprint, ServingShape, Step
 from neuronserve.server.text.chat_template import load_chat_template
 from neuronserve.server.text.parsers.formats import CALLS, REASONING, parsers_for
 
-LIMITS = StepLimits(512, 64, 1)  # of `serve` by default
+LIMITS = StepLimits(512, 64, 1)  # defaults of `serve`
 BLOCK_SIZE = 32
 UTILIZATION = 0.9
-TEXT_LENGTH = 512  # of an encoder's pass, unless it takes less
+TEXT_LENGTH = 512  # tokens of an encoder's pass, or its positions if these are fewer
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The smallest that holds a model: bytes of each core, with one sequence of its longest context."""
+    """The smallest instance and degree that hold a model, with the bytes of each core for one longest sequence."""
 
     device: str
     tensor_parallel_size: int
@@ -57,18 +57,18 @@ class Served:
 
     spec: ModelSpec
     weights: str
-    place: Place | None  # None: on no part of the catalogue
+    place: Place | None  # None: no instance of the catalogue holds it
     tools: str
     reasoning: str
 
     @property
     def is_encoder(self) -> bool:
-        """True when it makes vectors and no text."""
+        """Whether it makes vectors and no text."""
         return not decoder_graph(self.spec).has_head
 
     def __str__(self) -> str:
         kind = "an encoder, by `serve` and `embed`" if self.is_encoder else f"tools: {self.tools}"
-        where = "fits on no part of the catalogue"
+        where = "fits on no instance of the catalogue"
         if self.place is not None:
             where = f"{self.place.num_bytes / GIB:.1f} GiB on {self.place.device} TP{self.place.tensor_parallel_size}"
         parts = [f"yes; {where}", kind]
@@ -79,10 +79,9 @@ class Served:
 
 
 def served(model: str, device: str, gguf_cache: Path) -> Served:
-    """What is to be said of a directory or a GGUF file.
+    """Return the facts of a directory or a GGUF file.
 
-    Raises CheckpointError or SettingsError with the reason for one that cannot be loaded, DeviceError for an unknown
-    part.
+    Raises CheckpointError or SettingsError with the reason if it cannot be loaded, DeviceError for an unknown instance.
     """
     part = instance(device)
     directory = resolve_model(model, None, gguf_cache)
@@ -94,7 +93,7 @@ def served(model: str, device: str, gguf_cache: Path) -> Served:
 
 
 def _weights(directory: Path, part: Instance) -> tuple[ModelSpec, WeightFormats, str]:
-    """The model, the formats that its weights take on the part, and how its files have them."""
+    """Return the model, the formats of its weights on the instance, and their format in the files."""
     if is_artifact(directory):
         spec = read_model_spec(directory)
         formats = Artifact.open(directory, spec).formats
@@ -112,7 +111,7 @@ def _weights(directory: Path, part: Instance) -> tuple[ModelSpec, WeightFormats,
 
 
 def _as_stored(checkpoint: Checkpoint, spec: ModelSpec, part: Instance) -> WeightFormats:
-    """Each module in the format that holds it, as far as the part has it: what the engine does matrix by matrix."""
+    """Return the stored format of each module, or what the engine uses if the instance lacks it."""
     held = {module: checkpoint.held_by(f"{module}.weight") for module in linear_modules(spec)}
     if spec.is_tied:
         head = decoder_graph(spec).head
@@ -163,7 +162,7 @@ def _encoder_place(spec: ModelSpec, part: Instance, formats: WeightFormats) -> P
 
 
 def run_models(model: str | None, device: str, gguf_cache: Path) -> int:
-    """Print the verdict on one model, or what can be served at all. Returns the exit code: 1 for "no"."""
+    """Print the verdict on one model, or all that can be served. Returns the exit code: 1 for "no"."""
     console = Console(highlight=False)
     if model is None:
         for title, names in _lists().items():
@@ -181,7 +180,7 @@ def run_models(model: str | None, device: str, gguf_cache: Path) -> int:
 
 
 def _lists() -> dict[str, Iterable[str]]:
-    """What can be served, by what it is."""
+    """Return what can be served, by kind."""
     return {
         "generate text (architectures of config.json; also as ...Model and ...ForSequenceClassification)": GENERATORS,
         "the same, of models that see pictures, which the server does not take": TEXT_PARTS,

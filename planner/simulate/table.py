@@ -22,7 +22,7 @@ FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
 
 def render(report: SimulationReport) -> Group:
-    """Throughput, times, cost; and a warning where no measurement stands behind the prediction."""
+    """Return throughput, times and cost, and a warning if no measurement supports the prediction."""
     parts: list[Table | str] = [_load(report), _times(report), _cost(report)]
     if report.options.slo.is_set:
         parts.insert(2, _limits(report))

@@ -145,7 +145,7 @@ def test_missed_limits_are_counted_apart_where_they_came_while_one_started() -> 
     assert 0 < figures["slo_misses_while_starting"] < figures["slo_misses"] == int((report.ttft_ms > 4000).sum())
     fleet: Fleet[Any] = Fleet(list, 0)
     fleet.replicas = [Replica(10, 30), Replica(20, 40, 25, 25), Replica(50, 60), Replica(55, 70, 65, 65), Replica(0, 0)]
-    came = Scaling(fleet, 0, 100).came_while_starting(np.array([9, 10, 29, 30, 49, 50, 64, 65]))
+    came = Scaling(fleet, 0, 100).arrived_while_starting(np.array([9, 10, 29, 30, 49, 50, 64, 65]))
     assert came.tolist() == [False, True, True, False, False, True, True, False]
 
 

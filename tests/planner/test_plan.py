@@ -302,7 +302,7 @@ def test_options_without_an_answer_are_refused(change: dict[str, object], said: 
         (
             {"devices": ("inf2.xlarge",), "tensor_parallel_sizes": (8,)},
             DeviceError,
-            "tensor_parallel_size is 8: no part in question allows it: inf2.xlarge has 2 NeuronCores and allows 1, 2",
+            "tensor_parallel_size is 8: no considered instance allows it: inf2.xlarge has 2 NeuronCores and allows 1, ",
         ),
         ({"tensor_parallel_sizes": (7,)}, DeviceError, "tensor_parallel_size is 7"),
         ({"input_tokens": 8000}, SettingsError, "input_tokens + output_tokens is 8201: llama-8b has 8192 positions"),
@@ -334,7 +334,9 @@ def test_a_model_larger_than_any_instance_is_refused_with_the_nearest() -> None:
     huge = replace(NAMED["llama-70b"], num_layers=1000, hidden_size=16_384, intermediate_size=1 << 22)
     with pytest.raises(DeviceMemoryError) as refusal:
         plan_model(huge, CHAT, INSTANCES)
-    assert "fits on no part in question. Nearest is 16 x trn3-gen1 with tensor_parallel_size 64" in str(refusal.value)
+    assert "fits on no considered instance. Nearest is 16 x trn3-gen1 with tensor_parallel_size 64" in str(
+        refusal.value
+    )
     assert "GiB on each core" in str(refusal.value)
 
 

@@ -153,7 +153,7 @@ def test_what_has_no_answer_is_refused() -> None:
         plan_encoder(replace(MINI, model="llama-8b"))
     with pytest.raises(SettingsError, match="input_tokens is 600: bert-base-uncased has 512 positions"):
         plan_encoder(replace(MINI, model="bert-base-uncased", input_tokens=600))
-    with pytest.raises(DeviceMemoryError, match="fits on no part in question"):
+    with pytest.raises(DeviceMemoryError, match="fits on no considered instance"):
         plan_encoder(replace(MINI, model="bert-large-uncased", device_memory_utilization=0.01))
 
 

@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.testing import replaying, running
-from neuronserve.testkit.cassette.cassette import Cassette, CassetteError, asked, difference, masked, read, recording
+from neuronserve.testkit.cassette.cassette import (
+    Cassette,
+    CassetteError,
+    difference,
+    masked,
+    read,
+    recorded_request,
+    recording,
+)
 from tests.api.serving import Server as Upstream
 from tests.api.serving import environment, run_command, running_server, until
 
@@ -170,7 +178,7 @@ def test_an_address_with_a_key_in_it_is_no_upstream() -> None:
 @given(st.dictionaries(st.text(max_size=4), JSON_VALUES, max_size=4))
 def test_the_order_of_keys_is_no_difference(body: dict[str, Any]) -> None:
     turned = dict(reversed(body.items()))
-    one, other = (asked("POST", "/v1/x", json.dumps(each).encode(), {}) for each in (body, turned))
+    one, other = (recorded_request("POST", "/v1/x", json.dumps(each).encode(), {}) for each in (body, turned))
     assert one.canonical == other.canonical
     cassette = Cassette([recording(one, 200, {}, b"answer", [(0.1, 6)])])
     assert cassette.take(other) is not None
@@ -187,13 +195,13 @@ def test_secrets_are_masked_in_place(data: bytes, place: int) -> None:
     hidden = masked(text, {"authorization": f"Bearer {KEY}", "x-api-key": "none"})
     assert KEY.encode() not in hidden
     assert len(hidden) == len(text)
-    kept = recording(asked("GET", "/", b"", {}), 200, {"set-cookie": KEY}, hidden, [(0.0, len(hidden))])
+    kept = recording(recorded_request("GET", "/", b"", {}), 200, {"set-cookie": KEY}, hidden, [(0.0, len(hidden))])
     assert (kept.data, kept.headers) == (hidden, {})
 
 
 def test_what_was_asked_twice_is_answered_in_order_and_then_as_last() -> None:
-    request = asked("GET", "/v1/x", b"", {})
+    request = recorded_request("GET", "/v1/x", b"", {})
     cassette = Cassette([recording(request, 200, {}, text, [(0.0, 1)]) for text in (b"a", b"b")])
     given = [cassette.take(request) for _ in range(3)]
     assert [each.body for each in given if each] == ["a", "b", "b"]
-    assert cassette.take(asked("GET", "/v1/y", b"", {})) is None
+    assert cassette.take(recorded_request("GET", "/v1/y", b"", {})) is None
