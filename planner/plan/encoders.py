@@ -191,6 +191,7 @@ class _Search:
         at = options.request_rate / (count * full_s)
         latency = latency_s(step.elapsed_s, batch, at)
         at_rate = {basis: _price(part.usd(basis), count, options) for basis in PRICE_BASES}
+        price = at_rate[options.price_basis]
         return EncoderRow(
             device=part.name,
             tp=tp,
@@ -209,7 +210,7 @@ class _Search:
             band=band,
             misses=(
                 *(() if within else (_too_slow(step.elapsed_s, limit),)),
-                *over_budget(at_rate[options.price_basis], options),
+                *over_budget(price and price.hourly_usd, options),
             ),
             extrapolated=step.extrapolated,
         )

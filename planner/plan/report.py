@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from neuronserve.planner.plan.demand import Demand
 from neuronserve.planner.plan.known import Known
@@ -26,17 +26,6 @@ BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a missing sp
 NO_POWER = "tokens per joule: no power figure is published for any instance of the catalogue; --chip-watts gives one"
 
 
-class MeanTokens(Protocol):
-    """Tokens of a mean request."""
-
-    @property
-    def input_tokens(self) -> float: ...
-    @property
-    def output_tokens(self) -> float: ...
-    @property
-    def total_tokens(self) -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
 class TokenPrice:
     """Dollars for a million tokens. Input and output shares follow the device time of prefill and decode."""
@@ -47,14 +36,14 @@ class TokenPrice:
     total_usd: float  # all dollars over input and output tokens together
 
     @classmethod
-    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: MeanTokens) -> TokenPrice:
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, demand: Demand) -> TokenPrice:
         """Return the price if `request_rate` requests a second are served for `hourly_usd` an hour."""
         request_usd = hourly_usd / 3600 / request_rate
         return cls(
             hourly_usd=hourly_usd,
-            input_usd=1e6 * request_usd * prefill_share / tokens.input_tokens,
-            output_usd=1e6 * request_usd * (1 - prefill_share) / tokens.output_tokens,
-            total_usd=1e6 * request_usd / tokens.total_tokens,
+            input_usd=1e6 * request_usd * prefill_share / demand.input_tokens,
+            output_usd=1e6 * request_usd * (1 - prefill_share) / demand.output_tokens,
+            total_usd=1e6 * request_usd / demand.total_tokens,
         )
 
 

@@ -164,6 +164,7 @@ class _Search:
         service = replace(replica, peers=count * dp).at(rate)
         share = _prefill_share(replica)
         at_rate = _prices(part, count * each, options.request_rate, share, demand)
+        price = at_rate[options.price_basis]
         return Candidate(
             device=part.name,
             tp=group.tp,
@@ -189,7 +190,7 @@ class _Search:
             known=self._known(group, batch, replica, count),
             misses=(
                 *(() if within else misses(replica.at(0), service, options)),
-                *over_budget(at_rate[options.price_basis], options),
+                *over_budget(price and price.hourly_usd, options),
             ),
             bubble=bubble,
             extrapolated=extrapolated,

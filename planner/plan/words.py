@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from neuronserve.planner.plan.demand import Demand
 from neuronserve.planner.plan.options import PlanOptions
@@ -14,13 +13,6 @@ from neuronserve.server.device.instances import Instance
 from neuronserve.server.errors import DeviceError, DeviceMemoryError
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
-
-
-class HourlyPrice(Protocol):
-    """Hourly price of all instances."""
-
-    @property
-    def hourly_usd(self) -> float: ...
 
 
 def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
@@ -35,9 +27,9 @@ def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterato
             yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms"
 
 
-def over_budget(price: HourlyPrice | None, options: PlanOptions) -> Iterator[str]:
-    if options.usd_per_hour is not None and price is not None and price.hourly_usd > options.usd_per_hour:
-        yield f"${price.hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
+def over_budget(hourly_usd: float | None, options: PlanOptions) -> Iterator[str]:
+    if options.usd_per_hour is not None and hourly_usd is not None and hourly_usd > options.usd_per_hour:
+        yield f"${hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
 
 
 def allowed(part: Instance) -> str:

@@ -1,4 +1,4 @@
-"""Lengths follow the model that a server has: no scenario fails because its requests are longer."""
+"""Lengths follow the server's model: no scenario fails because its requests are longer."""
 
 from __future__ import annotations
 

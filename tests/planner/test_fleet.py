@@ -1,4 +1,4 @@
-"""Deployments that scale: nothing is lost, nobody is paid twice, and the time of a start is felt."""
+"""Deployments that scale: no request is lost, no instance is billed twice, and a start takes time."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_who_is_told_to_go_finishes_what_it_has() -> None:
     report = ran(workload=trickle, autoscaling=scaling, routing="round-robin")
     assert report.completed == len(report.options.workload)
     drained = [r for r in report.fleet.replicas if NEVER != r.drained_ns < r.gone_ns]
-    assert drained  # some had requests when they were told
+    assert drained  # some had requests when they began to drain
     last = max(finish for finish in report.records.finish_ns if finish <= drained[0].gone_ns)
     assert last == drained[0].gone_ns  # and left with the last of them
 

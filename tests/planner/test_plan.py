@@ -1,4 +1,4 @@
-"""`plan` from outside: figures worked by hand from two step times, the order, what is refused, and how it scales."""
+"""`plan`: figures computed by hand from two step times, the order, refusals, and scaling."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_meets_the_limits_comes_first_and_cheapest_first(chat: PlanReport) 
 
 
 def sure_costs(report: PlanReport, basis: PriceBasis) -> list[float]:
-    """Dollars an hour of priced rows within the limits, with the instances that nine of ten times are enough."""
+    """Return the 90th percentile of dollars an hour of priced rows within the limits."""
     rows = [(c, price) for c in report.candidates if c.meets_slo and (price := c.at_rate[basis])]
     most = [(price.hourly_usd / c.instances, c.known.instances[1]) for c, price in rows]
     return [usd * (inf if count is None else count) for usd, count in most]

@@ -1,4 +1,4 @@
-"""What depends on the instance around the chips: memory of its host, its region, and its logical cores."""
+"""Properties of an instance beside its chips: memory of its host, its region, and its logical cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables and pictures of a plan, as a reader meets them."""
+"""Tables and pictures of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan in a terminal: every figure whole at any width, the recommendation first, the command that runs it."""
+"""A plan in a terminal: no figure is cut at any width; the recommendation and its command come first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cassettes: what was recorded through a proxy is replayed, secrets are nowhere, and a miss names the nearest."""
+"""Cassettes: recorded answers are replayed, secrets are masked, and a miss names the nearest recording."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def recorder(upstream: str, cassette: Path, *flags: str) -> Iterator[str]:
-    """The address of a proxy that records."""
+    """Yield the address of a recording proxy."""
     argv = [sys.executable, "-m", "neuronserve", "record", "--upstream", upstream, str(cassette), "--port", "0", *flags]
     with running(argv) as ready:
         yield ready["url"]
 
 
 def converse(url: str, key: str) -> list[Any]:
-    """What a client gets: a whole answer, a stream, a refusal, models."""
+    """Return a client's answers: a whole one, a stream, a refusal, models."""
     question: Any = {"model": "fake", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 8, "seed": 1}
     with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
         whole = client.chat.completions.create(**question)

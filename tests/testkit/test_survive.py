@@ -1,4 +1,4 @@
-"""Clients that survive, that fail, that hang, and that say something wrong, under the command that tells them apart."""
+"""`neuronserve survive` with clients that survive, fail, hang or give a wrong output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TIMEOUT_S = 10 * PATIENCE_S
 
 
 def survive(tmp_path: Path, kernel_cache: str, client: str, *flags: str) -> tuple[int, dict[str, str], str]:
-    """Exit code, verdicts by trial, and everything printed."""
+    """Return exit code, verdicts by trial, and the output."""
     script, report = tmp_path / "client.py", tmp_path / "report.json"
     script.write_text(client)
     argv = [
