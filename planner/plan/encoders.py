@@ -210,7 +210,7 @@ class _Search:
             band=band,
             misses=(
                 *(() if within else (_too_slow(step.elapsed_s, limit),)),
-                *over_budget(price and price.hourly_usd, options),
+                *over_budget(None if price is None else price.hourly_usd, options),
             ),
             extrapolated=step.extrapolated,
         )

@@ -190,7 +190,7 @@ class _Search:
             known=self._known(group, batch, replica, count),
             misses=(
                 *(() if within else misses(replica.at(0), service, options)),
-                *over_budget(price and price.hourly_usd, options),
+                *over_budget(None if price is None else price.hourly_usd, options),
             ),
             bubble=bubble,
             extrapolated=extrapolated,
