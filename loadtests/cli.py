@@ -54,7 +54,7 @@ def _run(arguments: dict[str, Any]) -> int:
 
 
 _SWEEP_DECIDES = {
-    "request_rate": "a sweep looks for the rate: --start-rate says where it begins",
+    "request_rate": "a sweep searches the rate: --start-rate is the first one",
     "num_prompts": "a sweep sends for --point-duration-s at each rate, and at least --min-prompts",
 }
 
@@ -139,7 +139,7 @@ def _parser() -> _Parser:
     compare.add_argument("--label-a", default="A", help="name of A in the report")
     compare.add_argument("--label-b", default="B", help="name of B in the report")
     compare.add_argument("--rounds", type=int, default=5, help="runs of each side (default: 5)")
-    check = commands.add_parser("selfcheck", help="what the generator costs, and how punctual it is, on this host")
+    check = commands.add_parser("selfcheck", help="CPU use and lateness of the generator on this host")
     check.add_argument("--seconds", type=float, default=10.0, help="of each of the two runs (default: 10)")
     commands.add_parser("scenarios", help="list the built-in scenarios")
     return parser
@@ -162,8 +162,8 @@ def run_parser() -> argparse.ArgumentParser:
 def _add_measuring_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", metavar="NAME", help=f"a TOML file, or built in: {', '.join(built_in_names())}")
     parser.add_argument("--serve", metavar="ARGS", help="start `neuronserve serve ARGS` for this, on a free port")
-    parser.add_argument("--json", metavar="FILE", help="where the result goes (default: in --result-dir)")
-    parser.add_argument("--html", metavar="FILE", help="where the report page goes (default: beside the result)")
+    parser.add_argument("--json", metavar="FILE", help="file of the result (default: in --result-dir)")
+    parser.add_argument("--html", metavar="FILE", help="file of the report page (default: beside the result)")
     parser.add_argument("--result-dir", metavar="DIR", default=RESULT_DIR, help=f"default: {RESULT_DIR}")
     parser.add_argument("--disable-progress", action="store_true", help="no live line")
     add_scenario_flags(parser)

@@ -21,7 +21,7 @@ def fit_lengths(spec: DatasetSpec, max_model_len: int) -> tuple[DatasetSpec, str
         limit = min(spec.max_total_len or max_model_len, max_model_len)
         if limit == spec.max_total_len:
             return spec, None
-        note = f"the model takes {max_model_len} tokens: what is longer is left out"
+        note = f"the model takes {max_model_len} tokens: longer requests are left out"
         return msgspec.structs.replace(spec, max_total_len=limit), note
     longest = longest_drawn(spec)
     if longest <= max_model_len:

@@ -33,7 +33,7 @@ Fault = Literal[
     "not_http",
     "truncate",  # ends well, but with neither finish reason nor [DONE]
     "too_few",  # one token fewer than requested, and reports so
-    "miscount",  # usage has one token more than came
+    "miscount",  # usage has one token too many
     "no_token",
     "silent",  # never answers
 ]

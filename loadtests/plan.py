@@ -35,7 +35,7 @@ class Plan:
     dataset: Dataset
     schedule: Schedule
     warmup: tuple[Session, ...]
-    arrival: ArrivalProcess  # what `auto` became
+    arrival: ArrivalProcess  # `auto` is resolved
 
     @property
     def num_requests(self) -> int:

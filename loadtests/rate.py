@@ -22,7 +22,7 @@ class HourRate:
     instance: str
     basis: str  # on_demand, reserved, spot, or given
     usd_per_hour: float  # of the whole instance
-    source: str  # where the price is from, with its date
+    source: str  # source of the price, with its date
     share: float
     prices: Prices | None  # all prices in the catalogue; None: unknown instance
 

@@ -27,7 +27,7 @@ FailureKind = Literal[
     "token_count",  # complete, but with another number of tokens than requested or than its ids are
     "cancelled",  # the run was interrupted while it was open
 ]
-TokenSource = Literal["usage", "token_ids", "chunks"]  # where the number of generated tokens comes from
+TokenSource = Literal["usage", "token_ids", "chunks"]  # source of the number of generated tokens
 Phase = Literal["warmup", "measured"]
 
 

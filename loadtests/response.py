@@ -85,7 +85,7 @@ class StreamedResponse:
                 raise BadResponse("token_count", f"usage says {reported} tokens, but {received} token ids came")
         requested = record.requested_output_tokens
         if is_exact and requested is not None and record.token_source != "chunks" and record.output_tokens != requested:
-            raise BadResponse("token_count", f"asked for exactly {requested} tokens, got {record.output_tokens}")
+            raise BadResponse("token_count", f"requested exactly {requested} tokens, got {record.output_tokens}")
 
     def fill(self, record: RequestRecord, origin: float) -> None:
         """Write the known fields into `record`; `origin` is the run's start on the reader's clock."""

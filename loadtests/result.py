@@ -25,7 +25,7 @@ DEFINITIONS = {
     "intended_*": "the same from when the arrival process wanted the request sent (no coordinated omission)",
     "throughput": "of completed requests, by the duration from the start to the last end",
     "goodput": "completed requests that meet every limit, by the duration",
-    "sent": "before a connection is made, where none is open",
+    "sent": "before a connection is made, if none is open",
 }
 
 

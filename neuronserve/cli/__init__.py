@@ -1,4 +1,4 @@
-"""The `neuronserve` command: a table of subcommands, each of which imports what it needs when it is called."""
+"""The `neuronserve` command: a table of subcommands. Each imports its packages when it is called."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "plan": (commands.plan, "find the instances that meet a workload's limits, and their cost"),
     "simulate": (commands.simulate, "serve a workload on modelled instances in virtual time"),
     "compile": (commands.compile_ahead, "quantize and pack a model, for a faster start"),
-    "models": (commands.models, "list what can be served, or say whether a checkpoint can, and where it fits"),
+    "models": (commands.models, "list supported models, or check whether a checkpoint can be served and where it fits"),
     "embed": (commands.embed, "vectors of texts by an encoder, or scores of their classes"),
     "calibrate": (
         commands.calibrate,
@@ -87,14 +87,14 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     ),
     "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
     "chat": (commands.chat, "talk to a running server, or to any endpoint with OpenAI's API"),
-    "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
+    "ls": (commands.ls, "list the emulated devices and their users, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
-    "record": (client_tests.record, "pass requests on to an OpenAI endpoint, and keep its answers as a cassette"),
+    "record": (client_tests.record, "pass requests on to an OpenAI endpoint, and record its answers as a cassette"),
     "replay": (client_tests.replay, "answer from a cassette, without a model"),
-    "survive": (client_tests.survive, "run a client through all faults, and say what it did not survive"),
-    "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
-    "completion": (commands.completion, "print what completes commands and flags in a shell: bash, zsh or fish"),
+    "survive": (client_tests.survive, "run a client through all faults, and report those that it did not survive"),
+    "doctor": (commands.doctor, "report how this host would serve, what makes it slow, and what to change"),
+    "completion": (commands.completion, "print a script that completes commands and flags in bash, zsh or fish"),
     "version": (commands.version, "print the version"),
 }
 

@@ -1,6 +1,6 @@
-"""`neuronserve models`: what can be served; and whether a checkpoint can, where it fits, and how its output is parsed.
+"""`neuronserve models`: lists of what can be served, and the check of one checkpoint.
 
-It reads the configuration, headers of tensors and the chat template, but no weights, and loads no kernel.
+The check reads the configuration, headers of tensors and the chat template, but no weights, and loads no kernel.
 """
 
 from __future__ import annotations

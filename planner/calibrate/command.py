@@ -53,7 +53,7 @@ def _coefficients(report: CalibrationReport) -> Table:
 
 
 def _hosts(report: CalibrationReport) -> Table:
-    table = Table("stack", "coefficient", "seconds", title="What the hosts of stacks add")
+    table = Table("stack", "coefficient", "seconds", title="Time added by the hosts of stacks")
     for stack, host in report.calibration.hosts.items():
         for name, value in asdict(host).items():
             table.add_row(stack, name, f"{value:.4g}")

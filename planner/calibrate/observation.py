@@ -27,7 +27,7 @@ SPREAD_SDK = 18  # since 2.18 grouped queries are spread over more cores than KV
 SINGLE_BUCKET_SDK = 21  # optimum-neuron on NxD compiles one bucket
 PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
 COARSE_MS = 1000.0  # least used time among those rounded to 0.1 s: rounding is at most 5 %
-STATIC = "static batch"  # the arrival of rows whose prompts come together
+STATIC = "static batch"  # arrival of rows whose prompts are sent together
 MS = 1e-3
 
 # Fields of a known model that the cost model reads and no column of the published file holds.

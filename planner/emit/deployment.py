@@ -110,7 +110,7 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
             f"emit: {candidate.device} is an instance of a catalogue file: no type of EC2 is known for it"
         )
     if candidate.lnc != _BUILT_IN[candidate.device].chip.lnc:
-        raise SettingsError(f"emit: the row has LNC {candidate.lnc}, and what is written leaves it as it comes")
+        raise SettingsError(f"emit: the row has LNC {candidate.lnc}, and the written files do not change it")
     options, buckets, stack = report.options, report.buckets, STACKS[candidate.stack]
     part = next(part for part in report.parts if part.name == candidate.device)
     is_checkpoint = "/" in options.model or Path(options.model).expanduser().exists()

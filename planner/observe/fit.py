@@ -68,7 +68,7 @@ def decode_terms(cost: CostModel) -> frozenset[str]:
 def fit_endpoint(observed: Sequence[Observation], deployment: Deployment, calibration: Calibration) -> ObservedFit:
     """Fit the unknowns to the observations. Raises SettingsError if there are none."""
     if not observed:
-        raise SettingsError("no figure of the reports is the time of a step: see what was left out")
+        raise SettingsError("no figure of the reports is the time of a step: see the figures left out")
     cost, host = deployment.cost(calibration), calibration.host(deployment.stack.name)
     rows = np.array([_row(each, cost) for each in observed])
     fixed = np.array([_fixed(each, deployment, cost) for each in observed])
@@ -176,7 +176,7 @@ class _Problem:
         """Return the next unknown to drop, its value (None: the one at the start), and the note."""
         for name in self._free:
             if name in HOSTS and self._value(name) <= 0 and np.isfinite(self._errors[name]):
-                return name, 0.0, "what was observed leaves nothing for it"
+                return name, 0.0, "the observations leave nothing for it"
         for name in SCALES:
             if name in self._free and not self._is_known(name):
                 partner = BESIDE[name]
@@ -187,7 +187,7 @@ class _Problem:
         return None
 
     def _kept(self, name: str) -> tuple[str, float | None, str]:
-        return name, None, "not determined by what was observed"
+        return name, None, "the observations do not determine it"
 
     def _value(self, name: str) -> float:
         return float(self._values[UNKNOWNS.index(name)])

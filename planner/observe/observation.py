@@ -117,7 +117,7 @@ def _prefill(run: _Run, deployment: Deployment) -> Observation | str:
     if run.num_open > ALONE:
         return f"TTFT left out: with {run.num_open:.3g} requests open at once it holds their waiting"
     if run.total_cached_input_tokens:
-        return "TTFT left out: a part of the prompts was cached"
+        return "TTFT left out: some prompt tokens were cached"
     least, bucket = (deployment.prompt_bucket(math.ceil(tokens)) for tokens in (lengths.p1, lengths.p99))
     if least != bucket:
         return f"TTFT left out: prompts are padded to {least} and to {bucket} tokens"

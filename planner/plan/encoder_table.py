@@ -32,7 +32,7 @@ def render(report: EncoderReport, width: int) -> Group:
     return Group(
         Text(f"{_sentence(report)}\n", style="bold"),
         Text(f"{_question(report)}\n"),
-        table_of("Those within the limits first, then cheapest first", _columns(report), shown, width),
+        table_of("Within the limits first, then cheapest first", _columns(report), shown, width),
         Text(f"{CAPTION}; $ by the {report.options.price_basis} price\n"),
         *(prose(f"- {note}", width) for note in notes),
     )

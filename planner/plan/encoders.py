@@ -67,9 +67,9 @@ class EncoderRow:
     instances: int
     instances_band: tuple[int | None, int | None]  # P10 and P90; None when no number of them holds the limit
     at_rate: dict[PriceBasis, TextPrice | None]  # None: no price is published
-    band: Band  # factors of `pass_s`, and what stands behind it
+    band: Band  # factors of `pass_s`, and the evidence
     misses: tuple[str, ...]
-    extrapolated: str  # why no measurement stands behind the times
+    extrapolated: str  # why no measurement supports the times
 
     @property
     def meets_slo(self) -> bool:

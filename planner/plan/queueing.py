@@ -33,7 +33,7 @@ class Replica:
     output_tokens: float  # of a mean request; the prefill makes the first
     prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, whose mean is `prefill_s`
     steps_cv2: float = 0.0  # the same of the steps of a request
-    peers: int = 1  # replicas, this one included, among which a request goes to the least loaded
+    peers: int = 1  # number of replicas; a request goes to the least loaded one
     later_stages_s: float = 0.0  # seconds of a prompt after `prefill_s`, when the next may already be encoded
     shorter: tuple[tuple[float, float], ...] = ()  # seconds of a step on each bucket below, share of contexts within it
     policy: BatchingPolicy = POLICIES["neuron"]  # if it mixes phases, decodes have one bucket
@@ -92,7 +92,7 @@ class Replica:
         if self.policy.waiting_ratio and self.slots > 1:
             gate_s, together = gated(self.policy, rate, busy / (1 - idle), self.prefill_s, self.step_s(max(1.0, busy)))
             turn_s, beside_s = gate_s * (1 - idle), (together - 1) * self.prefill_s * (1 - idle)
-        # Little's law gives the time in a slot. Of this, prefill and what shares its step come before the first token.
+        # Little's law gives the time in a slot. The prefill and the rest of its step precede the first token.
         tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps) / self.tokens_per_step
         load = rate / self.saturation
         slot_wait_s = queued / rate * service_factor(self.slots, load, self.steps_cv2)

@@ -22,11 +22,11 @@ WIDE = 240  # characters: room for all columns
 KNOWN_BY = {"measured": "measured", "interpolated": "interpol.", "formula": "formula"}
 WEIGHTS = {"bfloat16": "bf16"}
 CAPTION = (
-    "by: what stands behind a time; P10-P90: where eight of ten measurements of such steps put it, 51+ without an "
-    "upper bound; "
+    "by: the evidence for a time; P10-P90: the range of eight of ten measurements of such steps, 51+ without an upper "
+    "bound; "
 )
 RUNS: dict[Outcome, str] = {"known to run": "yes", "known not to run": "no", "not known": "?"}
-RUNS_CAPTION = "runs: whether the model is known to run on this instance and TP, ? where no report was found"
+RUNS_CAPTION = "runs: whether the model is known to run on this instance and TP, ? if no report was found"
 
 
 def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_rows: int = NUM_ROWS) -> Group:
@@ -123,7 +123,7 @@ def _misses(report: PlanReport, rows: Sequence[Candidate]) -> Table:
 
 
 def _excluded(rows: Iterable[Excluded]) -> Table:
-    table = Table("device", "TP", "PP", "type", "why not", title="Cannot be had")
+    table = Table("device", "TP", "PP", "type", "why not", title="Excluded")
     for row in rows:
         table.add_row(
             row.device, str(row.tp or "any"), str(row.pp), WEIGHTS.get(row.dtype or "", row.dtype or "any"), row.reason
@@ -143,7 +143,7 @@ def _summary(excluded: Sequence[Excluded]) -> str:
     lacking = sum(entry.lacks_bytes is not None for entry in excluded)
     counted = {"for memory": lacking, "for other reasons": len(excluded) - lacking}
     why = ", ".join(f"{count} {reason}" for reason, count in counted.items() if count)
-    return f"{len(excluded)} configurations cannot be had, {why}; --wide lists them"
+    return f"{len(excluded)} configurations are excluded, {why}; --wide lists them"
 
 
 def _more(rows: Sequence[object], shown: int) -> list[str]:
@@ -162,7 +162,7 @@ def _reasons(rows: Iterable[Candidate]) -> Iterator[str]:
 def render_check(check: Sequence[Agreement]) -> Table | str:
     """Return a table of the chosen configuration, planned beside simulated."""
     if not check:
-        return "nothing to simulate: no configuration holds the limits, or the first has what is not simulated"
+        return "nothing to simulate: no configuration holds the limits, or the first cannot be simulated"
     table = Table("mean", "planned", "simulated", "plan is off by", title="The first row, simulated")
     for one in check:
         table.add_row(one.name, f"{one.planned:.4g}", f"{one.simulated:.4g}", f"{one.error:+.1%}")

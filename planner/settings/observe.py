@@ -47,7 +47,7 @@ class ObserveSettings(TimeSettings):
     )
     repeats: int = Field(5, ge=1, le=100, description="requests of each prompt length")
     max_seconds: float = Field(
-        600, gt=0, le=86400, description="time of the whole probe; what is not done then is left out"
+        600, gt=0, le=86400, description="longest time of the probe, in seconds; unfinished steps are left out"
     )
     report: Texts = Field(
         (), description="result of neuronserve bench serve to use instead of a probe; may be repeated"

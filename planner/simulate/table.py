@@ -29,7 +29,7 @@ def render(report: SimulationReport) -> Group:
     if report.scaling is not None:
         parts.append(_scaling(report, report.scaling))
     if report.extrapolated:
-        parts.append(f"EXTRAPOLATED, no measurement stands behind these figures: {'; '.join(report.extrapolated)}")
+        parts.append(f"EXTRAPOLATED, no measurement supports these figures: {'; '.join(report.extrapolated)}")
     return Group(*parts)
 
 

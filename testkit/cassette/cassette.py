@@ -147,7 +147,7 @@ def read(path: Path) -> list[Recording]:
             number += 1
             found.append(convert(parse(line), Recording))
     except JsonError as error:
-        raise CassetteError(f"{path}: line {number} is none of a cassette: {error}") from error
+        raise CassetteError(f"{path}: line {number} is no line of a cassette: {error}") from error
     return found
 
 
@@ -203,7 +203,7 @@ def difference(recorded: Any, now: Any, path: str = "") -> str:
     if isinstance(recorded, dict) and isinstance(now, dict):
         for name in [*recorded, *(name for name in now if name not in recorded)]:
             if name not in now or name not in recorded:
-                side = "is not asked for now" if name in recorded else "is missing"
+                side = "is missing now" if name in recorded else "was not recorded"
                 return f"{path}{name} {side}"
             if recorded[name] != now[name]:
                 return difference(recorded[name], now[name], f"{path}{name}.")

@@ -25,7 +25,7 @@ KINDS: list[tuple[Fault, str, str]] = [
     ("no_stream", "malformed", "'text/html', not 'text/event-stream'"),
     ("not_http", "malformed", "not an HTTP/1.1 answer"),
     ("truncate", "truncated", "neither a finish reason nor"),
-    ("too_few", "token_count", "asked for exactly 5 tokens, got 4"),
+    ("too_few", "token_count", "requested exactly 5 tokens, got 4"),
     ("no_token", "empty", "no token"),
 ]
 

@@ -28,7 +28,7 @@ from tests.planner.observing import DEPLOYMENT, HOST, SLOTS, measured, run, trut
 ALONE = [(1, 100), (1, 1000), (1, 4000)]
 SEVERAL = [(2, 100), (SLOTS, 100), (2 * SLOTS, 100)]  # over two engines
 TRUTH = {"decode_scale": 3.0, "prefill_scale": 2.0, "slot_s": HOST.slot_s, "request_s": HOST.request_s}
-UNSEEN, HIDDEN = "nothing observed depends on it", "not determined by what was observed"
+UNSEEN, HIDDEN = "nothing observed depends on it", "the observations do not determine it"
 
 
 @pytest.fixture(autouse=True)
@@ -206,7 +206,7 @@ def test_reports_become_a_calibration_that_plan_and_simulate_use(
     out, plans = tmp_path / "mine.json", []
     argv = ["observe", "http://gpu.example:8000", *FLAGS.split(), *files(tmp_path, [*ALONE, *SEVERAL])]
     assert main([*argv, "-o", str(out)]) == 0
-    assert "not determined" not in capsys.readouterr().out
+    assert "do not determine" not in capsys.readouterr().out
     report, mine = json.loads(out.read_text()), read_calibration(out)
     assert (report["endpoint"], report["stack"]) == ("gpu.example:8000", "vllm-neuron")
     assert mine.host("vllm-neuron").slot_s == pytest.approx(HOST.slot_s)
