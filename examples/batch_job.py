@@ -1,6 +1,6 @@
-"""A batch: a file of requests is uploaded, worked on in the background, and its answers are fetched.
+"""A batch: a file of requests is uploaded, processed in the background, and its answers are fetched.
 
-Needs a server with a place for files (`neuronserve serve --data-dir data`).
+It needs a server with a data directory (`neuronserve serve --data-dir data`).
 
     OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none python examples/batch_job.py 7+5 12+30
 """
@@ -17,7 +17,7 @@ POLL_S = 0.5
 
 
 def lines(model: str, sums: list[str]) -> bytes:
-    """The batch's file: one request a line, each with a name of its own."""
+    """Return the batch's file: one request a line, each with its own name."""
     body = {"model": model, "temperature": 0, "max_tokens": 60}
     requests = (
         {

@@ -1,11 +1,11 @@
-"""A load test for CI: fails when a million tokens costs over 10 % more on the modelled part than the baseline says.
+"""A cost test for CI: it fails if a million tokens cost over 10 % more on the modelled accelerator than the baseline.
 
-The price comes from the server's model of the part, not from a clock: each request samples several answers, which are
-one batch however fast the runner is. What is left is about 1 %: when the batch came together.
+The price comes from the server's cost model, not from a clock. Each request samples several answers, which are one
+batch on any runner. The remaining noise is about 1 %: the time at which the batch is complete.
 
     export OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none
     python examples/cost_gate.py --update baseline.json    # once, into the repository
-    python examples/cost_gate.py baseline.json             # in CI: exit code 1 when it has risen
+    python examples/cost_gate.py baseline.json             # in CI: exit code 1 if the cost has risen
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openai import OpenAI
 
 TOLERANCE = 0.10
 NUM_ANSWERS = 4  # of each prompt, computed together
-PROMPTS = (  # of your application
+PROMPTS = (  # use those of your application
     "Tell me a story about a dragon.",
     "Summarize in one sentence: Nora is a baker. One day Nora lost a key and looked for it everywhere.",
     "What is 12 + 7?",
@@ -28,7 +28,7 @@ PROMPTS = (  # of your application
 
 
 def measure(client: OpenAI, model: str, max_tokens: int) -> dict[str, Any]:
-    """Dollars for a million output tokens, and what they were measured on."""
+    """Return dollars for a million output tokens, and the number of measured tokens."""
     usd, num_tokens = 0.0, 0
     for prompt in PROMPTS:
         chat = client.chat.completions.create(
@@ -38,7 +38,7 @@ def measure(client: OpenAI, model: str, max_tokens: int) -> dict[str, Any]:
             max_tokens=max_tokens,
             temperature=0,
             extra_headers={"X-Neuronserve-Usage": "true"},
-            extra_body={"ignore_eos": True, "cache_salt": uuid.uuid4().hex},  # no prompt is in the cache yet
+            extra_body={"ignore_eos": True, "cache_salt": uuid.uuid4().hex},  # so that no prompt is cached
         )
         assert chat.usage is not None
         usd += chat.usage.model_dump()["neuronserve"]["cost_usd"]
@@ -47,7 +47,7 @@ def measure(client: OpenAI, model: str, max_tokens: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Fails when a million tokens costs over 10 % more than before.")
+    parser = argparse.ArgumentParser(description="Fails if a million tokens cost over 10 % more than before.")
     parser.add_argument("baseline", type=Path, help="file with the figure to compare with")
     parser.add_argument("--update", action="store_true", help="write the file instead")
     parser.add_argument("--max-tokens", type=int, default=64, help="length of each answer")

@@ -1,4 +1,4 @@
-"""Structured output: sentences in, records of one schema out. The server holds the model to it token by token.
+"""Structured output: records of one schema from sentences. The server forces each token to fit the schema.
 
 OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none python examples/json_extraction.py
 """
@@ -21,7 +21,7 @@ class Person(BaseModel):
 
 
 def extract(client: OpenAI, model: str, text: str) -> Person:
-    """The person in a sentence. Raises ValueError when the model was cut off."""
+    """Return the person in a sentence. Raises ValueError if the answer was cut off."""
     question = f"Extract name, age, city as JSON: {text}"
     chat = client.chat.completions.parse(
         model=model,

@@ -1,4 +1,4 @@
-"""Retrieval: embed passages, find the one nearest to a question, and have the model write from it.
+"""Retrieval: embed passages, find the one nearest to a question, and let the model use it.
 
 OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none python examples/rag.py "Who lost a key?"
 """
@@ -17,12 +17,12 @@ PASSAGES = (
 
 
 def embed(client: OpenAI, model: str, texts: list[str]) -> list[list[float]]:
-    """One vector of unit length for each text."""
+    """Return one vector of unit length for each text."""
     return [item.embedding for item in client.embeddings.create(model=model, input=texts).data]
 
 
 def nearest(question: list[float], passages: list[list[float]]) -> int:
-    """Place of the passage with the largest cosine."""
+    """Return the index of the passage with the largest cosine."""
     scores = [sum(a * b for a, b in zip(question, passage, strict=True)) for passage in passages]
     return scores.index(max(scores))
 
@@ -32,9 +32,7 @@ def main(question: str) -> None:
     model = client.models.list().data[0].id
     vectors = embed(client, model, list(PASSAGES))
     passage = PASSAGES[nearest(embed(client, model, [question])[0], vectors)]
-    prompt = (
-        f"Summarize in one sentence: {passage}"  # what the shipped model can do; a larger one gets the question too
-    )
+    prompt = f"Summarize in one sentence: {passage}"  # a task for the shipped model; give a larger one the question too
     answer = client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": prompt}], temperature=0, max_tokens=60
     )

@@ -27,13 +27,13 @@ TOOLS: list[Any] = [
 
 
 def get_weather(city: str) -> dict[str, Any]:
-    """What a real function would ask a service for."""
+    """Return the weather; a real function would ask a service."""
     temperature, condition = WEATHER.get(city, (12, "windy"))
     return {"temperature": temperature, "condition": condition}
 
 
 def answer(client: OpenAI, model: str, question: str) -> str:
-    """The model's last word. Raises RuntimeError when it goes on calling."""
+    """Return the model's final answer. Raises RuntimeError if it keeps calling functions."""
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(MAX_TURNS):
         chat = client.chat.completions.create(model=model, messages=messages, tools=TOOLS, temperature=0, max_tokens=80)

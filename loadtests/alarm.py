@@ -1,6 +1,6 @@
-"""A precise alarm clock: one absolute deadline at a time, far finer than an event loop's millisecond timers.
+"""A precise timer: one absolute deadline at a time, finer than an event loop's millisecond timers.
 
-On Linux the kernel's timerfd wakes the loop within about 0.1 ms; elsewhere the loop's own timer is all there is.
+On Linux the kernel's timerfd wakes the loop within about 0.1 ms; elsewhere the loop's own timer is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TFD_TIMER_ABSTIME = 1  # linux/timerfd.h
 
 
 class Alarm:
-    """Wakes one waiter at a time. Close it when done."""
+    """Timer for one waiter at a time. Close it when done."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -29,7 +29,7 @@ class Alarm:
             asyncio.get_running_loop().add_reader(self._fd, self._ring)
 
     async def wait_until(self, deadline: float) -> None:
-        """Return at `deadline` (of time.monotonic, seconds), or at once when it has passed."""
+        """Return at `deadline` (of time.monotonic, seconds), or at once if it has passed."""
         while (left := deadline - time.monotonic()) > 0:
             if self._fd < 0:
                 await asyncio.sleep(left)

@@ -1,4 +1,4 @@
-"""The files of a load test. A result that must not be published never gets the name that was requested."""
+"""Files of a load test. A result that must not be published never gets the requested name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Artifacts:
 
     @classmethod
     def named(cls, directory: str, stem: str, result: str | None = None, page: str | None = None) -> Artifacts:
-        """`<directory>/<stem>-<time>.*`, except for those that have a path of their own."""
+        """Return `<directory>/<stem>-<time>.*`, except for given paths."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-") or "run"
         base = Path(directory) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         json_path = Path(result) if result else base.with_name(f"{base.name}.json")
@@ -30,7 +30,7 @@ class Artifacts:
         return cls(json_path, json_path.with_name(f"{json_path.stem}.requests.jsonl"), html_path)
 
     def part(self, name: str) -> Path:
-        """The record file of one run of several."""
+        """Return the record file of one of several runs."""
         return self.records.with_name(f"{self.result.stem}.{name}.requests.jsonl")
 
     @property
@@ -38,11 +38,11 @@ class Artifacts:
         return self.result.with_name(f"{self.result.stem}.partial.json")
 
     def save_partial(self, content: dict[str, Any]) -> None:
-        """Save what there is before the load test is done, in case it never is."""
+        """Save the results so far, in case the load test does not finish."""
         write_text(self._partial, json.dumps(content) + "\n")
 
     def save_result(self, result: dict[str, Any], is_publishable: bool = True) -> Path:
-        """Write the JSON and return its path; `<name>.rejected.json` when it must not be published."""
+        """Write the JSON and return its path; `<name>.rejected.json` if it must not be published."""
         path = self.result if is_publishable else self.result.with_name(f"{self.result.stem}.rejected.json")
         write_text(path, json.dumps(result, indent=1) + "\n")
         self._partial.unlink(missing_ok=True)
@@ -50,7 +50,7 @@ class Artifacts:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a whole file by way of another, so that a reader never sees half of it. Raises SpecError."""
+    """Write a file through a temporary one, so that readers never see half of it. Raises SpecError."""
     half = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

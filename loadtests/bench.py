@@ -1,4 +1,4 @@
-"""A measurement: meet the server, warm it up, run, and put the result together. Writes no file."""
+"""A measurement: contact the server, warm it up, and run. No file is written here."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ OnRate = Callable[[HourRate | str], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A run with its scenario, its plan, its server, and the price of the device that is behind it."""
+    """A run with its scenario, plan, server and price of the device."""
 
     scenario: Scenario
     plan: Plan
     endpoint: Endpoint
-    rate: HourRate | str  # or why there is none
+    rate: HourRate | str  # or the reason why there is none
     outcome: RunOutcome
 
 
 async def measure(
     scenario: Scenario, plan: Plan, api_key: str | None, on_record: OnRecord, on_rate: OnRate = lambda _: None
 ) -> Measurement:
-    """Run the scenario's plan once. SIGINT and SIGTERM end it early. The rate is told before the first record.
+    """Run the scenario's plan once. SIGINT and SIGTERM end it early. `on_rate` is called before the first record.
 
     Raises LoadTestError before the first measured request; after it there is always a measurement.
     """
@@ -62,7 +62,7 @@ async def measure(
 
 
 async def _warm_up(wire: Wire, request_format: RequestFormat, plan: Plan, on_record: OnRecord) -> None:
-    """Raises EndpointError when not one warm-up request is answered: then the run would be nothing but failures."""
+    """Warm up. Raises EndpointError if no warm-up request is answered, as then all requests would fail."""
     if not plan.warmup:
         return
     warm = replace(request_format, request_id_prefix=f"{request_format.request_id_prefix}warmup-", phase="warmup")
@@ -82,7 +82,7 @@ def _request_format(scenario: Scenario, plan: Plan, endpoint: Endpoint) -> Reque
         model=endpoint.model,
         ignore_eos=run.ignore_eos,
         temperature=run.temperature,
-        # Turns after the first repeat the answers before them, so that a prefix cache can know them.
+        # Later turns repeat the answers before them, so that a prefix cache can find them.
         return_token_ids=run.return_token_ids or any(len(session.turns) > 1 for session in plan.dataset.sessions),
         extra=scenario.endpoint.extra_body,
     )
@@ -91,7 +91,7 @@ def _request_format(scenario: Scenario, plan: Plan, endpoint: Endpoint) -> Reque
 
 @contextlib.contextmanager
 def _ends_early(run: LoadRun) -> Iterator[None]:
-    """While it is open, SIGINT and SIGTERM end the run and not the process."""
+    """Let SIGINT and SIGTERM end the run instead of the process."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
     with contextlib.suppress(ValueError, RuntimeError):  # only a main thread can

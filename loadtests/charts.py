@@ -1,4 +1,4 @@
-"""The charts of a run from its records, of a sweep from its points: which figures against which. svg.py draws them."""
+"""Charts of a run from its records, and of a sweep from its points. svg.py draws them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from neuronserve.loadtests.svg import Axis, Point, Series, chart
 from neuronserve.loadtests.sweep import cost_by_limit
 from neuronserve.server.workload.slo import Slo
 
-MAX_DOTS = 1500  # of a scatter; more would make a heavy page that shows no more
+MAX_DOTS = 1500  # of a scatter chart; more would only make the page large
 CDF_POINTS = 200
 Chart = tuple[str, str]  # title, HTML
 
 
 def run_charts(records: Sequence[RequestRecord], slo: Slo) -> list[Chart]:
-    """Distributions of the latencies, and what happened over time."""
+    """Return distributions of the latencies, and charts over time."""
     done = [record for record in records if record.is_ok]
     return [
         _distribution("Time to first token", [r.ttft_s for r in done if r.ttft_s is not None], slo.ttft_ms),
@@ -31,7 +31,7 @@ def run_charts(records: Sequence[RequestRecord], slo: Slo) -> list[Chart]:
 
 
 def sweep_charts(result: dict[str, Any], slo: Slo) -> list[Chart]:
-    """Latency against throughput, goodput against rate, cost against the limit that is set."""
+    """Return charts of latency by throughput, goodput by rate, and cost by limit."""
     points = result["points"]
     knee = (result["knee"] or {}).get("request_rate")
     return [
@@ -44,7 +44,7 @@ def sweep_charts(result: dict[str, Any], slo: Slo) -> list[Chart]:
 
 
 def _distribution(title: str, seconds: Sequence[float], limit_ms: float | None) -> Chart:
-    """Share of requests at or below each latency."""
+    """Return the share of requests at or below each latency."""
     shares = np.linspace(0, 1, CDF_POINTS)
     points: list[Point] = []
     if seconds:
@@ -62,9 +62,9 @@ def _ttft_over_time(records: Sequence[RequestRecord], slo: Slo) -> Chart:
 
 
 def _load_over_time(records: Sequence[RequestRecord]) -> Chart:
-    """Open requests, averaged over each interval."""
+    """Return open requests, averaged over each interval."""
     edges = _intervals(records)
-    # Up to a time t, requests were open for sum(max(0, t - start)) - sum(max(0, t - end)) seconds in all.
+    # Up to time t, requests were open for sum(max(0, t - start)) - sum(max(0, t - end)) seconds in total.
     passed = sum(np.maximum(0, edges - r.sent_s) - np.maximum(0, edges - r.end_s) for r in records)
     points = (
         [(float(t), float(level)) for t, level in zip(edges[:-1], np.diff(passed) / np.diff(edges), strict=True)]
@@ -75,7 +75,7 @@ def _load_over_time(records: Sequence[RequestRecord]) -> Chart:
 
 
 def _tokens_over_time(done: Sequence[RequestRecord]) -> Chart:
-    """Output tokens a second, each response's tokens spread over its chunks."""
+    """Return output tokens a second; each response's tokens are spread over its chunks."""
     edges = _intervals(done)
     if len(edges) < 2:
         return "Output tokens a second", chart(Axis("seconds"), Axis("tokens/s"), [])
@@ -93,7 +93,7 @@ def _tokens_over_time(done: Sequence[RequestRecord]) -> Chart:
 
 
 def _intervals(records: Sequence[RequestRecord]) -> Any:
-    """Edges of some 120 equal intervals over the run, none shorter than 50 ms."""
+    """Return edges of about 120 equal intervals over the run, of at least 50 ms."""
     end = max((record.end_s for record in records), default=0.0)
     return np.linspace(0, end, max(2, min(120, int(end / 0.05)))) if end > 0 else np.zeros(0)
 

@@ -1,7 +1,7 @@
 """The command `python -m neuronserve.loadtests [run|sweep|compare|selfcheck|scenarios] ...`; the default is `run`.
 
-The only reader of argv and of OPENAI_API_KEY here. Exit codes: 0 measured, 1 nothing measured or interrupted, 2 wrong
-usage or no server, 3 measured but not to be published.
+Only this file reads argv and OPENAI_API_KEY. Exit codes: 0 measured; 1 nothing measured, or interrupted; 2 wrong usage
+or no server; 3 measured but not to be published.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
+    """Run the command. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or (words[0] not in COMMANDS and words[0] not in {"-h", "--help", "--version"}):
         words.insert(0, "run")
@@ -54,7 +54,7 @@ def _run(arguments: dict[str, Any]) -> int:
 
 
 _SWEEP_DECIDES = {
-    "request_rate": "a sweep looks for the rate: --start-rate says where it begins",
+    "request_rate": "a sweep searches the rate: --start-rate is the first one",
     "num_prompts": "a sweep sends for --point-duration-s at each rate, and at least --min-prompts",
 }
 
@@ -103,7 +103,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
 
 @contextlib.contextmanager
 def _scenario(arguments: dict[str, Any]) -> Iterator[Scenario]:
-    """The scenario that the flags name; with --serve, against a server that lives as long as this is open."""
+    """Yield the scenario of the flags; with --serve, against a server that runs meanwhile."""
     scenario = load_scenario(arguments["scenario"], scenario_tree(arguments))
     if arguments["serve"] is None:
         yield scenario
@@ -126,7 +126,7 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=tool_version())
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    run = _measuring(commands, "run", "one run (what is done without a command)")
+    run = _measuring(commands, "run", "one run (the default)")
     parser.epilog = f"Without a command:\n\n{run.format_help()}"
     sweep = _measuring(commands, "sweep", "find the highest rate that meets the limits, and its cost")
     for name, default in ((f.name, f.default) for f in SweepOptions.__dataclass_fields__.values()):
@@ -139,21 +139,21 @@ def _parser() -> _Parser:
     compare.add_argument("--label-a", default="A", help="name of A in the report")
     compare.add_argument("--label-b", default="B", help="name of B in the report")
     compare.add_argument("--rounds", type=int, default=5, help="runs of each side (default: 5)")
-    check = commands.add_parser("selfcheck", help="what the generator costs, and how punctual it is, on this host")
+    check = commands.add_parser("selfcheck", help="CPU use and lateness of the generator on this host")
     check.add_argument("--seconds", type=float, default=10.0, help="of each of the two runs (default: 10)")
     commands.add_parser("scenarios", help="list the built-in scenarios")
     return parser
 
 
 def _measuring(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
-    """A command that measures: its scenario, its files, and a flag for each key of a scenario."""
+    """Add a measuring command, with flags for its scenario and files, and one for each key of a scenario."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, allow_abbrev=False, description=text)
     _add_measuring_flags(parser)
     return parser
 
 
 def run_parser() -> argparse.ArgumentParser:
-    """A parser of the flags of a run, which is what is done without a command."""
+    """Return a parser of the flags of a run."""
     parser = _Parser()
     _add_measuring_flags(parser)
     return parser
@@ -162,8 +162,8 @@ def run_parser() -> argparse.ArgumentParser:
 def _add_measuring_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", metavar="NAME", help=f"a TOML file, or built in: {', '.join(built_in_names())}")
     parser.add_argument("--serve", metavar="ARGS", help="start `neuronserve serve ARGS` for this, on a free port")
-    parser.add_argument("--json", metavar="FILE", help="where the result goes (default: in --result-dir)")
-    parser.add_argument("--html", metavar="FILE", help="where the report page goes (default: beside the result)")
+    parser.add_argument("--json", metavar="FILE", help="file of the result (default: in --result-dir)")
+    parser.add_argument("--html", metavar="FILE", help="file of the report page (default: beside the result)")
     parser.add_argument("--result-dir", metavar="DIR", default=RESULT_DIR, help=f"default: {RESULT_DIR}")
     parser.add_argument("--disable-progress", action="store_true", help="no live line")
     add_scenario_flags(parser)

@@ -1,4 +1,4 @@
-"""Sends one request and keeps its record. An error becomes the record's failure, not an exception."""
+"""Sending of one request. An error becomes the failure of its record, not an exception."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Wire:
     http: HttpClient
     path: str
     timeout_s: float
-    is_exact: bool  # another number of tokens than requested is a failure
+    is_exact: bool  # the request fails unless it gets the requested number of tokens
     origin: float
 
     def now(self) -> float:
-        """Seconds since the run's start."""
+        """Return seconds since the run's start."""
         return time.monotonic() - self.origin
 
 
 class _Streamed(Exchange):
-    """Passes the body to a response: as a stream, unless its status or type is another."""
+    """Passes the body to a response, as a stream if its status and type say so."""
 
     def __init__(self, response: StreamedResponse) -> None:
         super().__init__()

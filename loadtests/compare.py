@@ -1,7 +1,7 @@
-"""Compare: two endpoints under the same requests, in interleaved runs, with confidence intervals for the ratios.
+"""Comparison of two endpoints under the same requests, in interleaved runs, with confidence intervals for the ratios.
 
-Round i sends the same prompts at the same times to both, A first in even rounds and B first in odd ones, so that
-neither gets the warmer machine. A round's ratio is one observation; its logarithms are averaged and bootstrapped.
+Round i sends the same prompts at the same times to both: A first in even rounds and B first in odd ones, so that
+neither gets the warmer machine. A round's ratio is one observation; the logarithms are averaged and bootstrapped.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ COMPARED = {
 
 
 def check_rounds(rounds: int) -> None:
-    """Raises SpecError when there would be no interval."""
+    """Raise SpecError if there are too few rounds for an interval."""
     if rounds < 2:
         raise SpecError(f"rounds is {rounds}: an interval needs at least 2")
 
 
 async def compare(sides: tuple[Scenario, Scenario], rounds: int, run_side: RunSide) -> Result:
-    """`rounds` runs of each side. An interrupted run, or a server that is gone, ends it; whole rounds count.
+    """Run `rounds` rounds of both sides. An interrupted run or a lost server ends it; complete rounds count.
 
-    Raises SpecError for too few rounds, and EndpointError when a server was never there.
+    Raises SpecError for too few rounds, and EndpointError if a server was never there.
     """
     check_rounds(rounds)
     done: list[tuple[Result, Result]] = []
@@ -64,7 +64,7 @@ async def compare(sides: tuple[Scenario, Scenario], rounds: int, run_side: RunSi
 
 
 async def _round(sides: tuple[Scenario, Scenario], number: int, run_side: RunSide) -> tuple[Result, Result] | None:
-    """Run both sides once, A first in even rounds; None when it was interrupted."""
+    """Run both sides once, A first in even rounds. Returns None if it was interrupted."""
     pair: dict[int, Result] = {}
     for side in (0, 1) if number % 2 == 0 else (1, 0):
         scenario = sides[side]
@@ -75,7 +75,7 @@ async def _round(sides: tuple[Scenario, Scenario], number: int, run_side: RunSid
 
 
 def compare_result(done: Sequence[tuple[Result, Result]], sides: tuple[Scenario, Scenario]) -> Result:
-    """Ratios B / A of every metric that both sides have in every round."""
+    """Return the ratios B / A of every metric that both sides have in every round."""
     complaints = [run["not_publishable_because"] for pair in done for run in pair if not run["is_publishable"]]
     return {
         "kind": "compare",
@@ -92,7 +92,7 @@ def compare_result(done: Sequence[tuple[Result, Result]], sides: tuple[Scenario,
 
 
 def ratio_of(name: str, done: Sequence[tuple[Result, Result]]) -> Result | None:
-    """{a, b: median over rounds; ratio: geometric mean of b / a; low, high: its interval}; None without values."""
+    """Return medians a and b over rounds, the geometric mean of b / a and its interval; None without values."""
     pairs = [(a.get(name), b.get(name)) for a, b in done]
     if not pairs or any(not a or not b for a, b in pairs):
         return None
@@ -103,9 +103,9 @@ def ratio_of(name: str, done: Sequence[tuple[Result, Result]]) -> Result | None:
 
 
 def bootstrap_ratio(ratios: Any, seed: int = 0) -> tuple[float, float, float]:
-    """Geometric mean of positive `ratios` `[rounds]`, with its bootstrap interval of CONFIDENCE.
+    """Return the geometric mean of positive `ratios` `[rounds]`, with its bootstrap interval of CONFIDENCE.
 
-    Percentile intervals of few values are too narrow, so the percentiles are moved outward as much as a t interval is
+    Percentile intervals of few values are too narrow, so the percentiles move outward by as much as a t interval is
     wider than a normal one (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015, section 5.3).
     """
     logs = np.log(ratios)
@@ -118,7 +118,7 @@ def bootstrap_ratio(ratios: Any, seed: int = 0) -> tuple[float, float, float]:
 
 
 def _t_quantile(degrees: int) -> float:
-    """The 97.5 % point of Student's t, from the table; beyond it, by Cornish and Fisher's expansion to 1/degrees^2."""
+    """Return the 97.5 % point of Student's t: from the table, or by Cornish and Fisher's expansion to 1/degrees^2."""
     if degrees <= len(_T_975):
         return _T_975[degrees - 1]
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

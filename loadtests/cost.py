@@ -1,12 +1,12 @@
 """Dollars per million tokens, in two accounts that are never mixed. Pure.
 
 measured: a machine's price and the wall time of the run. modelled: an emulated instance's price and the device seconds
-that the server's cost model charged the requests (`usage.neuronserve.device_seconds`); not available when the server
-does not report them. An emulator's wall time is no device second, and a device second is no wall time.
+that the server's cost model charged the requests (`usage.neuronserve.device_seconds`), if the server reports them. Wall
+time of an emulator and device seconds are different quantities.
 
-The cost is divided over three kinds of tokens by their relative prices, so that the parts add up to the whole:
-usd = p * (new input + cached_price_ratio * cached input + output_price_ratio * output). What failed costs, and yields
-no token. Other conventions (all on output, all tokens alike) are given beside it.
+The cost is divided over three kinds of tokens by their relative prices, so that the shares add up to the whole:
+usd = p * (new input + cached_price_ratio * cached input + output_price_ratio * output). Failed requests cost, and yield
+no token. Other conventions (all cost on output, all tokens equal) are given too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TokenCounts:
 
 
 def per_million(usd: float, tokens: TokenCounts, spec: PriceSpec) -> dict[str, float | None]:
-    """$/1M by kind of token, after the module's formula; None where there is no token to divide by."""
+    """Return $/1M by kind of token, by the formula above; None without tokens."""
     weight = tokens.new_input + spec.cached_price_ratio * tokens.cached_input + spec.output_price_ratio * tokens.output
     unit = _per_million(usd, weight)
     total = tokens.new_input + tokens.cached_input + tokens.output
@@ -64,7 +64,7 @@ def per_million(usd: float, tokens: TokenCounts, spec: PriceSpec) -> dict[str, f
 
 
 def measured(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo) -> Account:
-    """The account of wall time."""
+    """Return the account of wall time."""
     if spec.price_per_hour is None:
         return _not_available("no price_per_hour was given")
     usd = spec.price_per_hour * duration_s / HOUR_S / spec.utilization
@@ -82,7 +82,7 @@ def measured(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpe
 def modelled(
     records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo, rate: HourRate | str
 ) -> Account:
-    """The account of modelled device time at `rate`; not available where that is the reason why there is none."""
+    """Return the account of modelled device time at `rate`. If `rate` is a reason, the account is not available."""
     if isinstance(rate, str):
         return _not_available(rate)
     done = [record for record in records if record.is_ok]
@@ -111,9 +111,9 @@ def modelled(
 
 
 def fitted_ratio(done: Sequence[RequestRecord]) -> float | None:
-    """Device seconds of an output token in those of a new input token, by least squares over the requests.
+    """Return device seconds of an output token over those of a new input token, by least squares over the requests.
 
-    None when there are too few requests, when their lengths do not differ, or when the fit has no meaning (<= 0).
+    None if there are too few requests, if their lengths do not differ, or if the fit is meaningless (<= 0).
     """
     if len(done) < _FIT_MIN_REQUESTS:
         return None
@@ -126,7 +126,7 @@ def fitted_ratio(done: Sequence[RequestRecord]) -> float | None:
 
 
 def _at(rate: HourRate, basis: PriceBasis, seconds: float, rest: tuple[TokenCounts, PriceSpec]) -> Account | None:
-    """The same account at another of the instance's prices."""
+    """Return the same account at another price of the instance."""
     tokens, spec = rest
     price = rate.prices.of(basis) if rate.prices else None
     if price is None:

@@ -1,4 +1,4 @@
-"""Conversation of one session: the prompt of each turn's request, with the turns and responses before it."""
+"""Conversation of one session: each prompt contains the turns and responses before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuronserve.loadtests.vocabulary import Vocabulary
 
 
 class Dialogue:
-    """Turns and responses so far, which grow by one of each at a time."""
+    """Turns and responses so far."""
 
     def __init__(self, backend: Backend, vocabulary: Vocabulary) -> None:
         self._is_chat = backend == "openai-chat"
@@ -23,7 +23,7 @@ class Dialogue:
         self._messages: list[dict[str, Any]] = []
 
     def prompt(self, turn: Turn) -> dict[str, Any]:
-        """The prompt of the next request, as the body has it: {"prompt": ...} or {"messages": [...]}."""
+        """Add a turn. Returns the prompt of its request: {"prompt": ...} or {"messages": [...]}."""
         if self._is_chat:
             self._messages.extend(_messages(turn.prompt, self._vocabulary))
             return {"messages": self._messages}
@@ -35,7 +35,7 @@ class Dialogue:
         return {"prompt": IdPrompt(tuple(self._parts)).flat()}
 
     def add_response(self, turn: Turn, response: StreamedResponse) -> None:
-        """Keep the response for the turns to come. Where a server returns no ids, ids of our own keep the length."""
+        """Keep the response for later turns. If a server returns no ids, random ids keep the length."""
         if self._is_chat:
             self._messages.append(assistant_message(response.text))
         elif response.token_ids:

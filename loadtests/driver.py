@@ -1,4 +1,4 @@
-"""Sends a workload: open loop at given times whatever the server does, or closed loop by a number of workers."""
+"""Sending of a workload: open loop at given times, or closed loop by a number of workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neuronserve.loadtests.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """Format of a run's requests, and how their records are named."""
+    """Format of a run's requests, and names of their records."""
 
     backend: Backend
     vocabulary: Vocabulary
@@ -35,8 +35,8 @@ class RequestFormat:
 class Schedule:
     """Start times of sessions: `offsets` (seconds, one a session); None = as soon as a worker is free.
 
-    `max_concurrency` requests are open at most: the number of workers, or with offsets what holds requests back.
-    No session starts after `stop_after_s`.
+    At most `max_concurrency` requests are open: the number of workers, or with offsets a limit that holds requests
+    back. No session starts after `stop_after_s`.
     """
 
     offsets: Sequence[float] | None
@@ -46,7 +46,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Records and duration of a run, and how the generator itself did."""
+    """Records and duration of a run, and the lateness of the generator."""
 
     records: list[RequestRecord]
     duration_s: float  # from the start until the last request has ended
@@ -55,7 +55,7 @@ class RunOutcome:
 
 
 class LoadRun:
-    """Carries out one run; `run` once. `on_record` gets each record as its request ends."""
+    """One run; call `run` once. `on_record` gets each record as its request ends."""
 
     def __init__(self, wire: Wire, request_format: RequestFormat, on_record: Callable[[RequestRecord], None]) -> None:
         self._wire, self._format, self._on_record = wire, request_format, on_record
@@ -67,9 +67,9 @@ class LoadRun:
         self._is_interrupted = False
 
     async def run(self, sessions: Sequence[Session], schedule: Schedule) -> RunOutcome:
-        """Send everything and wait for its end. An interrupted run still returns what there is."""
+        """Send all requests and wait for their end. An interrupted run returns the records so far."""
         gc.collect()
-        gc.freeze()  # the prompts: a collection that walks them all would stop the generator for milliseconds
+        gc.freeze()  # a collection that walks all prompts would stop the generator for milliseconds
         self._wire = replace(self._wire, origin=time.monotonic())
         self._lag.start()
         beat = asyncio.create_task(self._lag.beat())
@@ -122,7 +122,7 @@ class LoadRun:
             await self._session(number, session, now)
 
     async def _session(self, number: int, session: Session, intended_s: float) -> None:
-        """Send all turns of a session; a turn that fails ends it, because the next would need its response."""
+        """Send all turns of a session. A failed turn ends it, because the next needs its response."""
         dialogue = Dialogue(self._format.backend, self._format.vocabulary)
         for index, turn in enumerate(session.turns):
             if index:
@@ -155,7 +155,7 @@ class LoadRun:
                 async with self._limit:
                     response = await send(self._wire, record, body)
         except asyncio.CancelledError:
-            if record.failure is None:  # it was still waiting for its place
+            if record.failure is None:  # the request was not sent yet
                 record.sent_s = record.end_s = self._wire.now()
                 record.failure, record.error = "cancelled", "the run was interrupted before it was sent"
             raise

@@ -1,4 +1,4 @@
-"""Checks of the server before a run: that it is there, its model and its version."""
+"""Requests to the server before a run: its model, version and inventory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Version(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server that has responded, with its model, its version and, if it is a neuronserve, what it emulates."""
+    """A server that has responded, with its model, version and, for neuronserve, its inventory."""
 
     http: HttpClient
     path: str
@@ -44,7 +44,7 @@ class Endpoint:
 
 
 async def meet(spec: EndpointSpec, api_key: str | None) -> Endpoint:
-    """Request the server's model, version and inventory. Raises EndpointError when it is away or names no model."""
+    """Request the server's model, version and inventory. Raises EndpointError if it is away or names no model."""
     headers = {
         "Accept": "text/event-stream, application/json",
         "User-Agent": "neuronserve-loadtests",

@@ -1,12 +1,12 @@
-"""Errors that end a load test before it has a result, on one page.
+"""Errors that end a load test before it has a result.
 
 LoadTestError                printed in one line, exit code 2
 ├── SpecError                a flag or a scenario: names the key, the value and the limit
 ├── DatasetError             a trace or a data file: names the file and the line
 ├── EndpointError            the server cannot be reached, or names no model
-└── StartError               a server that the load test should start itself did not start
+└── StartError               a server that the load test starts did not start
 
-What goes wrong with one request of a run is no exception but a counted failure: `records.FailureKind`.
+An error of a single request is no exception but a counted failure: `records.FailureKind`.
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ class EndpointError(LoadTestError):
 
 
 class StartError(LoadTestError):
-    """The server of a local run did not come up."""
+    """The server of a local run did not start."""

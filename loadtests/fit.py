@@ -1,4 +1,4 @@
-"""A scenario's lengths made to fit the model that a server has: drawn ones shrink, recorded ones are left out. Pure."""
+"""Fit of lengths to the server's model: drawn lengths shrink, and long recorded requests are left out. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ DRAWN: frozenset[DatasetName] = frozenset({"random", "prefix", "multi-turn"})
 
 
 def fit_lengths(spec: DatasetSpec, max_model_len: int) -> tuple[DatasetSpec, str | None]:
-    """The dataset within `max_model_len` tokens a request or conversation, and what was changed, if anything was.
+    """Return the dataset within `max_model_len` tokens a request or conversation, and a note if it was changed.
 
-    Lengths that are drawn shrink by one factor, so that prompts, answers and prefixes keep their proportions. Recorded
-    conversations and requests stay as they are; what is too long is left out and counted. Raises SpecError when the
-    model has no room for one token of each.
+    Drawn lengths shrink by one factor, so that prompts, answers and prefixes keep their proportions. Recorded requests
+    stay unchanged; long ones are left out and counted. Raises SpecError if the model has no room for one token of each.
     """
     if spec.dataset_name not in DRAWN:
         limit = min(spec.max_total_len or max_model_len, max_model_len)
         if limit == spec.max_total_len:
             return spec, None
-        note = f"the model takes {max_model_len} tokens: what is longer is left out"
+        note = f"the model takes {max_model_len} tokens: longer requests are left out"
         return msgspec.structs.replace(spec, max_total_len=limit), note
     longest = longest_drawn(spec)
     if longest <= max_model_len:
@@ -37,7 +36,7 @@ def fit_lengths(spec: DatasetSpec, max_model_len: int) -> tuple[DatasetSpec, str
 
 
 def longest_drawn(spec: DatasetSpec) -> int:
-    """Tokens of the longest request that can be drawn, with its answer and the turns before it."""
+    """Return the tokens of the longest possible request, with its answer and the turns before it."""
     turns = spec.num_turns if spec.dataset_name == "multi-turn" else 1
     lengths = (spec.random_input_len, spec.random_output_len)
     return spec.prefix_len + turns * sum(LengthRange.around(n, spec.random_range_ratio).high for n in lengths)

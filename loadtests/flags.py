@@ -1,4 +1,4 @@
-"""Command line flags, one for each key of a scenario, and back into a tree of sections. Reads no argv itself."""
+"""Command line flags, one for each key of a scenario, and their values as a tree of sections."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from neuronserve.loadtests.scenario import SECTIONS, key_names
 from neuronserve.server.workload.slo import Slo
 
 _LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
-_SPECIAL = {"extra_body", "metadata"}  # and the limits of --goodput
 
 
 def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for each key, in a group for each section. What is not given stays out of the namespace."""
+    """Add a flag for each key, in a group for each section. Flags that are not given stay out of the namespace."""
     for section, spec in SECTIONS.items():
         group = parser.add_argument_group(section, (spec.__doc__ or "").partition(".")[0])
         if issubclass(spec, Slo):
@@ -31,7 +30,7 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def scenario_tree(arguments: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The flags that were given, by section. Raises SpecError."""
+    """Return the given flags by section. Raises SpecError."""
     tree: dict[str, dict[str, Any]] = {}
     for section in SECTIONS:
         given = {name: arguments[name] for name in key_names(section) if name in arguments}
@@ -54,7 +53,7 @@ def scenario_tree(arguments: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def parse_goodput(texts: list[str]) -> dict[str, float]:
-    """`["ttft:2000", "tpot:200"]` as keys of the slo section. Raises SpecError."""
+    """Return `["ttft:2000", "tpot:200"]` as keys of the slo section. Raises SpecError."""
     limits = {}
     for text in texts:
         name, _, value = text.partition(":")
@@ -67,7 +66,7 @@ def parse_goodput(texts: list[str]) -> dict[str, float]:
 
 
 def _add_slo_flags(group: Any) -> None:
-    """Limits as `vllm bench serve` has them."""
+    """Add the flags of limits, with the names of `vllm bench serve`."""
     group.add_argument(
         "--goodput",
         nargs="+",
@@ -102,7 +101,7 @@ def _add_flag(group: Any, field: msgspec.structs.FieldInfo, hint: Any) -> None:
 
 
 def _kind_and_help(hint: Any) -> tuple[Any, str]:
-    """The type to parse to, without `| None`, and the key's description."""
+    """Return the type to parse to, without `| None`, and the key's description."""
     text = ""
     if get_origin(hint) is Annotated:
         hint, meta = get_args(hint)[:2]

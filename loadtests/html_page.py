@@ -1,4 +1,4 @@
-"""The frame of a report page: style, tiles, tables and sections, in one file that loads nothing. No metrics here."""
+"""Elements of a report page that loads nothing: style, tiles, tables and sections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STYLE = (Path(__file__).resolve().parent / "report.css").read_text(encoding="utf
 
 
 def page(title: str, lead: str, body: Sequence[str]) -> str:
-    """The whole document."""
+    """Return the whole document."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head>'
@@ -28,7 +28,7 @@ def section(title: str, *parts: str) -> str:
 
 
 def tiles(items: Sequence[tuple[str, str, str]]) -> str:
-    """Tiles of (what, figure, remark)."""
+    """Return tiles of (what, figure, remark)."""
     cells = "".join(
         f'<div class="tile"><span>{escape(what)}</span><b>{escape(figure)}</b><small>{escape(remark)}</small></div>'
         for what, figure, remark in items
@@ -37,13 +37,13 @@ def tiles(items: Sequence[tuple[str, str, str]]) -> str:
 
 
 def cards(items: Sequence[tuple[str, str]]) -> str:
-    """Cards of (title, HTML of a chart)."""
+    """Return cards of (title, HTML of a chart)."""
     cells = "".join(f'<div class="card"><h3>{escape(title)}</h3>{inner}</div>' for title, inner in items)
     return f'<div class="cards">{cells}</div>'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text and whose others are figures."""
+    """Return a table; the first column is text and the others are figures."""
     top = "".join(f"<th{' class=n' if i else ''}>{escape(cell)}</th>" for i, cell in enumerate(head))
     lines = "".join(
         "<tr>" + "".join(f"<td{' class=n' if i else ''}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
@@ -53,7 +53,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def facts(items: dict[str, Any]) -> str:
-    """A list of names and values; None is shown as a dash."""
+    """Return a list of names and values; None is shown as a dash."""
     pairs = "".join(
         f"<dt>{escape(key.replace('_', ' '))}</dt><dd>{escape(fact(value))}</dd>" for key, value in items.items()
     )
@@ -61,7 +61,7 @@ def facts(items: dict[str, Any]) -> str:
 
 
 def fact(value: Any) -> str:
-    """A value of a record as people read it."""
+    """Return a value of a record as text for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
 """A lean HTTP/1.1 client for streamed responses: asyncio protocols over httptools, kept-alive connections, no limits.
 
-Never waits for a free connection and never retries: an open-loop generator must not. But an idle connection that the
-server closes without a byte of an answer was no try: the message goes out on a new one (RFC 9112, section 9.3.1).
+It never waits for a free connection and never retries, as an open-loop generator must not. But if the server closes an
+idle connection without a byte of an answer, the message is sent again on a new one (RFC 9112, section 9.3.1).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import httptools
 
 from neuronserve.loadtests.errors import SpecError
 
-IDLE_LIMIT_S = 3.0  # servers of this kind close idle connections after 5 s; a race with that is lost requests
+IDLE_LIMIT_S = 3.0  # such servers close idle connections after 5 s; a race with that would lose requests
 
 
 class ConnectFailed(Exception):
@@ -32,7 +32,7 @@ class MalformedHttp(Exception):
 
 
 class Exchange:
-    """A response while it is received. Subclasses take its body; what `on_body` raises ends the exchange."""
+    """A response while it is received. Subclasses take its body; an exception of `on_body` ends the exchange."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -41,7 +41,7 @@ class Exchange:
         self.ends_at_close = True  # neither a length nor chunks mark the end of the body
 
     def on_body(self, chunk: bytes, now: float) -> None:
-        """Take a part of the body, read at `now` (time.monotonic, seconds)."""
+        """Take a chunk of the body, read at `now` (time.monotonic, seconds)."""
         raise NotImplementedError
 
     def begin_again(self) -> None:
@@ -157,7 +157,7 @@ class HttpClient:
         self._open: set[Connection] = set()
 
     def message(self, method: str, path: str, body: bytes, headers: str = "") -> bytes:
-        """A request as bytes. `path` is below the base URL; `headers` are whole lines."""
+        """Return a request as bytes. `path` is below the base URL; `headers` are whole lines."""
         host = self._url.netloc.rpartition("@")[2]
         return (
             f"{method} {self._url.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {host}\r\n{self._head}{headers}"
@@ -165,7 +165,7 @@ class HttpClient:
         ).encode("latin-1") + body
 
     def _take_idle(self) -> Connection | None:
-        """A connection that has served before and is open as far as known."""
+        """Return an idle connection that seems open, if there is one."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable and time.monotonic() - connection.idle_since < IDLE_LIMIT_S:
@@ -174,7 +174,7 @@ class HttpClient:
         return None
 
     async def _connect(self) -> Connection:
-        """A new connection. Raises ConnectFailed."""
+        """Return a new connection. Raises ConnectFailed."""
         loop = asyncio.get_running_loop()
         host = self._url.hostname or ""
         try:
@@ -185,7 +185,7 @@ class HttpClient:
         return connection
 
     def _release(self, connection: Connection) -> None:
-        """Take a connection back after its exchange has ended well."""
+        """Take back a connection after a successful exchange."""
         if connection.is_usable:
             connection.idle_since = time.monotonic()
             self._idle.append(connection)
@@ -221,7 +221,7 @@ class HttpClient:
         self._release(connection)
 
     async def fetch(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Status and body of a whole response. Raises what `run` raises."""
+        """Return status and body of a whole response. Raises the errors of `run`."""
         exchange = _Whole()
         await self.run(self.message(method, path, body), exchange)
         return exchange.status, b"".join(exchange.chunks)
@@ -234,7 +234,7 @@ class HttpClient:
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of an http or https URL. Raises SpecError."""
+    """Return the parts of an http or https URL. Raises SpecError."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)

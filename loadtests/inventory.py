@@ -1,4 +1,4 @@
-"""What a neuronserve server says of the instance that it stands for and of its price (GET /inventory)."""
+"""Inventory of a neuronserve server: its emulated instance and price (GET /inventory)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Device(msgspec.Struct):
-    """The emulated instance, and the cores whose time a request's device seconds are."""
+    """The emulated instance, and the cores of one engine, which device seconds refer to."""
 
     instance: str
     num_cores: Annotated[int, msgspec.Meta(ge=1)]
@@ -25,19 +25,19 @@ class InstancePrice(msgspec.Struct):
 
 
 class Inventory(msgspec.Struct):
-    """The part of an inventory that a price is made of."""
+    """Fields of an inventory that a price needs."""
 
     device: Device
     price: InstancePrice
 
     @property
     def share(self) -> float:
-        """Share of the instance that one engine's cores are, whose time requests are charged."""
+        """Share of the instance's cores that one engine has; requests are charged for its time."""
         return self.device.tensor_parallel_size / self.device.num_cores
 
 
 def read_inventory(body: bytes) -> Inventory | None:
-    """The inventory in an answer; None when it is that of no neuronserve server."""
+    """Return the inventory in an answer; None if the server is no neuronserve."""
     try:
         return msgspec.json.decode(body, type=Inventory)
     except (msgspec.MsgspecError, UnicodeDecodeError):

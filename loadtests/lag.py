@@ -1,6 +1,6 @@
-"""Lateness of the generator itself: of its sends and of its event loop, and its share of the host.
+"""Lateness of the generator: of its sends and of its event loop, and its use of the host.
 
-A result is only as good as the generator's own timing, so every result carries these, and a bad one is refused.
+A result depends on the generator's own timing, so every result contains it, and a late generator's result is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCHEDSTAT = Path("/proc/self/schedstat")
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """Lateness in milliseconds; the share of one core that the generator used; what it waited for a core."""
+    """Lateness in milliseconds, the used share of one core, and the time of waiting for a core."""
 
     send_lag_p50_ms: float
     send_lag_p99_ms: float
@@ -32,7 +32,7 @@ class LagReport:
     runqueue_wait_percent: float | None  # of the wall time, ready to run but without a core (Linux)
 
     def complaint(self, max_lag_ms: float) -> str | None:
-        """Reason why results of this run must not be published; None when they may."""
+        """Return why results of this run must not be published; None if they may."""
         for name, value in (("sending", self.send_lag_p99_ms), ("the event loop", self.loop_lag_p99_ms)):
             if value > max_lag_ms:
                 starved = self.runqueue_wait_percent
@@ -44,7 +44,7 @@ class LagReport:
         return None
 
     def text(self) -> str:
-        """One line of it."""
+        """Return the report in one line."""
         waited = self.runqueue_wait_percent
         core = "" if waited is None else f", waited for a core {waited:.1f} % of the time"
         p50, p99, most = self.send_lag_p50_ms, self.send_lag_p99_ms, self.send_lag_max_ms
@@ -58,7 +58,7 @@ class LagReport:
 
 
 class LagMeter:
-    """Collects from `start` to `report`."""
+    """Collects lateness from `start` to `report`."""
 
     def __init__(self) -> None:
         self._sends: list[float] = []
@@ -70,7 +70,7 @@ class LagMeter:
         self._wall, self._cpu, self._waited = time.monotonic(), time.process_time(), _runqueue_wait_s()
 
     def note_send(self, late_s: float) -> None:
-        """Note that a request that no limit held back was sent `late_s` seconds after its time."""
+        """Note that a request without a concurrency limit was sent `late_s` seconds after its time."""
         self._sends.append(late_s)
 
     async def beat(self) -> None:
@@ -99,7 +99,7 @@ class LagMeter:
 
 
 def _quantiles_ms(values: list[float]) -> tuple[float, float, float]:
-    """p50, p99 and maximum of seconds, in milliseconds."""
+    """Return p50, p99 and maximum of seconds, in milliseconds."""
     if not values:
         return 0.0, 0.0, 0.0
     p50, p99, most = np.percentile(values, [50, 99, 100]) * 1e3
@@ -107,7 +107,7 @@ def _quantiles_ms(values: list[float]) -> tuple[float, float, float]:
 
 
 def _runqueue_wait_s() -> float | None:
-    """Seconds this thread has waited for a core since its start: the second figure of schedstat, in ns."""
+    """Return the seconds that this thread has waited for a core: the second figure of schedstat, in ns."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     return None

@@ -1,4 +1,4 @@
-"""A server of our own for a run, as a process: the commands that start one, and its address while it runs."""
+"""A local server for a run, as a process: the commands that start one, and its address while it runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from neuronserve.loadtests.errors import StartError
 
 
 def neuronserve_command(arguments: Sequence[str]) -> list[str]:
-    """`neuronserve serve ...` on a free port, with this interpreter."""
+    """Return the command `neuronserve serve ...` on a free port, with this interpreter."""
     return [*COMMAND, "serve", *arguments, "--port", "0", "--disable-access-log"]
 
 
 def mock_command(ttft_ms: float, itl_ms: float, max_model_len: int = 8192) -> list[str]:
-    """The scripted server, with this interpreter."""
+    """Return the command of the scripted server, with this interpreter."""
     flags = {"--ttft-ms": ttft_ms, "--itl-ms": itl_ms, "--max-model-len": max_model_len}
     return [
         sys.executable,
@@ -28,7 +28,7 @@ def mock_command(ttft_ms: float, itl_ms: float, max_model_len: int = 8192) -> li
 
 @contextlib.contextmanager
 def running(command: Sequence[str], timeout_s: float = testing.START_TIMEOUT_S) -> Iterator[str]:
-    """The URL of a server whose command takes `--ready-file`. Raises StartError with the last lines of its log."""
+    """Run a command with `--ready-file` and yield its URL. Raises StartError with the last lines of its log."""
     with contextlib.ExitStack() as stack:
         try:
             ready = stack.enter_context(testing.running(command, timeout_s))

@@ -3,8 +3,8 @@
 TTFT: first chunk that carries output - sent. E2EL: last token (not [DONE]) - sent. TPOT: (E2EL - TTFT) / (n - 1), one
 value a request of two tokens or more. ITL: gaps between chunks, pooled over all requests. Throughputs are of completed
 requests, divided by the whole run's duration. Goodput: completed requests that meet every limit, by duration; the TPOT
-of a one-token output counts as 0. `*_intended_*`: the same from the time the arrival process set for the request,
-so that a generator or a concurrency limit that waits hides nothing (no coordinated omission).
+of a one-token output counts as 0. `*_intended_*`: the same from the time that the arrival process set for the request,
+so that waits of the generator or of a concurrency limit are visible (no coordinated omission).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Figures = dict[str, float | None]
 
 
 def summarize(records: Sequence[RequestRecord], duration_s: float, slo: Slo) -> Figures:
-    """All figures of a run. Latencies of a run without a completed request are None, never 0."""
+    """Return all figures of a run. Latencies of a run without a completed request are None, never 0."""
     done = [record for record in records if record.is_ok]
     input_tokens = sum(record.prompt_tokens for record in done)
     output_tokens = sum(record.output_tokens for record in done)
@@ -49,7 +49,7 @@ def summarize(records: Sequence[RequestRecord], duration_s: float, slo: Slo) -> 
 
 
 def latencies(done: Sequence[RequestRecord]) -> Figures:
-    """Mean, median, standard deviation and percentiles of each latency, in milliseconds."""
+    """Return mean, median, standard deviation and percentiles of each latency, in milliseconds."""
     return {
         **describe("ttft", [r.ttft_s for r in done if r.ttft_s is not None]),
         **describe("tpot", [tpot for r in done if (tpot := r.tpot_s) is not None]),
@@ -61,7 +61,7 @@ def latencies(done: Sequence[RequestRecord]) -> Figures:
 
 
 def describe(name: str, seconds: Sequence[float]) -> Figures:
-    """`mean_<name>_ms` and its companions; all None when there is no value."""
+    """Return `mean_<name>_ms` and the other statistics; all None without values."""
     keys = [f"mean_{name}_ms", f"median_{name}_ms", f"std_{name}_ms", *(f"p{p}_{name}_ms" for p in PERCENTILES)]
     if not seconds:
         return dict.fromkeys(keys)
@@ -71,7 +71,7 @@ def describe(name: str, seconds: Sequence[float]) -> Figures:
 
 
 def is_good(record: RequestRecord, slo: Slo) -> bool:
-    """True when the request completed and met every limit that is set."""
+    """Return whether the request completed and met every limit that is set."""
     if not record.is_ok:
         return False
     ttft_s = math.inf if record.ttft_s is None else record.ttft_s
@@ -79,12 +79,12 @@ def is_good(record: RequestRecord, slo: Slo) -> bool:
 
 
 def failures(records: Iterable[RequestRecord]) -> dict[str, int]:
-    """Number of failed requests by kind, the most frequent first."""
+    """Return the number of failed requests by kind, the most frequent first."""
     return dict(Counter(record.failure for record in records if record.failure is not None).most_common())
 
 
 def max_concurrent(records: Sequence[RequestRecord]) -> int:
-    """The most requests that were open at one time."""
+    """Return the largest number of requests that were open at one time."""
     changes = sorted([(r.sent_s, 1) for r in records] + [(r.end_s, -1) for r in records])
     levels = np.cumsum([change for _, change in changes])
     return int(levels.max()) if len(levels) else 0

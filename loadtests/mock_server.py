@@ -1,8 +1,8 @@
-"""A server with a script instead of a model: tokens at known times, and every way a server can fail.
+"""A server with a script instead of a model: tokens at known times, and all kinds of failures.
 
-What tests and the self-check of the generator measure against. It writes down when it really sent each token, on the
-host's monotonic clock. `python -m neuronserve.loadtests.mock_server` prints its address, writes it to `--ready-file` as
-the command does, and serves until it is ended.
+Tests and the self-check of the generator use it. It records the time of each sent token, on the host's monotonic clock.
+`python -m neuronserve.loadtests.mock_server` prints its address, writes it to `--ready-file`, and serves until it is
+ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fault = Literal[
     "not_http",
     "truncate",  # ends well, but with neither finish reason nor [DONE]
     "too_few",  # one token fewer than requested, and reports so
-    "miscount",  # usage has one token more than came
+    "miscount",  # usage has one token too many
     "no_token",
     "silent",  # never answers
 ]
@@ -41,20 +41,20 @@ Fault = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Script of the responses. `fault(n)` is what goes wrong with the n-th generation request, from 0."""
+    """Script of the responses. `fault(n)` is the fault of the n-th generation request, from 0."""
 
     ttft_s: float = 0.005
     itl_s: float = 0.002
-    output_len: int = 16  # when the request has none
+    output_len: int = 16  # if the request has none
     max_model_len: int = 8192
     device_seconds_per_token: float | None = None
-    hold_until: int = 0  # no token is sent before so many requests have come
+    hold_until: int = 0  # number of requests that must arrive before the first token is sent
     fault: Callable[[int], Fault | None] = lambda _: None
 
 
 @dataclass(slots=True)
 class ServedRequest:
-    """A request that was served, and when its tokens were sent (time.monotonic)."""
+    """A served request, and the times of its tokens (time.monotonic)."""
 
     path: str
     body: dict[str, Any]
@@ -67,7 +67,7 @@ class MockServer:
     """An HTTP server on 127.0.0.1, for `async with`."""
 
     def __init__(self, script: Script | None = None, port: int = 0) -> None:
-        """`port` 0 is any that is free."""
+        """Create the server; `port` 0 is any free one."""
         self.script, self._port = script or Script(), port
         self.served: list[ServedRequest] = []
         self.url = ""
@@ -86,7 +86,7 @@ class MockServer:
         await self.die()
 
     async def die(self) -> None:
-        """Stop listening and cut every connection, as the end of a process does."""
+        """Stop listening and cut all connections, as the end of a process does."""
         if self._server is not None:
             self._server.close()
             for connection in list(self.connections):
@@ -96,7 +96,7 @@ class MockServer:
 
 
 class _Connection(asyncio.Protocol):
-    """Parses requests, one at a time, and plays the script."""
+    """Parses requests, one at a time, and follows the script."""
 
     def __init__(self, server: MockServer) -> None:
         self._server = server
@@ -171,7 +171,7 @@ class _Connection(asyncio.Protocol):
             _Stream(self, self._transport, served, self._server.script, fault).start()
 
     def later(self, deadline: float, action: Callable[[], None]) -> None:
-        """Run `action` at `deadline` (time.monotonic), unless the connection ends before."""
+        """Run `action` at `deadline` (time.monotonic), unless the connection ends first."""
         self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - time.monotonic()), action)
 
 

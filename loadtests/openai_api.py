@@ -1,12 +1,11 @@
-"""The OpenAI wire as a client sees it: request bodies out, stream chunks in. No sockets.
+"""OpenAI's API for a client: request bodies and stream chunks. No sockets.
 
-Unknown fields of responses are ignored; what we send beyond OpenAI (`ignore_eos`, `min_tokens`, `return_token_ids`)
-are vLLM's names, which llama.cpp and this server implement or ignore.
+Unknown fields of responses are ignored. Fields of requests beyond OpenAI's (`ignore_eos`, `min_tokens`,
+`return_token_ids`) are vLLM's, which llama.cpp and this server implement or ignore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,7 +47,7 @@ class Choice(msgspec.Struct):
 
     @property
     def carries_output(self) -> bool:
-        """True when a token came with it. A completion's chunk with neither text nor end is a token held back."""
+        """Whether the chunk has a token. A completion's chunk with neither text nor end is a held-back token."""
         if self.text or self.token_ids:
             return True
         if self.delta is None:
@@ -58,7 +57,7 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """An event of a stream; both endpoints' shapes in one."""
+    """An event of a stream, with the fields of both endpoints."""
 
     choices: list[Choice] = []
     usage: Usage | None = None
@@ -69,7 +68,7 @@ _decoder = msgspec.json.Decoder(Chunk)
 
 
 def decode_chunk(data: bytes) -> Chunk:
-    """Raises msgspec.MsgspecError (DecodeError, or ValidationError with the field) when it is no such chunk."""
+    """Decode a chunk. Raises msgspec.MsgspecError: DecodeError, or ValidationError with the field."""
     return _decoder.decode(data)
 
 
@@ -84,7 +83,7 @@ class BodyOptions:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def encode(self, prompt: dict[str, Any], output_len: int | None) -> bytes:
-        """The body of one request; `prompt` is {"prompt": ...} or {"messages": ...}."""
+        """Return the body of one request; `prompt` is {"prompt": ...} or {"messages": ...}."""
         body: dict[str, Any] = {"model": self.model, **prompt, "stream": True}
         body["stream_options"] = {"include_usage": True}
         if self.temperature is not None:
@@ -99,7 +98,7 @@ class BodyOptions:
 
 
 def error_text(body: bytes) -> str:
-    """The message of an error response, whatever its shape; at most 300 characters."""
+    """Return the message of an error response of any shape, at most 300 characters."""
     try:
         content = msgspec.json.decode(body)
         inner = content.get("error", content)
@@ -115,6 +114,3 @@ def user_message(text: str) -> dict[str, str]:
 
 def assistant_message(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
-
-
-Messages = Sequence[dict[str, Any]]

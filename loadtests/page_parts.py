@@ -1,4 +1,4 @@
-"""Parts that report pages share: titles, alerts, cost tables, the benchmark record, figures as text."""
+"""Shared content of report pages: titles, alerts, cost tables, the benchmark record, figures as text."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def lead(result: Result) -> str:
 
 
 def alert_texts(result: Result) -> list[str]:
-    """Alerts that stand above all figures."""
+    """Return the alerts above all figures."""
     texts = []
     if result.get("is_interrupted"):
         why = result.get("ended_by")
-        texts.append(f"Interrupted{f' ({why})' if why else ''}: these are the figures of the part that ran.")
+        texts.append(f"Interrupted{f' ({why})' if why else ''}: the figures cover only the requests that ran.")
     if late := result.get("rates_with_a_late_generator"):
         rates = ", ".join(map(number, late))
         texts.append(f"The generator was late at {rates} req/s: they prove nothing, and the knee may be higher.")
@@ -41,7 +41,7 @@ def alerts(result: Result) -> list[str]:
 
 
 def cost_tables(accounts: Result) -> list[str]:
-    """Tables of both accounts, one after the other and never added up."""
+    """Return tables of both accounts, which are never added up."""
     parts = []
     for name, account in accounts.items():
         if not account["available"]:
@@ -72,5 +72,5 @@ def figure(value: float | None) -> str:
 
 
 def dollars(value: float) -> str:
-    """USD with three digits that count."""
+    """Return USD with three significant digits."""
     return f"${number(value)}"

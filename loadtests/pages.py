@@ -24,7 +24,7 @@ LATENCIES = {
 
 
 def run_page(result: Result, records: Sequence[RequestRecord], slo: Slo) -> str:
-    """The page of one run."""
+    """Return the page of one run."""
     parts = [
         *alerts(result),
         html.tiles(_run_tiles(result)),
@@ -38,7 +38,7 @@ def run_page(result: Result, records: Sequence[RequestRecord], slo: Slo) -> str:
 
 
 def latency_table(result: Result) -> str:
-    """A row for each latency: mean, p50, p90, p95, p99."""
+    """Return a table with a row for each latency: mean, p50, p90, p95, p99."""
     columns = ("mean", "median", "p90", "p95", "p99")
     rows = [[name, *(figure(result[f"{c}_{key}_ms"]) for c in columns)] for key, name in LATENCIES.items()]
     return html.table(("", "mean", "p50", "p90", "p95", "p99"), rows)
@@ -78,7 +78,7 @@ def _failures(result: Result) -> str:
 
 
 def sweep_page(result: Result, slo: Slo) -> str:
-    """The page of a sweep; the record is that of its knee, or of its first point."""
+    """Return the page of a sweep, with the record of its knee or of its first point."""
     points = result["points"]
     shown = next(
         (p for p in points if result["knee"] and p["request_rate"] == result["knee"]["request_rate"]), points[0]
@@ -142,7 +142,7 @@ def _point_row(point: Result) -> list[str]:
 
 
 def compare_page(result: Result) -> str:
-    """The page of a comparison of two endpoints."""
+    """Return the page of a comparison."""
     a, b = result["labels"]
     rows = [_ratio_row(name, ratio) for name, ratio in result["ratios"].items()]
     head = ("metric", f"A: {a}", f"B: {b}", "B / A", f"{100 * result['confidence']:.0f} % interval", "")
@@ -162,7 +162,7 @@ def compare_page(result: Result) -> str:
 
 
 def verdict(ratio: Result) -> str:
-    """The better side, where the interval decides it."""
+    """Return the better side, if the interval decides it."""
     if ratio["low"] <= 1 <= ratio["high"]:
         return "no difference shown"
     is_more = ratio["low"] > 1
@@ -182,7 +182,7 @@ def _ratio_row(name: str, ratio: Result) -> list[str]:
 
 
 def _forest(ratios: Result) -> str:
-    """Chart of the ratios, each a dot with its interval, on one logarithmic scale."""
+    """Return a chart of the ratios, each a dot with its interval, on one logarithmic scale."""
     if not ratios:
         return '<p class="none">no metric that both sides have</p>'
     from_, to = min(r["low"] for r in ratios.values()), max(r["high"] for r in ratios.values())

@@ -1,4 +1,4 @@
-"""Plan of a scenario: sessions, schedule and warm-up. Reads trace files, nothing else."""
+"""Plan of a scenario: sessions, schedule and warm-up. It may read trace files."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from neuronserve.server.workload.arrivals import Arrivals
 from neuronserve.server.workload.synthetic import random_stream
 
 WARMUP_CONCURRENCY = 4
-_WARMUP_DRAWS = 16  # for each that is sent, when what is too long is left out
-_WARMUP_SEED = 1_000_003  # added to the seed, so that a warm-up leaves nothing of the run in a prefix cache
+_WARMUP_DRAWS = 16  # drawn for each sent one, if long ones are left out
+_WARMUP_SEED = 1_000_003  # added to the seed, so that a prefix cache has no prompts of the run
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a run needs but a server. The same seed gives the same prompts at the same times."""
+    """Inputs of a run except the server. The same seed gives the same prompts at the same times."""
 
     seed: int
     vocabulary: Vocabulary
     dataset: Dataset
     schedule: Schedule
     warmup: tuple[Session, ...]
-    arrival: ArrivalProcess  # what `auto` became
+    arrival: ArrivalProcess  # `auto` is resolved
 
     @property
     def num_requests(self) -> int:
-        """Requests that are sent when nothing ends the run early."""
+        """Number of requests, if the run does not end early."""
         return num_requests(self.dataset.sessions)
 
 
@@ -68,7 +68,7 @@ _RATED: dict[ArrivalProcess, Callable[[ArrivalSpec], Arrivals]] = {
 
 
 def _for_duration(spec: DatasetSpec, arrival: ArrivalSpec) -> DatasetSpec:
-    """Number of requests that the rate brings in the duration."""
+    """Return the dataset with the number of requests in the duration."""
     turns = spec.num_turns if spec.dataset_name == "multi-turn" else 1
     num_sessions = max(1, math.ceil(arrival.request_rate * (arrival.duration_s or 0)))
     return msgspec.structs.replace(spec, num_prompts=num_sessions * turns)
@@ -110,7 +110,7 @@ def _arrivals(process: ArrivalProcess, spec: ArrivalSpec) -> Arrivals:
 
 
 def _recorded(dataset: Dataset, speed: float) -> list[float]:
-    """Seconds from the first of the dataset's own arrivals."""
+    """Return the dataset's own arrivals, in seconds from the first."""
     if not dataset.has_timestamps:
         raise SpecError("arrival is 'trace': the dataset has no timestamps")
     times = [session.arrival_s or 0.0 for session in dataset.sessions]
@@ -123,7 +123,7 @@ def _warmup(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Session, ...]:
         return ()
     draws = 1 if scenario.dataset.max_total_len is None else _WARMUP_DRAWS
     spec = msgspec.structs.replace(scenario.dataset, num_prompts=n * draws)
-    if spec.dataset_name == "jsonl":  # has no other prompts than those to be measured
+    if spec.dataset_name == "jsonl":  # it has only the prompts of the measurement
         spec = msgspec.structs.replace(spec, dataset_name="random", random_input_len=64, random_output_len=16)
     sessions = make_dataset(spec, vocabulary, scenario.run.seed + _WARMUP_SEED).sessions
     before = accumulate((len(session.turns) for session in sessions), initial=0)

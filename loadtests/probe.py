@@ -1,7 +1,7 @@
-"""A bounded probe of an endpoint: a few small load tests that each show the time of one kind of step.
+"""A bounded probe of an endpoint: a few small load tests, each for the time of one kind of step.
 
-Requests one at a time at several prompt lengths show prefill and a single stream; several at once show what busy slots
-add. The reports are those of any load test, so that whoever reads them needs no probe.
+Single requests of several prompt lengths show prefill and a single stream; several at once show the cost of busy slots.
+The reports have the form of any load test.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from neuronserve.server.device.buckets import powers_of_two
 from neuronserve.server.errors import SettingsError
 
 SINGLE_OUTPUT = 16  # tokens of a request that is alone
-OUTPUTS_A_SLOT = 4  # tokens of each of several requests, for each of them: most are made while all are busy
+OUTPUTS_A_SLOT = 4  # output tokens for each slot, so that most tokens are made while all slots are busy
 LONGEST_OUTPUT = 512
-MANY_SEEDS = 1 << 30  # prompts that no earlier probe has left in a prefix cache
+MANY_SEEDS = 1 << 30  # random seeds: no earlier probe has left the prompts in a prefix cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,18 @@ class ProbeStep:
 
 @dataclass(frozen=True, slots=True)
 class ProbeShape:
-    """What the endpoint can hold, and how much may be asked of it."""
+    """Limits of the endpoint, and the size of the probe."""
 
     max_model_len: int
     max_num_seqs: int  # of one engine
     data_parallel_size: int = 1
     repeats: int = 5
-    input_lens: tuple[int, ...] = ()  # () = about the smallest bucket, a quarter and all of what fits
+    input_lens: tuple[int, ...] = ()  # () = about the smallest bucket, a quarter and all of the model's length
     max_seconds: float = 600.0
 
 
 class Probe:
-    """The steps of a probe, with their bound."""
+    """Steps of a probe, and their bound."""
 
     def __init__(self, shape: ProbeShape, now: Callable[[], float] = time.monotonic) -> None:
         """Raise SpecError when a length does not fit. `now` is the clock, in seconds."""
@@ -66,7 +66,7 @@ class Probe:
 
     @property
     def bound(self) -> str:
-        """All that will be asked of the endpoint at most."""
+        """Largest number of requests, tokens and seconds of the probe."""
         requests = 1 + sum(step.num_requests for step in self.steps)
         read = self.steps[0].input_len + sum(step.num_requests * step.input_len for step in self.steps)
         written = self.steps[0].output_len + sum(step.num_requests * step.output_len for step in self.steps)
@@ -79,9 +79,9 @@ class Probe:
     async def run(
         self, endpoint: EndpointSpec, api_key: str | None, on_step: Callable[[ProbeStep], None]
     ) -> list[tuple[str, dict[str, Any]]]:
-        """The report of each step that ended in time, by name.
+        """Run the steps. Returns the report of each step that ended in time, by name.
 
-        Raises LoadTestError when a request fails, or not one step ended in time.
+        Raises LoadTestError if a request fails, or if no step ended in time.
         """
         reports: list[tuple[str, dict[str, Any]]] = []
         end = self._now() + self._shape.max_seconds
@@ -98,7 +98,7 @@ class Probe:
     async def _step(
         self, endpoint: EndpointSpec, step: ProbeStep, api_key: str | None, end: float, is_first: bool
     ) -> dict[str, Any] | None:
-        """None when the time is over."""
+        """Run one step. Returns None if the time is over."""
         left_s = end - self._now()
         if left_s <= 0:
             return None
@@ -113,7 +113,7 @@ class Probe:
                 num_warmups=1 if is_first else 0,
                 label=step.name,
                 request_id_prefix="probe-",
-                return_token_ids=True,  # a chunk for each token, even one whose text has to wait for the next
+                return_token_ids=True,  # one chunk for each token, even if its text waits for the next
             ),
         )
         plan = make_plan(scenario, secrets.randbelow(MANY_SEEDS))
@@ -152,7 +152,7 @@ class Probe:
         ]
 
     def _several(self) -> list[ProbeStep]:
-        """One, half of the slots and all of them, at one length, in one bucket of contexts."""
+        """Return steps with one, half and all of the slots, at one length, in one bucket of contexts."""
         shape = self._shape
         most = min(LONGEST_OUTPUT, max(SINGLE_OUTPUT, OUTPUTS_A_SLOT * shape.max_num_seqs))
         rooms = _rooms(shape.max_model_len)
@@ -167,21 +167,21 @@ class Probe:
 
 
 def _rooms(max_model_len: int) -> dict[int, int]:
-    """Tokens that an answer can have without leaving its bucket of contexts, by the bucket's length."""
+    """Return the tokens of an answer that stays in its bucket of contexts, by the bucket's length."""
     ends = powers_of_two(max_model_len)
     return {end: end - begin for begin, end in pairwise((1, *ends))}
 
 
 def _automatic_lengths(max_model_len: int) -> set[int]:
-    """Lengths that fill a bucket with their answer: the smallest, about a quarter of the longest, the longest."""
+    """Return lengths that fill a bucket with their answer: the smallest, a quarter of the longest, the longest."""
     ends = [end for end, room in _rooms(max_model_len).items() if room >= SINGLE_OUTPUT]
     return {end - SINGLE_OUTPUT for end in (ends[0], ends[max(0, len(ends) - 3)], ends[-1])}
 
 
 def probe(base_url: str, model: str | None, api_key: str | None, shape: ProbeShape) -> list[tuple[str, dict[str, Any]]]:
-    """Say on stderr what will be asked at most, then probe the server; `model` None: the first that it serves.
+    """Print the bound of the probe, then probe the server. `model` None: the first that it serves.
 
-    The command of another program: raises SettingsError, whatever went wrong.
+    Raises SettingsError for any failure, as `neuronserve observe` calls it.
     """
     try:
         plan = Probe(shape)

@@ -1,5 +1,7 @@
-"""The live line: counts, latency percentiles and $/1M while a run goes on. Costs microseconds, because it shares the
-generator's thread: no rich here, and percentiles of the latest requests only."""
+"""The live line: counts, latency percentiles and $/1M during a run.
+
+It shares the generator's thread, so it must be cheap: it uses no rich, and percentiles of the latest requests only.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from neuronserve.loadtests.rate import HOUR_S, HourRate, rate_of
 from neuronserve.loadtests.records import RequestRecord
 from neuronserve.loadtests.specs import PriceSpec
 
-RECENT = 2000  # requests that the percentiles are of
+RECENT = 2000  # requests of the percentiles
 TTY_PERIOD_S = 0.5
 PLAIN_PERIOD_S = 5.0
 
 
 class Progress:
-    """Counts records; `text` is the line so far."""
+    """Counts of records; `text` is the line."""
 
     def __init__(self, name: str, num_requests: int, price: PriceSpec) -> None:
         self._name, self._num_requests, self._price = name, num_requests, price
@@ -34,11 +36,11 @@ class Progress:
         self._tpot: deque[float] = deque(maxlen=RECENT)
 
     def use_rate(self, rate: HourRate | str) -> None:
-        """Take the rate by which the server's device seconds cost, or why there is none."""
+        """Set the price of the server's device seconds, or the reason why there is none."""
         self._rate = rate
 
     def note(self, record: RequestRecord) -> None:
-        """Take one record; warm-up requests do not count."""
+        """Count one record; warm-up requests do not count."""
         if record.phase == "warmup":
             return
         if self._start is None:
@@ -70,7 +72,7 @@ class Progress:
         )
 
     def _cost(self, elapsed_s: float) -> str:
-        """$/1M output tokens so far: of modelled time when the server reports it, else of wall time."""
+        """Return $/1M output tokens so far: of modelled time if the server reports it, else of wall time."""
         spec = self._price
         if isinstance(self._rate, HourRate) and self._device_seconds:
             usd = self._rate.usd(self._device_seconds, spec.utilization)
@@ -84,7 +86,7 @@ class Progress:
 
 
 async def show(progress: Progress, stream: TextIO) -> None:
-    """Write the line until cancelled: redrawn on a terminal, now and then a new one elsewhere."""
+    """Write the line until cancelled: redrawn on a terminal, as new lines elsewhere."""
     is_tty = stream.isatty()
     width = 0
     try:

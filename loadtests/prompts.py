@@ -1,6 +1,6 @@
-"""Sessions of turns, which datasets produce. A session is what arrives; a turn is one request of it.
+"""Sessions of turns, which datasets produce. A session arrives as a whole; a turn is one request of it.
 
-Prompts made up by a dataset are token ids; `vocabulary` gives them a text for endpoints that take no ids.
+Random prompts are token ids; `vocabulary` gives them a text for endpoints without ids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class IdPrompt:
-    """Token ids in parts, so that prompts which share a prefix share its memory."""
+    """Token ids in several tuples, so that prompts with a common prefix share its memory."""
 
     parts: tuple[Ids, ...]
 
@@ -27,14 +27,14 @@ class IdPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A user's own text; its length in tokens is known only to the server."""
+    """A user's text; only the server knows its length in tokens."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A user's own messages, for chat endpoints."""
+    """A user's messages, for chat endpoints."""
 
     messages: tuple[dict[str, Any], ...]
 
@@ -44,7 +44,7 @@ Prompt = IdPrompt | TextPrompt | ChatPrompt
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request. `prompt` is what is new in this turn; the turns before it and their responses come before it."""
+    """A request. `prompt` has only the new text; earlier turns and responses precede it."""
 
     prompt: Prompt
     output_len: int | None  # None: the server decides where it ends
@@ -53,14 +53,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Turns that follow each other. `arrival_s` is a trace's own timestamp, in seconds."""
+    """Consecutive turns. `arrival_s` is a trace's timestamp, in seconds."""
 
     turns: tuple[Turn, ...]
     arrival_s: float | None = None
 
 
 def single(prompt: Prompt, output_len: int | None, arrival_s: float | None = None) -> Session:
-    """A session of one turn."""
+    """Return a session of one turn."""
     return Session((Turn(prompt, output_len),), arrival_s)
 
 

@@ -1,4 +1,4 @@
-"""What an hour of modelled device time costs: by the flags, else by what the server says of itself. Pure."""
+"""Price of an hour of modelled device time: by the flags, else by the server's inventory. Pure."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class HourRate:
-    """Price of an hour of the modelled instance, and the share of the instance whose time device seconds are."""
+    """Price of an hour of the modelled instance, and the share of the instance that device seconds refer to."""
 
     instance: str
     basis: str  # on_demand, reserved, spot, or given
     usd_per_hour: float  # of the whole instance
-    source: str  # where the price is from, with its date
+    source: str  # source of the price, with its date
     share: float
-    prices: Prices | None  # all that the catalogue has of the instance; None: it does not know it
+    prices: Prices | None  # all prices in the catalogue; None: unknown instance
 
     def usd(self, seconds: float, utilization: float, usd_per_hour: float | None = None) -> float:
-        """Of `seconds` of device time, at the rate or at another price of an hour."""
+        """Return the dollars of `seconds` of device time, at the rate or at another hourly price."""
         hourly = self.usd_per_hour if usd_per_hour is None else usd_per_hour
         return hourly * self.share * seconds / HOUR_S / utilization
 
 
 def rate_of(spec: PriceSpec, inventory: Inventory | None) -> HourRate | str:
-    """The rate, or why there is none.
+    """Return the rate, or the reason why there is none.
 
-    Flags come first. Without any, the price is the one by which the server charges its requests (`cost_usd`).
-    Raises SpecError when the instance is unknown or has no such price.
+    Flags come first. Without them, the price is the one by which the server charges its requests (`cost_usd`).
+    Raises SpecError if the instance is unknown or has no such price.
     """
     name = spec.instance or (inventory.device.instance if inventory else None)
     if name is None:
@@ -55,7 +55,7 @@ def rate_of(spec: PriceSpec, inventory: Inventory | None) -> HourRate | str:
 
 
 def find_instance(name: str, spec: PriceSpec) -> Instance:
-    """The catalogue's instance. Raises SpecError for an unknown one, and for a catalogue file that is wrong."""
+    """Return the catalogue's instance. Raises SpecError for an unknown one, and for an invalid catalogue file."""
     try:
         return load_catalog(CatalogConfig(spec.catalog, spec.region, spec.spot_discount)).instance(name)
     except (DeviceError, SettingsError) as error:
@@ -70,7 +70,7 @@ def _price_of(part: Instance, basis: PriceBasis) -> Price:
 
 
 def _catalogued(name: str, spec: PriceSpec) -> Prices | None:
-    """Prices of a server's instance, which may be one of its own catalogue file."""
+    """Return the prices of a server's instance; None if only the server's own catalogue has it."""
     try:
         return find_instance(name, spec).prices
     except SpecError:

@@ -1,6 +1,6 @@
 """Records of requests, and their file: one JSON line a request, written as soon as it has ended.
 
-All times are seconds from the start of the run (of the generator's monotonic clock).
+All times are seconds from the start of the run (by the generator's monotonic clock).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ FailureKind = Literal[
     "stream_error",  # an error event inside the stream
     "malformed",  # not HTTP, not SSE, or not the JSON of this API
     "truncated",  # the stream ended without a finish reason and without [DONE]
-    "empty",  # ended well, with no token
+    "empty",  # ended properly, without a token
     "token_count",  # complete, but with another number of tokens than requested or than its ids are
     "cancelled",  # the run was interrupted while it was open
 ]
-TokenSource = Literal["usage", "token_ids", "chunks"]  # where the number of generated tokens comes from
+TokenSource = Literal["usage", "token_ids", "chunks"]  # source of the number of generated tokens
 Phase = Literal["warmup", "measured"]
 
 
@@ -37,8 +37,8 @@ class RequestRecord(msgspec.Struct, omit_defaults=True):
     request_id: str
     session: int
     turn: int
-    intended_s: float  # when the arrival process set it to be sent
-    sent_s: float  # when its bytes were given to the socket
+    intended_s: float  # time of the arrival process
+    sent_s: float  # time at which its bytes went to the socket
     phase: Phase = "measured"
     end_s: float = 0.0  # last token, else the failure
     ttft_s: float | None = None  # first chunk that carries output, from `sent_s`
@@ -49,7 +49,7 @@ class RequestRecord(msgspec.Struct, omit_defaults=True):
     requested_output_tokens: int | None = None
     token_source: TokenSource | None = None
     finish_reason: str | None = None
-    device_seconds: float | None = None  # modelled, as the server reports; None without a report
+    device_seconds: float | None = None  # modelled, as reported by the server; None without a report
     failure: FailureKind | None = None
     error: str | None = None
     http_status: int | None = None
@@ -72,12 +72,12 @@ class RequestRecord(msgspec.Struct, omit_defaults=True):
 
     @property
     def delay_s(self) -> float:
-        """Seconds that it was sent too late, which coordinated omission leaves out."""
+        """Seconds of late sending, which coordinated omission would hide."""
         return self.sent_s - self.intended_s
 
 
 class RecordFile:
-    """Appends records to a JSONL file, each handed to the system as soon as it is added."""
+    """Appends records to a JSONL file, without buffering."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -96,7 +96,7 @@ class RecordFile:
 
 
 def read_records(path: Path) -> Iterator[RequestRecord]:
-    """The records of a file; a half-written last line is skipped. Raises DatasetError on any other bad line."""
+    """Yield the records of a file; a half-written last line is skipped. Raises DatasetError on another bad line."""
     decoder = msgspec.json.Decoder(RequestRecord)
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):

@@ -15,7 +15,7 @@ Result = dict[str, Any]
 
 
 def print_run(result: Result, console: Console) -> None:
-    """Print counts, throughput, latencies, failures, cost, and how the generator itself did."""
+    """Print counts, throughput, latencies, failures, cost, and the generator's lateness."""
     table = Table(title=title(result), title_justify="left")
     for column in ("", "mean", "p50", "p90", "p95", "p99"):
         table.add_column(column, justify="left" if not column else "right")
@@ -28,7 +28,7 @@ def print_run(result: Result, console: Console) -> None:
 
 
 def run_lines(result: Result) -> list[str]:
-    """Lines of text beside the tables, one sentence each."""
+    """Return lines of text beside the tables, one sentence each."""
     lines = [
         f"{result['completed']} of {result['num_requests']} requests completed in {result['duration']:.1f} s: "
         f"{figure(result['request_throughput'])} requests/s, {figure(result['output_throughput'])} output tokens/s, "
@@ -89,7 +89,7 @@ def print_compare(result: Result, console: Console) -> None:
 
 
 def print_alerts(result: Result, console: Console) -> None:
-    """Print what keeps the result from being what it seems."""
+    """Print warnings about the result."""
     for text in alert_texts(result):
         console.print(text, style="bold red", highlight=False, markup=False)
 

@@ -1,4 +1,4 @@
-"""Reader of one streamed response: bytes with their times in, a finished request record out. No sockets, no clock."""
+"""Reader of one streamed response: it turns bytes with their times into a request record. No sockets, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DONE = b"[DONE]"
 
 
 class BadResponse(Exception):
-    """A response that cannot be used; `kind` is how it is counted."""
+    """A response that cannot be used; it is counted as `kind`."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class BadResponse(Exception):
 
 
 class StreamedResponse:
-    """A response as far as it has been received. Times are of the reader's clock, in seconds."""
+    """A response so far. Times are of the reader's clock, in seconds."""
 
     def __init__(self) -> None:
         self.token_times: list[float] = []  # of chunks that carry output
@@ -37,7 +37,7 @@ class StreamedResponse:
         self._all_chunks_have_ids = True
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take a part of the stream. Raises BadResponse."""
+        """Take a chunk of the stream. Raises BadResponse."""
         try:
             for event in self._sse.feed(data):
                 if event == _DONE:
@@ -50,7 +50,7 @@ class StreamedResponse:
             raise BadResponse("malformed", f"malformed SSE: an event is not a chunk of this API: {error}") from error
 
     def feed_plain(self, data: bytes) -> None:
-        """Take a part of a response that is no stream by its status or type."""
+        """Take a chunk of a response that is no stream by its status or type."""
         if sum(map(len, self._raw)) < 65536:
             self._raw.append(data)
 
@@ -59,7 +59,7 @@ class StreamedResponse:
         return "".join(self.texts)
 
     def check_status(self, status: int, content_type: str) -> None:
-        """Raises BadResponse unless it is 200 and an event stream."""
+        """Raise BadResponse unless it is 200 and an event stream."""
         body = b"".join(self._raw)
         if status == 429:
             raise BadResponse("http_429", f"429: {error_text(body)}")
@@ -69,7 +69,7 @@ class StreamedResponse:
             raise BadResponse("malformed", f"the answer is {content_type or 'of no type'!r}, not 'text/event-stream'")
 
     def check_end(self) -> None:
-        """Raises BadResponse when the stream ended too soon or without a token."""
+        """Raise BadResponse if the stream ended too soon or without a token."""
         if self._sse.is_inside_event:
             raise BadResponse("malformed", "malformed SSE: the stream ended inside an event")
         if not self._is_done and self.finish_reason is None:
@@ -78,17 +78,17 @@ class StreamedResponse:
             raise BadResponse("empty", "the stream carried no token")
 
     def check_count(self, record: RequestRecord, is_exact: bool) -> None:
-        """Raises BadResponse when tokens are not as many as requested (`is_exact`), or ids and usage disagree."""
+        """Raise BadResponse for another number of tokens than requested (`is_exact`), or if ids and usage disagree."""
         if self.usage is not None and self.token_ids and self._all_chunks_have_ids:
             reported, received = self.usage.completion_tokens, len(self.token_ids)
             if reported != received:
                 raise BadResponse("token_count", f"usage says {reported} tokens, but {received} token ids came")
         requested = record.requested_output_tokens
         if is_exact and requested is not None and record.token_source != "chunks" and record.output_tokens != requested:
-            raise BadResponse("token_count", f"asked for exactly {requested} tokens, got {record.output_tokens}")
+            raise BadResponse("token_count", f"requested exactly {requested} tokens, got {record.output_tokens}")
 
     def fill(self, record: RequestRecord, origin: float) -> None:
-        """Write into `record` what is known; `origin` is the run's start on the reader's clock."""
+        """Write the known fields into `record`; `origin` is the run's start on the reader's clock."""
         record.finish_reason = self.finish_reason
         record.output_tokens, record.token_source = self._count()
         if times := self._times():
@@ -96,7 +96,7 @@ class StreamedResponse:
             record.end_s = times[-1] - origin
             record.itls_s = [round(b - a, 7) for a, b in pairwise(times)]
             if self.finish_time is not None and len(times) < record.output_tokens:
-                # All that was seen of the last token is its finish reason (an end token has no text).
+                # The last token is visible only by its finish reason (an end token has no text).
                 record.end_s = self.finish_time - origin
         if self.usage is not None:
             record.prompt_tokens = self.usage.prompt_tokens
@@ -105,7 +105,7 @@ class StreamedResponse:
             record.device_seconds = ours.device_seconds if ours else None
 
     def _times(self) -> list[float]:
-        """Times of output; of an output that is one end token, the time of its finish."""
+        """Return the times of output; for a single end token, the time of its finish."""
         if not self.token_times and self.finish_time is not None and self.usage and self.usage.completion_tokens:
             return [self.finish_time]
         return self.token_times

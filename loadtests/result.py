@@ -1,4 +1,4 @@
-"""The result of a run as JSON: names of `vllm bench serve`, the costs, and the record that makes a claim comparable."""
+"""Result of a run as JSON: figures with the names of `vllm bench serve`, costs, and the benchmark record."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DEFINITIONS = {
     "intended_*": "the same from when the arrival process wanted the request sent (no coordinated omission)",
     "throughput": "of completed requests, by the duration from the start to the last end",
     "goodput": "completed requests that meet every limit, by the duration",
-    "sent": "before a connection is made, where none is open",
+    "sent": "before a connection is made, if none is open",
 }
 
 
 def make_result(measurement: Measurement) -> dict[str, Any]:
-    """Make the result: everything about one run that is worth keeping, beside its request records."""
+    """Return the result of one run, without its request records."""
     scenario, outcome = measurement.scenario, measurement.outcome
     records, duration_s = outcome.records, outcome.duration_s
     accounts = {
@@ -64,7 +64,7 @@ def make_result(measurement: Measurement) -> dict[str, Any]:
 
 
 def benchmark_record(measurement: Measurement) -> dict[str, Any]:
-    """Facts by which a run can be repeated or compared. What nobody stated is "not stated", never guessed."""
+    """Return facts by which a run can be repeated or compared. Unknown facts are "not stated", never guessed."""
     scenario, endpoint = measurement.scenario, measurement.endpoint
     rate = None if isinstance(measurement.rate, str) else measurement.rate
     done = [record for record in measurement.outcome.records if record.is_ok]
@@ -114,12 +114,12 @@ def tool_version() -> str:
 
 
 def num_cpus() -> int:
-    """CPUs that this process may use; all of the host's where the system does not say (macOS)."""
+    """Return the CPUs that this process may use; all of the host's if the system does not say (macOS)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_model() -> str:
-    """The host's processor, as Linux names it."""
+    """Return the name of the host's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -130,7 +130,7 @@ def cpu_model() -> str:
 
 
 def _headline(accounts: dict[str, cost.Account]) -> dict[str, Any]:
-    """The two figures at the top: of modelled time when there is any, else of wall time; `cost_basis` names it."""
+    """Return the two headline figures: of modelled time if available, else of wall time; `cost_basis` names it."""
     names = ("cost_per_million_input_tokens_usd", "cost_per_million_output_tokens_usd")
     for name in ("modelled", "measured"):
         if accounts[name]["available"]:
@@ -146,7 +146,7 @@ def _spread(values: list[int]) -> dict[str, float] | None:
 
 
 def _examples(records: list[RequestRecord]) -> dict[str, str]:
-    """Collect one message of each kind of failure."""
+    """Return one message of each kind of failure."""
     return {r.failure: r.error or "" for r in reversed(records) if r.failure is not None}
 
 

@@ -1,4 +1,4 @@
-"""Reader of scenario files with flags over them: one checked `Scenario`. Unknown keys are refused by name."""
+"""Reader of scenario files; flags override their values. Unknown keys are refused by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[Spec] | type[Slo]] = {
 
 
 def key_names(section: str) -> list[str]:
-    """The keys that a section may have."""
+    """Return the keys of a section."""
     spec = SECTIONS[section]
     if issubclass(spec, Slo):
         return [field.name for field in dataclasses.fields(spec)]
@@ -35,12 +35,12 @@ def key_names(section: str) -> list[str]:
 
 
 def built_in_names() -> list[str]:
-    """Names of the scenarios that come with the load tests."""
+    """Return the names of the built-in scenarios."""
     return sorted(path.stem for path in BUILT_IN.glob("*.toml"))
 
 
 def load_scenario(name: str | None, flags: Tree) -> Scenario:
-    """The scenario called `name` (built in, or a path), with flags over it by section. Raises SpecError."""
+    """Return the scenario `name` (built in, or a path), with flags over it by section. Raises SpecError."""
     tree, source = (_read(_path(name)), name) if name is not None else ({}, "flags")
     _check_keys(tree, source)
     merged = {**tree, **{section: {**tree.get(section, {}), **values} for section, values in flags.items()}}
@@ -88,7 +88,7 @@ def _check_known(prefix: str, values: Mapping[str, Any], known: list[str], sourc
 
 
 def _complaint(error: msgspec.ValidationError) -> str:
-    """msgspec's message with the path first: "arrival.request_rate: Expected `float`, got `str`"."""
+    """Return msgspec's message with the path first: "arrival.request_rate: Expected `float`, got `str`"."""
     message, _, path = str(error).partition(" - at `$")
     where = path.rstrip("`").lstrip(".")
     return f"{where}: {message}" if where and where not in SECTIONS else message

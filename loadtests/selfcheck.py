@@ -1,4 +1,4 @@
-"""Measurement of the generator against a scripted server: its cost and its punctuality on this host, now."""
+"""Measurement of the generator against a scripted server: its CPU use and lateness on this host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TTFT_MS, _ITL_MS, _OUTPUT_TOKENS = 20.0, 5.0, 8
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A figure beside its limit."""
+    """A figure and its limit."""
 
     what: str
     value: float
@@ -35,7 +35,7 @@ class Check:
 
 
 def self_check(seconds: float) -> tuple[list[Check], list[LagReport]]:
-    """Drive the scripted server at both rates for `seconds` each."""
+    """Load the scripted server at both rates for `seconds` each."""
     with running(mock_command(_TTFT_MS, _ITL_MS)) as url:
         at_cpu_rate = _run(url, CPU_RATE, seconds)
         at_lag_rate = _run(url, LAG_RATE, seconds)

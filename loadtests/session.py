@@ -1,4 +1,4 @@
-"""Commands carried out: runs with their live line, their record files and their reports. The CLI only parses."""
+"""Execution of commands: runs with their live line, record files and reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LoadSession:
         self._console = Console()
 
     def run(self, scenario: Scenario) -> int:
-        """Carry out one run. Returns the exit code."""
+        """Do one run. Returns the exit code."""
 
         async def fit_and_run() -> tuple[Result, list[RequestRecord]]:
             (fitted,) = await self._fit(scenario)
@@ -54,7 +54,7 @@ class LoadSession:
         return _exit_code(result, result["completed"])
 
     def sweep(self, scenario: Scenario, options: SweepOptions) -> int:
-        """Carry out runs at several rates. Results are saved after each, so that nothing is lost."""
+        """Do runs at several rates. Results are saved after each. Returns the exit code."""
         points: list[Result] = []
 
         async def run_point(at: Scenario, seed: int) -> Result:
@@ -75,7 +75,7 @@ class LoadSession:
         return EXIT_OK if result["knee"] and not result["is_interrupted"] else EXIT_NOTHING
 
     def compare(self, sides: tuple[Scenario, Scenario], rounds: int) -> int:
-        """Carry out interleaved runs of two endpoints. Results are saved after each, so that nothing is lost."""
+        """Do interleaved runs of two endpoints. Results are saved after each. Returns the exit code."""
         runs: list[Result] = []
 
         async def run_side(scenario: Scenario, seed: int, name: str) -> Result:
@@ -95,10 +95,10 @@ class LoadSession:
         return _exit_code(result, result["num_rounds"])
 
     async def _fit(self, *sides: Scenario) -> tuple[Scenario, ...]:
-        """Meet the servers first, and let lengths follow the shortest model among them; say what was changed."""
+        """Contact the servers, fit lengths to the shortest model among them, and print changes."""
         known = []
         for side in sides:
-            make_plan(side, side.run.seed)  # wrong usage is told even when no server is there
+            make_plan(side, side.run.seed)  # reports wrong usage even without a server
             rate_of(side.price, None)
         for side in sides:
             endpoint = await meet(side.endpoint, self._api_key)
@@ -112,7 +112,7 @@ class LoadSession:
         return tuple(msgspec.structs.replace(side, dataset=dataset) for side in sides)
 
     async def _measure(self, scenario: Scenario, seed: int, path: Path) -> tuple[Result, list[RequestRecord]]:
-        """Measure one run with its live line, each record on disk as soon as there is one."""
+        """Measure one run with its live line; each record is written at once."""
         name = scenario.run.label or scenario.name
         if scenario.arrival.request_rate < float("inf"):
             name += f" at {scenario.arrival.request_rate:.3g}/s"
@@ -143,13 +143,13 @@ class LoadSession:
             paths.append(write_text(self._artifacts.page, page))
         for path in paths:
             self._console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
-        report_terminal.print_alerts(result, self._console)  # last, where nobody overlooks it
+        report_terminal.print_alerts(result, self._console)  # last, to be seen
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop where there is one: it costs the generator about half."""
+    """Run on uvloop if it is installed: it needs about half of the CPU time."""
     _allow_many_connections()
-    if importlib.util.find_spec("uvloop") is None:  # it is not made for every platform
+    if importlib.util.find_spec("uvloop") is None:  # not available on every platform
         return asyncio.run(work)
     import uvloop
 
@@ -157,7 +157,7 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _allow_many_connections() -> None:
-    """An overloaded server holds thousands of connections open; the usual soft limit is 1024 files."""
+    """Raise the limit of open files, usually 1024: an overloaded server holds thousands of connections."""
     with contextlib.suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -170,7 +170,7 @@ def _exit_code(result: Result, num_done: int) -> int:
 
 
 def relabelled(scenario: Scenario, **endpoint: Any) -> Scenario:
-    """The scenario against another endpoint."""
+    """Return the scenario against another endpoint."""
     changes = {key: value for key, value in endpoint.items() if key != "label" and value is not None}
     run = msgspec.structs.replace(scenario.run, label=endpoint.get("label") or scenario.run.label)
     return msgspec.structs.replace(scenario, endpoint=msgspec.structs.replace(scenario.endpoint, **changes), run=run)

@@ -1,6 +1,6 @@
-"""Keys of a scenario, with their defaults; each is also a flag.
+"""Keys of a scenario, with their defaults; each is also a flag. Values are checked here.
 
-Names are those of `vllm bench serve` where it has them. Values are checked here; nothing here reads a file or argv.
+Keys that `vllm bench serve` has too have its names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EndpointSpec(Spec, frozen=True):
 
     base_url: Annotated[str, Meta(description="address of the server")] = "http://127.0.0.1:8000"
     backend: Annotated[Backend, Meta(description="/v1/completions with token ids, or /v1/chat/completions")] = "openai"
-    endpoint: Annotated[str | None, Meta(description="path, when it is not the backend's own")] = None
+    endpoint: Annotated[str | None, Meta(description="path (default: the backend's)")] = None
     model: Annotated[str | None, Meta(description="model name (default: the first of /v1/models)")] = None
     tokenizer: Annotated[
         str | None, Meta(description="tokenizer.json or its directory: prompts from the model's own vocabulary")
@@ -112,21 +112,24 @@ class PriceSpec(Spec, frozen=True):
     ] = None
     price_basis: Annotated[
         PriceBasis | None,
-        Meta(description="which of its prices the headline uses (default: the server's, or on_demand)"),
+        Meta(description="price of the headline figures (default: the server's, or on_demand)"),
     ] = None
-    catalog: Annotated[str | None, Meta(description="TOML file with parts and prices over the built-in ones")] = None
+    catalog: Annotated[str | None, Meta(description="TOML file with instances and prices over the built-in ones")] = (
+        None
+    )
     region: Annotated[str, Meta(description="AWS region whose prices are used")] = DEFAULT_REGION
     spot_discount: Annotated[float | None, Meta(description="share off the on-demand price of a spot instance")] = None
     instance_share: Annotated[
-        float | None, Meta(description="share of the instance that this server occupies (default: as it says, or 1)")
+        float | None,
+        Meta(description="share of the instance that this server occupies (default: by its inventory, or 1)"),
     ] = None
     price_per_hour: Annotated[
         float | None, Meta(description="USD an hour of the machine that serves, for the cost of wall time")
     ] = None
-    price_label: Annotated[str | None, Meta(description="what that machine is, and where its price is from")] = None
+    price_label: Annotated[str | None, Meta(description="name of that machine, and the source of its price")] = None
     output_price_ratio: Annotated[float, Meta(description="price of an output token in input tokens")] = 4.0
     cached_price_ratio: Annotated[float, Meta(description="price of a cached input token in input tokens")] = 0.1
-    utilization: Annotated[float, Meta(description="average use of what is paid for")] = 1.0
+    utilization: Annotated[float, Meta(description="average utilization of the paid time")] = 1.0
 
     def __post_init__(self) -> None:
         _above("output_price_ratio", self.output_price_ratio, 0)
@@ -140,20 +143,22 @@ class PriceSpec(Spec, frozen=True):
 
     @property
     def names_a_price(self) -> bool:
-        """True when the catalogue's price is asked for, and not that which a server states of itself."""
+        """Whether the flags choose a price of the catalogue instead of the server's own."""
         return bool(self.instance or self.price_basis or self.catalog or self.region != DEFAULT_REGION)
 
 
 class RunSpec(Spec, frozen=True):
     """Course of a run."""
 
-    seed: Annotated[int, Meta(description="prompts and arrivals follow from it")] = 0
+    seed: Annotated[int, Meta(description="seed of prompts and arrivals")] = 0
     num_warmups: Annotated[int, Meta(description="requests before the measurement, with prompts of their own")] = 5
-    ignore_eos: Annotated[bool, Meta(description="ask for exactly the planned number of tokens")] = True
+    ignore_eos: Annotated[bool, Meta(description="request exactly the planned number of tokens")] = True
     temperature: Annotated[float | None, Meta(description="sampling temperature")] = 0.0
-    return_token_ids: Annotated[bool, Meta(description="ask for token ids and check the counts with them")] = False
-    request_id_prefix: Annotated[str, Meta(description="what X-Request-Id begins with")] = "bench-"
-    max_lag_ms: Annotated[float, Meta(description="a result whose generator was later (p99) is not published")] = 10.0
+    return_token_ids: Annotated[bool, Meta(description="request token ids and check the counts with them")] = False
+    request_id_prefix: Annotated[str, Meta(description="prefix of X-Request-Id")] = "bench-"
+    max_lag_ms: Annotated[
+        float, Meta(description="largest p99 lag of the generator; a later result is not published")
+    ] = 10.0
     label: Annotated[str | None, Meta(description="name of this run in files and reports")] = None
     metadata: Annotated[dict[str, str], Meta(description="KEY=VALUE for the record, such as precision=int8")] = {}
 

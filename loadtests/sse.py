@@ -1,14 +1,14 @@
-"""Server-sent events from bytes, as they come: any split of the stream gives the same events. No IO, no JSON.
+"""Parser of server-sent events: any split of the stream into chunks gives the same events. No IO, no JSON.
 
-Follows the WHATWG rules for the part that OpenAI-style streams use: LF, CR LF or CR line ends, comments, `data` over
-several lines; other fields are read and dropped.
+It follows the WHATWG rules that OpenAI-style streams use: LF, CR LF or CR line ends, comments, `data` over several
+lines. Other fields are dropped.
 """
 
 from __future__ import annotations
 
 import re
 
-MAX_EVENT_BYTES = 16 * 2**20  # of one event; a server that never ends one must not fill our memory
+MAX_EVENT_BYTES = 16 * 2**20  # limits memory if a server never ends an event
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -17,7 +17,7 @@ class SseError(ValueError):
 
 
 class SseParser:
-    """Parser that is fed bytes and returns the data of each event that they complete."""
+    """Parser that takes bytes and returns the data of each event that they complete."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -26,11 +26,11 @@ class SseParser:
 
     @property
     def is_inside_event(self) -> bool:
-        """True when bytes are waiting for the end of their event: a stream that ends now was cut."""
+        """Whether an event is incomplete: a stream that ends now was cut."""
         return bool(self._rest or self._data)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Data of the events that end in `chunk`. Raises SseError when an event passes MAX_EVENT_BYTES."""
+        """Return the data of the events that end in `chunk`. Raises SseError for an event above MAX_EVENT_BYTES."""
         if not self._rest and not self._data and _is_plain(chunk):
             return [event[6:] for event in chunk[:-2].split(b"\n\n")]
         return self._feed_slowly(chunk)
@@ -38,7 +38,7 @@ class SseParser:
     def _feed_slowly(self, chunk: bytes) -> list[bytes]:
         self._num_bytes += len(chunk)
         text = self._rest + chunk
-        # A CR at the end may be half of a CR LF, so it waits for what follows.
+        # A CR at the end may be half of a CR LF, so it waits for the next chunk.
         held = b"\r" if text.endswith(b"\r") else b""
         *lines, rest = _LINE_END.split(text[: len(text) - len(held)])
         self._rest = rest + held
@@ -48,7 +48,7 @@ class SseParser:
         return events
 
     def _line(self, line: bytes) -> bytes | None:
-        """Take one line; the whole event's data when this line ends one that has data."""
+        """Take one line. Returns the event's data if the line ends an event with data."""
         if not line:
             data, self._data = self._data, []
             self._num_bytes = 0
@@ -60,7 +60,7 @@ class SseParser:
 
 
 def _is_plain(chunk: bytes) -> bool:
-    """True when the chunk is whole one-line events as every server sends them: the short way."""
+    """Return whether the chunk consists of complete one-line events, the fast case."""
     if not (chunk.startswith(b"data: ") and chunk.endswith(b"\n\n")) or b"\r" in chunk:
         return False
     num_events = chunk.count(b"\n\n")

@@ -1,6 +1,6 @@
-"""Small charts as inline SVG, with nothing to load: lines, steps and dots over linear or logarithmic axes.
+"""Small charts as inline SVG: lines, steps and dots over linear or logarithmic axes.
 
-Colours are CSS classes (`s0`, `s1`, ... and `limit`), so that the page decides them, for light and dark alike.
+Colours are CSS classes (`s0`, `s1`, ... and `limit`), which the page defines for light and dark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Axis:
     label: str
     is_log: bool = False
     limit: float | None = None
-    low: float | None = None  # where it begins and ends, when the values do not decide
+    low: float | None = None  # the ends of the axis; None: by the values
     high: float | None = None
 
 
@@ -54,7 +54,7 @@ class _Scale:
 
 
 def chart(x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """An SVG element; of no points, a sentence. On a logarithmic axis values of 0 or less are left out."""
+    """Return an SVG element, or a sentence without points. A logarithmic axis leaves out values of 0 or less."""
     shown = [Series(s.name, kept, s.style, s.notes) for s in series if (kept := _drawable(s.points, x, y))]
     if not shown:
         return '<p class="none">no data for this chart</p>'
@@ -88,7 +88,7 @@ def _scale(axis: Axis, values: Sequence[float], ends: tuple[float, float]) -> _S
 
 
 def ticks(low: float, high: float, is_log: bool) -> list[float]:
-    """Round values in [low, high]: 1-2-5 steps, about five of them; on a logarithmic axis 1, 2 and 5 of each decade."""
+    """Return round values in [low, high]: about five in 1-2-5 steps, or 1, 2 and 5 of each decade if logarithmic."""
     if is_log:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         mantissas = (1, 2, 5) if high / low < 2000 else (1,)
@@ -101,7 +101,7 @@ def ticks(low: float, high: float, is_log: bool) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A short text for a tick or a table: three digits that count."""
+    """Return a number with three significant digits, for a tick or a table."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:

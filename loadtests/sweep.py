@@ -1,6 +1,6 @@
 """Sweep: the same workload at rates that a bisection chooses, and the knee: the highest rate that meets the SLO.
 
-Cost at the knee is the price at which the service can be sold; cost at any higher rate is of answers too late.
+The cost at the knee is a realistic price of the service; at higher rates answers are too late.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from neuronserve.loadtests.specs import Scenario
 
 
 class Bisection:
-    """Try `next_rate` and `note` the outcome, until it is None: the knee is bracketed within the tolerance."""
+    """Bisection for the highest rate: double until one fails (or halve until one holds), then bisect.
+
+    Try `next_rate` and `note` the outcome, until it is None: the knee is bracketed within the tolerance.
+    """
 
     def __init__(self, start: float, tolerance: float, max_points: int) -> None:
         if not 0 < start < math.inf:
@@ -31,7 +34,7 @@ class Bisection:
         self.lowest_failed: float | None = None
 
     def next_rate(self) -> float | None:
-        """The rate to try now."""
+        """Return the next rate to try; None at the end."""
         if self._left == 0:
             return None
         held, failed = self.highest_held, self.lowest_failed
@@ -51,7 +54,7 @@ class Bisection:
 
     @property
     def is_bracketed(self) -> bool:
-        """True when there is a rate that holds and one that does not."""
+        """Whether there is a rate that holds and one that does not."""
         return self.highest_held is not None and self.lowest_failed is not None
 
 
@@ -84,7 +87,7 @@ class SweepOptions:
 
 
 def at_rate(scenario: Scenario, rate: float, options: SweepOptions) -> Scenario:
-    """The scenario at one rate: long enough for both the duration and the number of requests."""
+    """Return the scenario at one rate, long enough for both the duration and the number of requests."""
     arrival = scenario.arrival
     process = arrival.arrival if arrival.arrival in {"poisson", "gamma", "constant"} else "auto"
     seconds = max(arrival.duration_s or options.point_duration_s, options.min_prompts / rate)
@@ -93,21 +96,21 @@ def at_rate(scenario: Scenario, rate: float, options: SweepOptions) -> Scenario:
 
 
 def check_limits(scenario: Scenario) -> None:
-    """Raises SpecError when no rate could fail."""
+    """Raise SpecError without limits, as no rate could fail."""
     if not scenario.slo.is_set:
         raise SpecError("a sweep needs limits: give --goodput ttft:MS tpot:MS, or [slo] in the scenario")
 
 
 async def sweep(scenario: Scenario, options: SweepOptions, run_point: RunPoint) -> dict[str, Any]:
-    """Run points until the knee is known; an interrupted point, or a server that is gone, ends it with what there is.
+    """Run points until the knee is known. An interrupted point or a lost server ends it with the points so far.
 
-    Raises SpecError without an SLO, and EndpointError when there never was a server.
+    Raises SpecError without an SLO, and EndpointError if there never was a server.
     """
     check_limits(scenario)
     bisection = Bisection(options.start_rate, options.tolerance, options.max_points)
     points: list[Point] = []
     while (rate := bisection.next_rate()) is not None:
-        # Another seed for each point: a prefix cache must not know the prompts of the one before.
+        # Another seed for each point: a prefix cache must not have the prompts of the last point.
         try:
             point = await run_point(at_rate(scenario, rate, options), scenario.run.seed + len(points))
         except EndpointError as error:
@@ -122,12 +125,12 @@ async def sweep(scenario: Scenario, options: SweepOptions, run_point: RunPoint) 
 
 
 def holds(point: Point, scenario: Scenario) -> bool:
-    """True when enough requests were good. A point whose generator was late proves nothing, so it does not hold."""
+    """Return whether enough requests were good. A point with a late generator proves nothing, so it does not hold."""
     return bool(point["is_publishable"]) and (point["good_fraction"] or 0.0) >= scenario.slo.attainment
 
 
 def sweep_result(points: list[Point], bisection: Bisection, scenario: Scenario) -> dict[str, Any]:
-    """The knee and all points, by rate."""
+    """Return the knee and all points, by rate."""
     knee = next((p for p in points if p["request_rate"] == bisection.highest_held), None)
     best = max(points, key=lambda point: point["request_goodput"] or -math.inf)
     return {
@@ -144,9 +147,9 @@ def sweep_result(points: list[Point], bisection: Bisection, scenario: Scenario) 
 
 
 def cost_by_limit(points: list[Point], latency: str, attainment: float) -> list[tuple[float, float]]:
-    """(limit in ms, lowest $/1M output tokens of the points that meet it), each step of the falling curve.
+    """Return (limit in ms, lowest $/1M output tokens of the points that meet it), the steps of a falling curve.
 
-    A point meets a limit when its latency at the percentile nearest above `attainment` is within it.
+    A point meets a limit if its latency at the percentile nearest above `attainment` is within it.
     """
     percentile = next((p for p in (50, 90, 95, 99) if p >= 100 * attainment), 99)
     name = f"p{percentile}_{latency}_ms"

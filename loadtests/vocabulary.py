@@ -1,6 +1,6 @@
-"""Token ids to make prompts of, and the text that stands for them where an endpoint takes no ids.
+"""Token ids of random prompts, and their text for endpoints without ids.
 
-Without a tokenizer, ids come from a small range that every vocabulary has, and each id has one English word.
+Without a tokenizer, ids come from a small range that every vocabulary has, and each id has one word.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from neuronserve.loadtests.errors import SpecError
 from neuronserve.loadtests.prompts import Ids
 
-# Below 256, byte-level vocabularies have bytes and others have special tokens first: past 16 none of these is special.
+# Below 256, byte-level vocabularies have bytes, and others start with special tokens: from 16 on none is special.
 FIRST_ID, END_ID = 16, 256
 # How byte-level and SentencePiece vocabularies write a word with a space before it.
 _SPACED_WORD = re.compile(r"[\u0120\u2581][A-Za-z]{2,}")
@@ -32,18 +32,18 @@ class Vocabulary:
         self.first, self.end = first, end
 
     def draw(self, generator: np.random.Generator, length: int) -> Ids:
-        """`length` random ids."""
+        """Return `length` random ids."""
         return tuple(generator.integers(self.first, self.end, length).tolist())
 
     def text(self, ids: Sequence[int]) -> str:
-        """A text of about `len(ids)` tokens; equal beginnings of ids give equal beginnings of text."""
+        """Return a text of about `len(ids)` tokens; equal beginnings of ids give equal beginnings of text."""
         return " ".join(_word(token) for token in ids)
 
 
 class TokenizerVocabulary(Vocabulary):
-    """Whole words of a model's own vocabulary, each with the space before it: a text of them encodes to the very ids.
+    """Whole words of a model's vocabulary, each with the space before it: their text encodes to the same ids.
 
-    Of a vocabulary with few such words it takes plain letters, whose texts may encode to other lengths.
+    If the vocabulary has few such words, plain letters are used, whose text may encode to another length.
     """
 
     def __init__(self, path: Path) -> None:

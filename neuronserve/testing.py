@@ -1,9 +1,9 @@
-"""A server for tests, whatever runs them: started as a process, waited for, and ended by its id.
+"""A server for tests with any test runner: it is a process that is started, waited for, and ended by its id.
 
     with running_server(pace="device") as server:
         client = openai.OpenAI(base_url=server.base_url, api_key=server.api_key)
 
-Needs the standard library alone, and imports nothing of the server into the tests' process.
+Only the standard library is needed, and the tests' process imports nothing of the server.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from neuronserve import COMMAND
 
 START_TIMEOUT_S = 300.0  # compiling kernels for a new host takes a minute
 STOP_TIMEOUT_S = 40.0
-NO_KEY = "none"  # what clients send who must send something
+NO_KEY = "none"  # for clients that require a key
 LOG_LINES = 20  # of a server that did not start
 _POLL_S = 0.05
 
 
 class ServerFailed(Exception):
-    """The server has ended, or was not ready in time; with the last lines of its log."""
+    """The server has ended, or was not ready in time. The message has the last lines of its log."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """What OpenAI's clients call by this name."""
+        """The `base_url` of OpenAI's clients."""
         return f"{self.url}/v1"
 
     @property
     def env(self) -> dict[str, str]:
-        """Variables by which clients of OpenAI and Anthropic find the server."""
+        """Environment variables by which clients of OpenAI and Anthropic find the server."""
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.api_key,
@@ -66,7 +66,7 @@ def running_server(
     args: Sequence[str] = (),
     timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[Server]:
-    """`neuronserve serve` on a free port, until the block is left. Without a `model` it is the one that is shipped.
+    """Run `neuronserve serve` on a free port until the block ends. The default `model` is the shipped one.
 
     `args` are further flags. Raises ServerFailed.
     """
@@ -79,14 +79,14 @@ def running_server(
 
 @contextlib.contextmanager
 def replaying(cassette: str | Path, args: Sequence[str] = (), timeout_s: float = START_TIMEOUT_S) -> Iterator[Server]:
-    """`neuronserve replay` of a file that `neuronserve record` wrote, until the block is left. Raises ServerFailed."""
+    """Run `neuronserve replay` of a cassette until the block ends. Raises ServerFailed."""
     with running([*COMMAND, "replay", str(cassette), "--port", "0", *args], timeout_s) as ready:
         yield Server(ready["url"], ready["model"], ready["pid"])
 
 
 @contextlib.contextmanager
 def running(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) -> Iterator[dict[str, Any]]:
-    """What any command that takes `--ready-file` writes there once it is ready. Raises ServerFailed."""
+    """Run a command with `--ready-file` until the block ends. Yields the content of that file. Raises ServerFailed."""
     with tempfile.TemporaryDirectory(prefix="neuronserve-test-") as directory:
         log, ready = Path(directory) / "server.log", Path(directory) / "ready.json"
         with log.open("wb") as stream:  # a pipe would have to be read all the time

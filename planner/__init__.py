@@ -1,1 +1,1 @@
-"""Questions about hardware that nobody has rented yet: calibration of the cost model. Serves no request."""
+"""Plan, simulate, calibrate and deploy on modelled instances. Nothing here serves requests."""

@@ -27,7 +27,7 @@ REPORT_WIDTH = 170  # of a simulation's
 
 
 def _console(width: int = WIDTH, is_wide: bool = False) -> Console:
-    """As wide as the terminal, or as `width`; wide lines are left to the terminal to break."""
+    """Return a console as wide as the terminal, or `width` columns for a file or pipe; a wide one does not wrap."""
     console = Console()
     if is_wide:
         return Console(width=max(console.width, plan_table.WIDE))
@@ -36,9 +36,9 @@ def _console(width: int = WIDTH, is_wide: bool = False) -> Console:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What of a plan is shown."""
+    """Parts of a plan that are shown."""
 
-    check: bool = False  # the chosen configuration, simulated
+    check: bool = False  # simulate the chosen configuration
     gpus: bool = False  # published figures of GPU instances
     wide: bool = False  # all columns
 
@@ -51,7 +51,7 @@ def run_plan(
     trace: Workload | None = None,
     emission: Emission | None = None,
 ) -> None:
-    """Plan and print. Raises as `plan` and `emit` do."""
+    """Plan and print. Raises the errors of `plan` and `emit`."""
     report = plan(options, trace)
     console = _console(is_wide=view.wide)
     console.print(plan_table.render(report, console.width, view.wide), crop=False)
@@ -72,7 +72,7 @@ def run_plan(
 
 
 def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -> None:
-    """Plan an encoder and print. Raises as `plan_encoder` does."""
+    """Plan an encoder and print. Raises the errors of `plan_encoder`."""
     report = plan_encoder(options)
     console = _console(is_wide=view.wide)
     console.print(encoder_table.render(report, console.width), crop=False)
@@ -80,7 +80,7 @@ def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
-    """Simulate and print. Raises StartError as `run_simulation` does."""
+    """Simulate and print. Raises the errors of `run_simulation`."""
     report = run_simulation(options)
     _console(REPORT_WIDTH).print(simulate_table.render(report))
     write_report(json_file, report.as_json())

@@ -20,11 +20,10 @@ MAX_NEAR = 3  # names that a refusal offers
 
 
 def resolve_shape(model: str) -> ModelSpec:
-    """The dimensions of `model`: a checkpoint directory, a config.json or GGUF file, or a public one's name.
+    """Return the dimensions of `model`: a checkpoint directory, a config.json or GGUF file, or a public model's name.
 
-    A path that exists wins over a name, a short name over a public model's. Raises SettingsError for what is none of
-    them, with the nearest names, and for a name that several models have; CheckpointError for a configuration that
-    cannot be planned.
+    An existing path wins over a name, a short name over a public model's name. Raises SettingsError for an unknown
+    name (with the nearest names) and for an ambiguous one; CheckpointError for a configuration that cannot be planned.
     """
     path = Path(model).expanduser()
     if path.is_dir() or path.is_file():
@@ -43,7 +42,7 @@ def resolve_shape(model: str) -> ModelSpec:
 
 
 def resolve_decoder(model: str) -> ModelSpec:
-    """As `resolve_shape`, for what generates tokens. Raises SettingsError for an encoder."""
+    """Return the dimensions of a model that generates tokens. Raises SettingsError for an encoder."""
     spec = resolve_shape(model)
     if spec.is_encoder:
         raise SettingsError(f"model {model!r} is an encoder ({spec.architecture}): it generates no tokens")
@@ -62,7 +61,7 @@ def _unknown(model: str) -> str:
 
 
 def _nearest(model: str) -> list[str]:
-    """Names near `model`: compared with the organisation where it has one, and without it where it has none."""
+    """Return names near `model`. Organisations are compared only if `model` has one."""
     names = {name.lower(): name for name in NAMED}
     for hub_id in (hub_id for each in models() for hub_id in each.hub_ids):
         names.setdefault((hub_id if "/" in model else hub_id.rpartition("/")[2]).lower(), hub_id)

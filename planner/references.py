@@ -1,7 +1,7 @@
-"""Published figures of GPU instances, in references.json: shown beside a plan, and used in no computation of one.
+"""Published figures of GPU instances, from references.json. A plan shows them and never computes with them.
 
-Others measured them, each with a load, lengths, software and year of their own, mostly without saying all of these. So
-they are not comparable one to one, neither with a plan nor with each other.
+Each was measured with its own load, lengths, software and year, often not all stated. So they cannot be compared one to
+one, neither with a plan nor with each other.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Reference:
     ttft_ms: float | None = None
 
     def usd_per_million(self) -> float:
-        """Dollars for a million output tokens by the on-demand price of the whole instance."""
+        """Return dollars for a million output tokens by the on-demand price of the whole instance."""
         return _usd_per_million(prices().hourly_usd[self.instance], self.output_tokens_s)
 
     def as_json(self) -> dict[str, Any]:
-        """The row with its instance's dollars an hour."""
+        """Return the row with its instance's dollars an hour."""
         table = prices()
         usd = table.hourly_usd[self.instance]
         price = {"hourly_usd": usd, "region": table.region, "source": table.source, "date": table.date}
@@ -83,17 +83,17 @@ def _table() -> _Table:
 
 
 def references() -> tuple[Reference, ...]:
-    """Every row of references.json."""
+    """Return all rows of references.json."""
     return _table().rows
 
 
 def prices() -> GpuPrices:
-    """What the GPU instances cost."""
+    """Return the prices of the GPU instances."""
     return _table().prices
 
 
 def nearest(num_params: int, count: int = NUM_NEAREST) -> tuple[Reference, ...]:
-    """At most `count` rows whose models are within MAX_RATIO of `num_params` parameters, nearest first."""
+    """Return at most `count` rows of models within MAX_RATIO of `num_params` parameters, nearest first."""
 
     def distance(row: Reference) -> float:
         return abs(log(row.params_b * 1e9 / num_params))
@@ -102,12 +102,12 @@ def nearest(num_params: int, count: int = NUM_NEAREST) -> tuple[Reference, ...]:
 
 
 def beside(report: PlanReport) -> tuple[Reference, ...]:
-    """The rows for a plan's model."""
+    """Return the rows for a plan's model."""
     return nearest(num_params(report.model))
 
 
 def render(report: PlanReport) -> Group | str:
-    """The plan's first row and the published ones as a table, with their sources below."""
+    """Return a table of the plan's first row and the published rows, with their sources below."""
     rows = beside(report)
     if not rows:
         return NONE_NEAR

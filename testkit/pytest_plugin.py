@@ -1,6 +1,6 @@
-"""pytest's fixture `neuronserve_server`: one server for a session, started when the first test asks for it.
+"""pytest fixture `neuronserve_server`: one server for a session, started when the first test requests it.
 
-Workers of pytest-xdist share it: the first to ask starts it, and ends it when no other uses it any more.
+Workers of pytest-xdist share it: the first one starts it, and ends it when no other worker uses it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 OPTIONS = {
     "model": "checkpoint directory, GGUF file or hub id (default: the model that is shipped)",
     "device": "instance to emulate",
-    "pace": "host or device: as fast as this machine computes, or as the part would",
+    "pace": "host or device: as fast as this machine computes, or as the accelerator would",
     "args": "further flags of neuronserve serve",
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--neuronserve-NAME, over neuronserve_NAME of the ini file."""
+    """Add --neuronserve-NAME, which overrides neuronserve_NAME of the ini file."""
     group = parser.getgroup("neuronserve", "the server of the fixture neuronserve_server")
     for name, what in OPTIONS.items():
         group.addoption(f"--neuronserve-{name}", metavar=name.upper(), help=what)
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def neuronserve_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that is ready: its `base_url`, `model` and `api_key` are what a client needs."""
+    """Start a server, or use the shared one. A client needs its `base_url`, `model` and `api_key`."""
     if not hasattr(pytestconfig, "workerinput"):  # no worker of xdist
         with _started(pytestconfig) as server:
             yield server
@@ -57,7 +57,7 @@ def _started(config: pytest.Config) -> contextlib.AbstractContextManager[Server]
 
 @contextlib.contextmanager
 def _shared(config: pytest.Config, directory: Path) -> Iterator[Server]:
-    """The server of all workers that have `directory`. Locks end with their process, so a killed worker holds none."""
+    """Yield the server that workers share by `directory`. A lock ends with its process, also with a killed one."""
     from fcntl import LOCK_EX, LOCK_SH, flock
 
     from neuronserve.testing import Server
@@ -71,5 +71,5 @@ def _shared(config: pytest.Config, directory: Path) -> Iterator[Server]:
             if not file.exists():
                 file.write_text(json.dumps(asdict(own.enter_context(_started(config)))))
                 own.callback(file.unlink)
-                own.callback(flock, users, LOCK_EX)  # first of all: waits until no other uses it
+                own.callback(flock, users, LOCK_EX)  # runs first: waits until no other worker uses the server
         yield Server(**json.loads(file.read_text()))

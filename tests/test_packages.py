@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -88,3 +89,17 @@ def test_commands_of_the_server_need_no_other_package(bare: Path, kernel_cache: 
     for words in ("completion bash", "ls --device inf2.xlarge"):
         argv = [str(bare / "env/bin/python"), "-m", "neuronserve", *words.split()]
         subprocess.run(argv, cwd=bare, env=environment(kernel_cache), stdout=subprocess.DEVNULL, check=True)
+
+
+def test_every_package_is_imported_below_one_name() -> None:
+    """An application may have a `server` or `loadtests` of its own, so that no file imports ours by such a name."""
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        for node in ast.walk(ast.parse((ROOT / name).read_text())):
+            if isinstance(node, ast.Import):
+                imported = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported = {(node.module or "").split(".")[0]}
+            else:
+                continue
+            assert not imported & {"server", *BESIDE}, f"{name}:{node.lineno}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from neuronserve.server.models.families import FAMILIES
-from neuronserve.server.models.layer import NetworkSpec
 from neuronserve.server.models.public import PublicModel, models
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params

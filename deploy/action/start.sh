@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a server that outlives this step, waits until it is ready, and tells the job where it is. It ends with the job.
+# Starts a server that outlives this step, waits until it is ready, and passes its address to the job. It ends with the job.
 set -euo pipefail
 
 ready="$RUNNER_TEMP/neuronserve.json"

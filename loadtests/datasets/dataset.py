@@ -1,4 +1,4 @@
-"""A dataset by its name, made into the sessions of a run; what is too long is left out and counted.
+"""Sessions of a run from a dataset's name. Long sessions are left out and counted.
 
 Lengths, shared prefixes and recorded arrivals come from `server/workload/`, so a simulation of the same settings has
 the same requests.
@@ -35,7 +35,7 @@ FORMATS: dict[DatasetName, TraceFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Sessions that a run sends, with what was left out."""
+    """Sessions of a run, and the number of left-out ones."""
 
     sessions: tuple[Session, ...]
     num_left_out: int  # sessions longer than max_total_len
@@ -46,7 +46,7 @@ class Dataset:
 
 
 def make_dataset(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> Dataset:
-    """The same sessions for the same seed. Raises DatasetError, also when nothing is short enough."""
+    """Return the same sessions for the same seed. Raises DatasetError, also if no session is short enough."""
     try:
         sessions = _maker(spec.dataset_name)(spec, vocabulary, seed)
     except SettingsError as error:
@@ -59,7 +59,7 @@ def make_dataset(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> Datase
 
 
 def total_len(session: Session) -> int:
-    """Tokens of the whole session with its responses, as far as they are known."""
+    """Return the known tokens of a session with its responses."""
     return sum(
         (len(turn.prompt) if isinstance(turn.prompt, IdPrompt) else 0) + (turn.output_len or 0)
         for turn in session.turns
@@ -67,7 +67,7 @@ def total_len(session: Session) -> int:
 
 
 def dataset_path(spec: DatasetSpec) -> Path:
-    """The file of a dataset that reads one. Raises DatasetError when none was given."""
+    """Return the file of a dataset. Raises DatasetError if none was given."""
     if spec.dataset_path is None:
         raise DatasetError(f"dataset {spec.dataset_name} reads a file: give dataset_path")
     return Path(spec.dataset_path)
@@ -90,7 +90,7 @@ def _workload_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> 
 
 
 def _drawn(spec: DatasetSpec, seed: int) -> Workload:
-    """Requests of a seed, all at once: when they are sent is decided by the schedule."""
+    """Return the requests of a seed, all at time 0: the schedule decides when they are sent."""
     if spec.dataset_name == "sharegpt":
         return sharegpt_workload(spec.num_prompts, seed).at_scale(spec.length_scale)
     return SyntheticWorkload(

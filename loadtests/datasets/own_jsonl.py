@@ -1,5 +1,8 @@
-"""`jsonl`: a user's own requests. A line has `prompt` (a text or token ids) or `messages`, and may have
-`output_tokens` (else random_output_len) and `timestamp` (seconds; all lines or none)."""
+"""`jsonl`: a user's own requests.
+
+A line has `prompt` (a text or token ids) or `messages`, and may have `output_tokens` (default: random_output_len) and
+`timestamp` (seconds; on all lines or none).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def own_sessions(spec: DatasetSpec, path: Path) -> list[Session]:
-    """The first `spec.num_prompts` lines. Raises SettingsError with the line."""
+    """Return the first `spec.num_prompts` lines as sessions. Raises SettingsError with the line."""
     decoder = msgspec.json.Decoder(_Row)
     file = TraceFile(path)
     sessions: list[Session] = []
@@ -46,7 +49,7 @@ def own_sessions(spec: DatasetSpec, path: Path) -> list[Session]:
 
 
 def _session(row: _Row, time_ns: int | None, output_len: int) -> Session:
-    """Raises ValueError."""
+    """Return the session of a row. Raises ValueError."""
     length = output_len if row.output_tokens is None else row.output_tokens
     if length < 1:
         raise ValueError(f"output_tokens is {length}: it must be at least 1")

@@ -20,7 +20,7 @@ from neuronserve.server.workload.workload import Workload
 def workload_sessions(
     workload: Workload, vocabulary: Vocabulary, seed: int, has_arrivals: bool = False
 ) -> list[Session]:
-    """A session of one turn for each request; with `has_arrivals` it keeps the workload's own time."""
+    """Return a session of one turn for each request; `has_arrivals` keeps the workload's arrival times."""
     prefixes = PrefixTokens(vocabulary, seed, workload.prefix_block)
     random = random_stream(seed, "tokens")
     names = workload.prefixes or ((),) * len(workload)
@@ -35,14 +35,14 @@ def workload_sessions(
 
 
 class PrefixTokens:
-    """Tokens of each named block, drawn once and shared by all prompts that begin with it."""
+    """Tokens of named blocks; each is drawn once and shared by all prompts that begin with it."""
 
     def __init__(self, vocabulary: Vocabulary, seed: int, block_len: int) -> None:
         self._vocabulary, self._seed, self._block_len = vocabulary, seed, block_len
         self._known: dict[int, Ids] = {}
 
     def parts(self, names: tuple[int, ...], most: int) -> list[Ids]:
-        """The blocks one after another, the last of `most` tokens cut."""
+        """Return the blocks in order, cut to `most` tokens."""
         blocks = [self._block(name) for name in names]
         return [block[: max(0, most - i * self._block_len)] for i, block in enumerate(blocks)]
 
@@ -54,7 +54,7 @@ class PrefixTokens:
 
 
 def multi_turn_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Session]:
-    """Sessions of `spec.num_turns` turns, `spec.num_prompts` turns in all."""
+    """Return sessions of `spec.num_turns` turns, with `spec.num_prompts` turns in total."""
     starts = range(0, spec.num_prompts, spec.num_turns)
     turns = _turns(spec, vocabulary, seed)
     prefixes = PrefixTokens(vocabulary, seed, spec.prefix_len)
@@ -70,7 +70,7 @@ def multi_turn_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) ->
 
 
 def _turns(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Turn]:
-    """Prompts that each turn adds, without the prefix of the first."""
+    """Return the new prompt of each turn, without the prefix of the first."""
     n, ratio = spec.num_prompts, spec.random_range_ratio
     inputs = LengthRange.around(spec.random_input_len, ratio).draw(random_stream(seed, "input_len"), n).tolist()
     outputs = LengthRange.around(spec.random_output_len, ratio).draw(random_stream(seed, "output_len"), n).tolist()

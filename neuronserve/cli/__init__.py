@@ -1,4 +1,4 @@
-"""The `neuronserve` command: a table of subcommands, each of which imports what it needs when it is called."""
+"""The `neuronserve` command: a table of subcommands. Each imports its packages when it is called."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def engine_main(config: EngineConfig, end: EngineEnd) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the command; returns the exit code."""
+    """Run the command. Returns the exit code."""
     return run(argv, engine_main)
 
 
@@ -87,7 +87,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     ),
     "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
     "chat": (commands.chat, "talk to a running server, or to any endpoint with OpenAI's API"),
-    "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
+    "ls": (commands.ls, "list the emulated devices and their users, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
     "record": (client_tests.record, "record the answers of an OpenAI endpoint as a cassette"),

@@ -1,4 +1,4 @@
-"""Subcommands for tests of clients: `record`, `replay` and `survive`. Each imports what it needs."""
+"""Subcommands for tests of clients: `record`, `replay` and `survive`. Each has its own imports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def record(call: Call) -> None:
 
     settings = call.settings(RecordSettings)
     from neuronserve.server.settings.base import slice_of
-    from neuronserve.testkit.cassette.command import Place, run_record
+    from neuronserve.testkit.cassette.command import Address, run_record
 
-    run_record(settings.upstream, settings.cassette, settings.append, slice_of(Place, settings))
+    run_record(settings.upstream, settings.cassette, settings.append, slice_of(Address, settings))
 
 
 def replay(call: Call) -> None:
@@ -22,9 +22,9 @@ def replay(call: Call) -> None:
 
     settings = call.settings(ReplaySettings)
     from neuronserve.server.settings.base import slice_of
-    from neuronserve.testkit.cassette.command import Place, run_replay
+    from neuronserve.testkit.cassette.command import Address, run_replay
 
-    run_replay(settings.cassette, settings.timings, settings.fault_config, slice_of(Place, settings))
+    run_replay(settings.cassette, settings.timings, settings.fault_config, slice_of(Address, settings))
 
 
 def survive(call: Call) -> int:

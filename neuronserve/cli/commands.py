@@ -115,7 +115,7 @@ def bench_accuracy(call: Call) -> None:
 
 
 def bench_serve(call: Call) -> int:
-    """Run the load tests, a program of its own with its own flags."""
+    """Run the load tests, a separate program with its own flags."""
     from neuronserve.loadtests.cli import main as load_test
 
     return load_test(list(call.argv))

@@ -35,7 +35,7 @@ class Command:
 
     @property
     def group(self) -> str:
-        """The word before the last one; empty where there is none."""
+        """The word before the last one; empty if there is none."""
         return self.name.rpartition(" ")[0]
 
     @property

@@ -1,4 +1,4 @@
-"""An API process, one of several: how the supervisor starts it, and what it runs."""
+"""One of several API processes: its start by the supervisor, and its main function."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def start_worker(
 def _run_worker(
     settings: ServeSettings, model_path: Path, listener: socket.socket, role: WorkerRole, connection: socket.socket
 ) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal sends it to all; the supervisor handles it
     settings.put_in_force()
-    go_first_when_memory_runs_out()  # before the process that has the engines
+    go_first_when_memory_runs_out()  # before the process with the engines
     from neuronserve.server.api.http.deferred import import_fastapi
 
     import_fastapi()

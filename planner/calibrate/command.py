@@ -19,7 +19,7 @@ from neuronserve.server.settings.base import write_report
 
 
 def run_calibration(rows: Path, json_file: Path | None, stack: StackName | None, *, is_fit: bool) -> None:
-    """Fit to a table of published rows, or hold the stored fit against it, and print. Raises SettingsError for none."""
+    """Fit to a table of published rows, or check the stored fit against it, and print. Raises SettingsError."""
     report = run_calibrate(rows) if is_fit else run_check(rows, stack=stack)
     Console().print(render(report))
     write_report(json_file, report.as_json())
@@ -29,7 +29,7 @@ WAYS = ("source", "model", "degree")  # of leaving rows out
 
 
 def render(report: CalibrationReport, with_rows: bool = True) -> Group:
-    """Coefficients (of a fit), errors by group, errors by row, and how much was skipped."""
+    """Return coefficients (of a fit), errors by group, errors by row, and the number of skipped rows."""
     parts = [_coefficients(report), _hosts(report)] if report.is_fit else []
     parts.append(_groups(report))
     if with_rows:
@@ -53,7 +53,7 @@ def _coefficients(report: CalibrationReport) -> Table:
 
 
 def _hosts(report: CalibrationReport) -> Table:
-    table = Table("stack", "coefficient", "seconds", title="What the hosts of stacks add")
+    table = Table("stack", "coefficient", "seconds", title="Time added by the hosts of stacks")
     for stack, host in report.calibration.hosts.items():
         for name, value in asdict(host).items():
             table.add_row(stack, name, f"{value:.4g}")

@@ -1,12 +1,12 @@
-"""Measurements that contradict their own table. Judges no prediction.
+"""Measurements that contradict other rows of their table. Predictions are not judged here.
 
-Steps: two sources that give one step of one graph times more than 1.5-fold apart cannot both be predicted, and nothing
-in the table says which is right, so both are compared apart (Llama-2-7B on TP2: 61 ms and 30 ms).
+Steps: if two sources give times of one step that differ by a factor above 1.5, both cannot be predicted, and the table
+does not say which is right. Both are compared separately (Llama-2-7B on TP2: 61 ms and 30 ms).
 
-Load tests: faster than the table measures the same compiled graph. One published series (Llama-2-7B on TP12, more than
-one user) gave its users a token in 17 ms, on a graph whose step takes 32 ms by the same source, and more tokens a
-second than that graph gives when all slots are always full. Or with other users than stated: by Little's law, requests
-a second times the time of one is how many were open.
+Load tests: some are faster than the table's own steps of the same graph. One published series (Llama-2-7B on TP12, more
+than one user) gave a token in 17 ms on a graph whose step takes 32 ms by the same source, and more tokens a second than
+that graph gives with all slots full. Others had another number of users than stated: by Little's law, requests a second
+times the time of one is the number of open requests.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from neuronserve.planner.calibrate.published import PublishedRow
 from neuronserve.server.cost.terms import TERMS
 
 APART = 1.5  # factor between two times of one step, beyond which they contradict each other
-USERS_APART = 1.25  # factor between the users that a row states and those that its own figures had open
+USERS_APART = 1.25  # factor between stated users and the open requests of the row's own figures
 STEADY_TURNS = 5  # answers of each user in a test, beyond which arrivals and departures balance (Little's law)
-SAME_WORK = 1.1  # factor within which two works are one step's, by the terms' starting values
-TOLERANCE = 0.8  # of a step's time: how much faster a token may come and still be the same within noise
+SAME_WORK = 1.1  # factor within which two amounts of work count as one step, by the terms' starting values
+TOLERANCE = 0.8  # share of a step's time below which a token is faster than noise explains
 
 _GRAPH = ("tp", "batch_size", "max_seq_len")
 
@@ -47,7 +47,7 @@ class _Step:
 
 
 def contradicted_steps(observations: Sequence[Observation]) -> frozenset[int]:
-    """Indices of observations that another source contradicts, and of those that contradict them."""
+    """Return the indices of observations that contradict an observation of another source."""
     repeats: dict[tuple[object, ...], list[int]] = {}
     for index, o in enumerate(observations):
         repeats.setdefault((*o.series, o.point), []).append(index)
@@ -70,7 +70,7 @@ def _start_s(observation: Observation) -> float:
 
 
 def contradictions(rows: Sequence[PublishedRow]) -> dict[str, str]:
-    """Row ids of load tests with the reason."""
+    """Return the ids of contradicted load tests with the reason."""
     static: dict[tuple[object, ...], list[PublishedRow]] = {}
     for row in rows:
         if row.label("arrival") == "static batch" and "optimum" in row.label("framework"):
@@ -85,7 +85,7 @@ def contradictions(rows: Sequence[PublishedRow]) -> dict[str, str]:
 
 
 def _graph(row: PublishedRow) -> tuple[object, ...]:
-    """Key that measurements of one compiled graph share; unique when the row does not state its graph."""
+    """Return a key of the compiled graph; unique if the row does not state its graph."""
     try:
         shape = shape_of(row)
     except Unusable:
@@ -109,7 +109,7 @@ def _reason(row: PublishedRow, same_graph: Sequence[PublishedRow]) -> str:
 
 
 def _wrong_users(row: PublishedRow) -> str:
-    """Why the users that a load test states cannot have been those of its own figures; empty when they can."""
+    """Return why the stated users of a load test contradict its own figures; empty if they do not."""
     users, figures = row.counts.get("concurrency", 0), row.measures
     per_s, tokens_s = figures.get("req_per_s", 0.0), figures.get("output_tok_s", 0.0)
     is_closed = row.label("arrival") in ("throughput", "synchronous")

@@ -1,9 +1,9 @@
-"""Finds the coefficients of the cost model from observations: robust, reweighted least squares. Deterministic.
+"""Fit of the cost model's coefficients to observations: robust, reweighted least squares. Deterministic.
 
-A predicted time is a sum of (work x coefficient), so each round is a linear problem without negative unknowns: errors
-relative to the measurement, each weighted as its logarithm (pseudo-Huber: quadratic to 10 %, linear beyond). The loss
-lies between that of relative errors, in which the reports are stated, and that of their logarithms.
-A weak pull towards the terms' starting values decides coefficients that no row has a say in.
+A predicted time is a sum of (work x coefficient), so each round is a linear problem without negative unknowns. Errors
+are relative to the measurement and weighted as their logarithms (pseudo-Huber: quadratic to 10 %, linear beyond). The
+loss lies between that of relative errors, which the reports state, and that of their logarithms. A weak pull towards
+the terms' starting values decides coefficients that no row determines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neuronserve.server.cost.terms import TERMS
 from neuronserve.server.errors import SettingsError
 
 ROBUST_SCALE = 0.1
-PULL = 0.1  # weight of a starting value, in units of one observation that is off by all of it
+PULL = 0.1  # weight of a starting value, in units of an observation with an error of 100 %
 MAX_ROUNDS, TOLERANCE = 20, 1e-3
 
 Vector = NDArray[np.float64]
@@ -40,9 +40,9 @@ class Problem:
         self.weights = np.array([repeats[o.series] ** -0.5 for o in observations], dtype=np.float64)
 
     def fit(self, terms: Sequence[int], rows: NDArray[np.bool_]) -> Vector:
-        """Coefficients `[terms]`, by index into NAMES, with the least loss over `rows`; 0 for terms not asked for.
+        """Return coefficients `[terms]`, by index into NAMES, with the least loss over `rows`; 0 for other terms.
 
-        Raises SettingsError when scipy is not installed.
+        Raises SettingsError if scipy is not installed.
         """
         used = np.array(terms)
         work = self.work[np.ix_(rows, used)] * START[used] / self.seconds[rows, None]  # in units of the starting value
@@ -58,12 +58,12 @@ class Problem:
         return coefficients
 
     def errors(self, coefficients: Vector, rows: NDArray[np.bool_]) -> Vector:
-        """Relative error of the prediction of each of `rows`."""
+        """Return the relative error of the prediction of each of `rows`."""
         return np.asarray(self.work[rows] @ coefficients / self.seconds[rows] - 1)
 
 
 def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
-    """The unknowns of at least `least` that bring matrix @ x nearest to `target`, pulled towards 1."""
+    """Return unknowns of at least `least` that bring matrix @ x nearest to `target`, pulled towards 1."""
     try:
         from scipy.optimize import nnls
     except ImportError as error:
@@ -76,7 +76,7 @@ def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
 
 
 def _reweighted(ratio: Vector) -> Vector:
-    """Weights with which relative errors count as robust log errors do; `ratio` is predicted over measured."""
+    """Return weights that make relative errors count as robust log errors; `ratio` is predicted over measured."""
     logs, relative = np.log(np.maximum(ratio, 1e-9)), ratio - 1
     close = np.abs(relative) < 1e-9
     bent = np.where(close, 1.0, logs / np.where(close, 1.0, relative))
@@ -84,7 +84,7 @@ def _reweighted(ratio: Vector) -> Vector:
 
 
 def as_coefficients(values: Vector) -> dict[str, float]:
-    """By name, those that are above 0, and the ones that no calibration does without."""
+    """Return coefficients by name: those above 0, and all that are not optional."""
     return {
         name: float(value)
         for name, value in zip(NAMES, values, strict=True)

@@ -1,8 +1,8 @@
-"""Load generators of the published load tests: how they send, and which figures they print. Simulates no server.
+"""Load generators of the published load tests: how they send requests.
 
-llmperf as of spring 2024 (token_benchmark_ray.py) sends waves: as many requests as there are users, one launch after
-another, and no more until all are answered. guidellm sends for two minutes, at a rate or with a number of users, and
-counts what was answered by then. Both request lengths with a standard deviation of 20 tokens.
+llmperf as of spring 2024 (token_benchmark_ray.py) sends waves: one request for each user, one launch after another, and
+no more until all are answered. guidellm sends for two minutes, at a rate or with a number of users, and counts the
+answers of that time. Both request lengths with a standard deviation of 20 tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from neuronserve.server.workload.workload import IntArray, Workload
 LENGTH_SD = 20.0
 WINDOW_S = 120.0  # of guidellm
 WAVES = 8  # of the published llmperf runs: benchmark.sh sends eight requests for each user
-ENOUGH = 512  # requests of a simulated run of waves, which are alike
-USERS = 128  # of guidellm when a row does not state how many
+ENOUGH = 512  # requests of simulated waves; waves are alike
+USERS = 128  # of guidellm if a row does not state them
 SEED = 7
 
 _RATE = re.compile(r"^(asynchronous|constant)@([\d.]+)")
@@ -29,15 +29,15 @@ _RATE = re.compile(r"^(asynchronous|constant)@([\d.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What the clients of llmperf add, fitted with the stacks. Defaults are where a fit starts."""
+    """Coefficients of llmperf's clients, fitted with the stacks. A fit starts at the defaults."""
 
     spacing_s: float = 0.1  # work between two launches of a wave
-    stop_rate: float = 1e-3  # chance of an answer to end at a token before its limit
+    stop_rate: float = 1e-3  # probability that an answer ends at a token before its limit
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTest:
-    """Arrivals of a load test. Users send again when answered; without users, requests come at a rate."""
+    """Arrivals of a load test. Users send again after an answer; without users, requests arrive at a rate."""
 
     users: int | None = None
     rate: float | None = None  # requests a second
@@ -46,7 +46,7 @@ class LoadTest:
 
     @classmethod
     def of(cls, row: PublishedRow) -> LoadTest | None:
-        """The load test of a row; None when it is none, or not of a known kind."""
+        """Return the load test of a row; None if it is none of a known kind."""
         arrival, users = row.label("arrival"), row.counts.get("concurrency")
         found = _RATE.match(arrival)
         if found and float(found[2]) > 0:
@@ -61,11 +61,11 @@ class LoadTest:
 
     @property
     def num_waves(self) -> int:
-        """Waves to simulate; 0 when there are none."""
+        """Number of waves to simulate; 0 for other tests."""
         return max(2, min(WAVES, ENOUGH // (self.users or 1))) if self.is_waves else 0
 
     def workload(self, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> Workload:
-        """Requests of one wave, or as many requests as can be sent within the window when `most_per_s` are answered."""
+        """Return the requests of one wave, or all requests of the window if `most_per_s` are answered a second."""
         random = np.random.default_rng((SEED, seed))
         if self.is_waves:
             size, arrivals = self.users or 1, Arrivals(1 / clients.spacing_s, burstiness=inf)
@@ -81,7 +81,7 @@ class LoadTest:
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """Lengths of outputs: the one requested, and the chance of each token to be the last before that."""
+    """Lengths of outputs: the requested length, and the probability of each token to be the last before it."""
 
     prompt: int
     requested: int
@@ -89,7 +89,7 @@ class OutputLengths:
 
     @classmethod
     def of(cls, row: PublishedRow, clients: Clients) -> OutputLengths:
-        """Lengths of a row; their mean follows from tokens and requests a second where a row has both."""
+        """Return the lengths of a row. Their mean follows from tokens and requests a second if the row has both."""
         requested, measures = row.counts["output_len"], row.measures
         per_s = measures.get("req_per_s", 0.0)
         if per_s > 0:
@@ -106,7 +106,7 @@ class OutputLengths:
         return (1 - exp(-rate * self.requested)) / rate if rate else float(self.requested)
 
     def draw(self, random: np.random.Generator, size: int) -> IntArray:
-        """`size` lengths of at least one token."""
+        """Draw `size` lengths of at least one token."""
         lengths = random.normal(self.requested, min(LENGTH_SD, self.requested / 4), size)
         stops = random.exponential(1.0, size)
         if self.stop_rate:
@@ -115,7 +115,7 @@ class OutputLengths:
 
 
 def stop_rate(requested: int, mean: float) -> float:
-    """The chance per token that makes outputs of at most `requested` tokens `mean` long; 0 when that is all of them."""
+    """Return the stop probability per token that gives outputs of at most `requested` tokens the mean `mean`."""
     if not 1 <= mean < 0.985 * requested:
         return 0.0
     low, high = 1e-9, 1.0

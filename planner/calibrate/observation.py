@@ -1,4 +1,4 @@
-"""Published rows as work of the cost model: the definitions of TPOT and TTFT, in one place.
+"""Published rows as work of the cost model, by the definitions of TPOT and TTFT.
 
 The definitions (cost-model.md): TPOT as a P50 is the step of the bucket that holds the median token; as a mean it
 is the mean over buckets; "includes prefill" is (prefill + steps) / tokens. TTFT of a static batch is that of all its
@@ -25,16 +25,16 @@ from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, S
 
 SMALLEST_BUCKET = 128  # NxD Inference feature-guide.rst: powers of two from 128
 CONTINUOUS_SDK = 17  # optimum-neuron batches continuously since the releases built on 2.17
-SPREAD_SDK = 18  # grouped queries are spread over more cores than KV heads as today since 2.18
+SPREAD_SDK = 18  # since 2.18 grouped queries are spread over more cores than KV heads as today
 SINGLE_BUCKET_SDK = 21  # optimum-neuron on NxD compiles one bucket
 PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
-COARSE_MS = 1000.0  # readings rounded to 0.1 s are used from here on: rounding is at most 5 %
-STATIC = "static batch"  # the arrival of rows whose prompts come together
+COARSE_MS = 1000.0  # least used time among those rounded to 0.1 s: rounding is at most 5 %
+STATIC = "static batch"  # arrival of rows whose prompts are sent together
 MS = 1e-3
 
 
 class Unusable(Exception):
-    """The row cannot be compared with the model; the message is the reason."""
+    """The row cannot be compared with the model. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Observation:
 
 
 def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
-    """The row's decode and prefill observations, and for each that is missing the reason."""
+    """Return the row's decode and prefill observations, and the reason for each missing one."""
     found, reasons = [], []
     for kind in (_decode, _prefill):
         try:
@@ -65,7 +65,7 @@ def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
 
 
 def shape_of(row: PublishedRow) -> ModelSpec:
-    """The model's dimensions: the row's own, or those of a known model of that name. Raises Unusable."""
+    """Return the model's dimensions: the row's own, or those of a known model. Raises Unusable."""
     if row.label("arch") not in ("dense", "moe", ""):
         raise Unusable(f"architecture {row.label('arch')} is not modelled")
     counts = dict(row.counts)
@@ -113,7 +113,7 @@ def _bare_network(spec: NetworkSpec) -> NetworkSpec:
 
 
 def size_error(model: ModelSpec, params_b: float) -> float:
-    """Relative distance of the model's size from `params_b` billions, with the output layer tied or not."""
+    """Return the relative distance of the model's size from `params_b` billions, with a tied or untied output layer."""
     untied = matrix_params(model)
     tied = untied - model.vocab_size * model.hidden_size
     return min(abs(size / 1e9 / params_b - 1) for size in (untied, tied))
@@ -157,11 +157,11 @@ class Setup:
         return self.is_continuous or is_nxd or "nxd" in self.row.label("framework")
 
     def prompt_length(self, prompt: int) -> int:
-        """Positions that a prompt is padded to."""
+        """Return the positions that a prompt is padded to."""
         return self.max_len if self.has_one_bucket else bucket(prompt)
 
     def step_length(self) -> int:
-        """Positions that a decode step reads of each slot: those compiled, or the mean over the buckets it ran on."""
+        """Return the positions read of each slot by a decode step: the compiled ones, or the mean over its buckets."""
         prompt, output = (self.row.counts.get(name, 0) for name in ("input_len", "output_len"))
         if self.has_one_bucket:
             return self.max_len
@@ -172,13 +172,13 @@ class Setup:
         return mean_bucket(prompt, output, bucket(self.max_len))
 
     def group(self, kind: str) -> str:
-        """Group of errors, such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
+        """Return the group of errors, such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
         part = self.row.texts["instance"].split(".")[0].removesuffix("n")
         arch = "moe" if self.shape.experts else "dense"
         return f"{kind}_{part}" if part == "trn1" and arch == "dense" else f"{kind}_{arch}_{part}"
 
     def prompts(self) -> int:
-        """Prompts that a first token waits for. Raises Unusable when that is not known."""
+        """Return the number of prompts that a first token waits for. Raises Unusable if it is not known."""
         arrival = self.row.label("arrival")
         if not arrival and self.batch > 1:
             raise Unusable(f"whether the {self.batch} prompts of a batch came together is not stated")
@@ -204,12 +204,12 @@ class Setup:
 
 
 def bucket(tokens: int) -> int:
-    """The power of two from 128 that holds `tokens`."""
+    """Return the power of two, at least 128, that holds `tokens`."""
     return max(SMALLEST_BUCKET, 1 << (tokens - 1).bit_length())
 
 
 def mean_bucket(prompt: int, output: int, longest: int) -> int:
-    """Mean over the generated tokens of the bucket that each step ran on, none above `longest`."""
+    """Return the mean bucket over the generated tokens, at most `longest`."""
     total, done = 0, 0
     while done < output:
         size = min(bucket(prompt + done + 1), longest)
@@ -259,9 +259,9 @@ def _prefill(row: PublishedRow) -> Observation:
 
 
 def _whole_prefill(setup: Setup, prompt: int) -> Work:
-    """What a first token waits for: all prompts of a static batch, else its own.
+    """Return the work before a first token: all prompts of a static batch, else its own prompt.
 
-    Slots that come and go are encoded one by one. A static batch is one call for all of its prompts.
+    With continuous batching prompts are encoded one by one. A static batch is one call for all of its prompts.
     """
     prompts, length = setup.prompts(), setup.prompt_length(prompt)
     if not setup.is_continuous:

@@ -1,7 +1,7 @@
-"""Finds what the hosts of serving stacks add, from load tests: a pattern search, since a simulation has no slope.
+"""Fit of the host coefficients of serving stacks to load tests: a pattern search, as a simulation has no gradient.
 
-The loss of an error is that of Cauchy's distribution, log(1 + (error / 0.15)^2), of logs of predicted over measured: a
-series that contradicts the others bends the fit little. Deterministic.
+The loss is that of Cauchy's distribution, log(1 + (error / 0.15)^2), of logs of predicted over measured, so a series
+that contradicts the others changes the fit little. Deterministic.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from neuronserve.server.cost.stacks import HostWork
 
 SCALE = 0.15
 FACTORS = (1.6, 1.2)  # steps of the search, from coarse to fine
-FIT_WAVES = 2  # of the eight; they are alike
+FIT_WAVES = 2  # simulated waves of the eight; they are alike
 PRIOR_WEIGHT = 0.2  # of a squared unit of log distance from the start
-MISSED = 5.0  # log error of a figure that a simulation does not have at all
+MISSED = 5.0  # log error of a figure that a simulation lacks
 
 Knob = tuple[str, str]  # a stack, or the clients, and the name of one of its coefficients
 CLIENTS = "clients"
@@ -54,7 +54,7 @@ def _loss(predicted: float, measured: float) -> float:
 
 
 def knobs(coefficients: ServingCoefficients) -> Iterator[Knob]:
-    """All coefficients that are above 0: a stack has none where it is 0."""
+    """Yield all coefficients above 0; a coefficient of 0 does not apply to the stack."""
     for name, host in coefficients.hosts.items():
         yield from ((name, each.name) for each in fields(HostWork) if getattr(host, each.name))
     yield from ((CLIENTS, each.name) for each in fields(Clients))
@@ -67,7 +67,7 @@ def value_of(coefficients: ServingCoefficients, knob: Knob) -> float:
 
 
 def with_value(coefficients: ServingCoefficients, knob: Knob, value: float) -> ServingCoefficients:
-    """`coefficients` with one of them changed."""
+    """Return `coefficients` with one value changed."""
     owner, name = knob
     if owner == CLIENTS:
         return replace(coefficients, clients=replace(coefficients.clients, **{name: value}))
@@ -78,7 +78,7 @@ def with_value(coefficients: ServingCoefficients, knob: Knob, value: float) -> S
 
 
 def fit_serving(rows: Sequence[ServingRow]) -> ServingCoefficients:
-    """The coefficients of least loss found from their defaults; the defaults when there is no row."""
+    """Return the coefficients of least loss, searched from the defaults; the defaults without rows."""
     best = ServingCoefficients()
     if not rows:
         return best
@@ -93,7 +93,7 @@ def fit_serving(rows: Sequence[ServingRow]) -> ServingCoefficients:
 def _along(
     objective: _Objective, best: ServingCoefficients, least: float, knob: Knob, factor: float
 ) -> tuple[ServingCoefficients, float]:
-    """Steps of one coefficient, up or down, as long as they help."""
+    """Move one coefficient up or down as long as the loss falls."""
     for step in (factor, 1 / factor):
         is_better = False
         while True:

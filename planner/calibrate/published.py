@@ -1,6 +1,6 @@
-"""Reads tables of published measurements (CSV). Parses and refuses; predicts nothing.
+"""Reader of tables of published measurements (CSV).
 
-Only COLUMNS are needed, and those of LOAD_ for load tests; others are ignored. Empty cells mean "not stated".
+COLUMNS are required, and those of LOAD_ for load tests; others are ignored. Empty cells mean "not stated".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SDK = re.compile(r"2\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """A measurement. Texts and numbers by column name; a number that is not stated is absent."""
+    """A measurement: texts and numbers by column name. Numbers that are not stated are absent."""
 
     line: int  # of the file, the header being 1
     texts: dict[str, str]
@@ -53,22 +53,22 @@ class PublishedRow:
 
     @property
     def sdk(self) -> int:
-        """Minor release of the Neuron SDK; the current one when the row names none."""
+        """Minor release of the Neuron SDK; the current one if the row names none."""
         found = _SDK.search(self.texts["neuron_sdk"])
         return int(found[1]) if found else CURRENT_SDK
 
     @property
     def samples_on_host(self) -> bool:
-        """Whether logits leave the device at every step; only the notes of a row say so."""
+        """Whether logits leave the device at every step, by the notes of the row."""
         return "cpu sampling" in self.label("notes")
 
     def label(self, name: str) -> str:
-        """A text column in lower case."""
+        """Return a text column in lower case."""
         return self.texts[name].lower()
 
 
 def read_rows(path: Path) -> list[PublishedRow]:
-    """All rows of the file. Raises SettingsError with the line number when it cannot be read as such a table."""
+    """Return all rows of the file. Raises SettingsError with the line number for an invalid table."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             return parse_rows(lines, str(path))
@@ -79,7 +79,7 @@ def read_rows(path: Path) -> list[PublishedRow]:
 
 
 def parse_rows(lines: Iterable[str], where: str) -> list[PublishedRow]:
-    """Rows of an open table. Raises SettingsError naming `where` and the line."""
+    """Return the rows of an open table. Raises SettingsError with `where` and the line."""
     reader = csv.DictReader(lines, strict=True)
     try:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
@@ -125,5 +125,5 @@ def _number(text: str, name: str, at: str) -> float | None:
 
 
 def data_hash(path: Path) -> str:
-    """SHA-256 of the file's bytes, hexadecimal."""
+    """Return the SHA-256 of the file's bytes, hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

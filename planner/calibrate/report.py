@@ -32,18 +32,18 @@ Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """The outcome of a fit or of a check."""
+    """Outcome of a fit or of a check."""
 
     calibration: Calibration
     is_fit: bool
     groups: dict[str, GroupError]
-    baselines: dict[str, dict[str, ErrorStats | None]]  # of plain models on the same groups; see baselines.py
+    baselines: dict[str, dict[str, ErrorStats | None]]  # of plain models on the same groups; see step_errors.py
     rows: tuple[RowError, ...]
     serving: tuple[ServingError, ...]  # of load tests: up to three figures a row
-    skipped: Skipped  # a row gives one or two observations or reasons
+    skipped: Skipped  # a row has up to two reasons
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values: `groups` by name with errors; baselines; every row; what was skipped and why."""
+        """Return plain values: `groups` by name with errors; baselines; all rows; skipped rows and reasons."""
         return {
             "calibration": self.calibration.as_dict(),
             "is_fit": self.is_fit,
@@ -63,10 +63,10 @@ class CalibrationReport:
 
 
 def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
-    """Choose the terms and fit all coefficients to the usable rows of `data`; and again without what is predicted.
+    """Choose the terms and fit all coefficients to the usable rows of `data`; repeat it without each predicted part.
 
-    `date` (ISO) is stored with the fit; today when not given. Raises SettingsError when the file cannot be read as
-    such a table or no row is usable.
+    `date` (ISO) is stored with the fit; the default is today. Raises SettingsError for an invalid table, or if no row
+    is usable.
     """
     rows = read_rows(data)
     observations, skipped = _usable(rows, data)
@@ -95,11 +95,10 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
 
 
 def run_check(data: Path, calibration: Calibration | None = None, stack: StackName | None = None) -> CalibrationReport:
-    """Apply a stored calibration (the shipped one by default) to the usable rows of `data`. Fits nothing.
+    """Apply a stored calibration (the shipped one by default) to the usable rows of `data`, without a fit.
 
-    With `stack` load tests of other software are left out.
-
-    Raises SettingsError when the file cannot be read as such a table or no row is usable.
+    With `stack` load tests of other software are left out. Raises SettingsError for an invalid table, or if no row is
+    usable.
     """
     calibration = calibration or default_calibration()
     rows = read_rows(data)
@@ -118,7 +117,7 @@ def _report(
 
 
 def _usable(rows: Sequence[PublishedRow], data: Path, is_enough: bool = False) -> tuple[list[Observation], Skipped]:
-    """Observations of steps; there must be some, unless the rest of the table `is_enough`."""
+    """Return observations of steps. Raises SettingsError if there are none, unless the rest `is_enough`."""
     observations: list[Observation] = []
     skipped: list[tuple[str, str]] = []
     for row in rows:

@@ -1,8 +1,7 @@
-"""Which optional terms a cost model keeps, decided by rows that a fit has not seen; and errors that include the choice.
+"""Choice of the optional terms of a cost model by rows that a fit has not seen, and errors that include the choice.
 
-Terms are dropped one after another for as long as predictions of left-out sources, models and degrees lose nothing by
-it: of two models that predict alike, the one with fewer terms. To say how good the outcome is, the choice too is
-repeated without what is predicted.
+Terms are dropped one after another as long as predictions of left-out sources, models and degrees do not get worse: of
+two equally good models the smaller one is kept. For the errors, the choice too is repeated without the predicted rows.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 from neuronserve.planner.calibrate.fit import FIXED, OPTIONAL, Problem, Vector
 from neuronserve.planner.calibrate.observation import Observation
 
-WORTH = 0.005  # a term stays when without it the mean error would grow by this share of itself
-WORST = 1.0  # of an error, as far as it counts in a score
+WORTH = 0.005  # a term stays if the mean error would grow by more than this share without it
+WORST = 1.0  # largest error that counts in a score
 
 Rows = NDArray[np.bool_]
-Labels = NDArray[np.int64]  # of each row: the fold that it belongs to
+Labels = NDArray[np.int64]  # fold of each row
 Terms = tuple[int, ...]
 Fit = Callable[[Rows], Vector]
 
@@ -48,10 +47,10 @@ def _numbered(keys: Sequence[Hashable]) -> Labels:
 
 
 def choose_terms(problem: Problem, folds: Folds, rows: Rows) -> Terms:
-    """The terms that predict left-out parts of `rows` best, none that is worth less than WORTH among them."""
+    """Return the terms that predict left-out parts of `rows` best, without terms worth less than WORTH."""
     terms = (*FIXED, *OPTIONAL)
     score = _score(problem, folds, rows, terms)
-    seen = {term for term in OPTIONAL if problem.work[rows, term].any()}  # the others no row speaks for or against
+    seen = {term for term in OPTIONAL if problem.work[rows, term].any()}  # no row decides on the others
     while True:
         trials = [tuple(t for t in terms if t != dropped) for dropped in terms if dropped in seen]
         if not trials:
@@ -64,13 +63,13 @@ def choose_terms(problem: Problem, folds: Folds, rows: Rows) -> Terms:
 
 
 def _score(problem: Problem, folds: Folds, rows: Rows, terms: Terms) -> float:
-    """Mean absolute error of left-out rows, over all ways to leave some out."""
+    """Return the mean absolute error of left-out rows, over all ways to leave rows out."""
     found = [left_out(problem, labels, rows, lambda kept: problem.fit(terms, kept)) for labels in folds.labels.values()]
     return float(np.mean([np.minimum(np.abs(errors[rows]), WORST).mean() for errors in found]))
 
 
 def left_out(problem: Problem, labels: Labels, rows: Rows, fit: Fit) -> Vector:
-    """Error of each of `rows` by a fit to those of `rows` with another label. NaN when there are none."""
+    """Return the error of each of `rows` by a fit to `rows` with other labels; NaN if there are none."""
     errors = np.full(len(labels), np.nan)
     for label in np.unique(labels[rows]):
         own = rows & (labels == label)
@@ -81,7 +80,7 @@ def left_out(problem: Problem, labels: Labels, rows: Rows, fit: Fit) -> Vector:
 
 
 def nested_errors(problem: Problem, folds: Folds, rows: Rows) -> dict[str, Vector]:
-    """By way to leave rows out: errors of models whose terms and coefficients were both found without them."""
+    """Return errors by way to leave rows out; terms and coefficients were both found without the predicted rows."""
 
     def fit(kept: Rows) -> Vector:
         return problem.fit(choose_terms(problem, folds, kept), kept)

@@ -1,7 +1,7 @@
-"""Published load tests, simulated: tokens a second, TTFT and time per token of a serving stack under many users.
+"""Simulation of published load tests: tokens a second, TTFT and time per token of a serving stack under many users.
 
-A row's stack is one of server/cost/stacks.py over static slots (slot_engine.py), its clients those of
-load_generators.py, its steps those of the cost model. What the hosts of stacks and the clients add is fitted.
+A row's stack is one of server/cost/stacks.py over static slots (slot_engine.py), its clients are those of
+load_generators.py, and its steps come from the cost model. The coefficients of hosts and clients are fitted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the de
 STACK_TGI_2_SDK = 19  # images before it have TGI 1, whose --waiting-served-ratio is 1.2
 TGI_1 = replace(POLICIES["tgi"], waiting_ratio=1.2)
 
-SATURATED = 0.8  # of the tokens a second that a deployment was measured to give at most
+SATURATED = 0.8  # share of the highest measured tokens a second of a deployment
 
 QUANTITIES = ("throughput", "ttft", "itl")
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
@@ -44,7 +44,7 @@ ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the o
 
 @dataclass(frozen=True, slots=True)
 class ServingCoefficients:
-    """What a fit to load tests finds: the hosts of stacks, and the clients. Defaults are where it starts."""
+    """Coefficients of a fit to load tests: hosts of stacks, and clients. A fit starts at the defaults."""
 
     hosts: dict[StackName, HostWork] = field(
         default_factory=lambda: {
@@ -56,7 +56,7 @@ class ServingCoefficients:
 
 
 def stack_of(row: PublishedRow) -> Stack:
-    """The stack that a load test was run on, as it was at the row's release. Raises Unusable when it is none known."""
+    """Return the stack of a load test, as it was at the row's release. Raises Unusable for an unknown stack."""
     software = row.label("framework")
     if row.sdk < CONTINUOUS_SDK or not any(name in software for name in ("tgi", "vllm")):
         raise Unusable(f"no continuous batching is known of {row.texts['framework']} on SDK 2.{row.sdk}")
@@ -67,10 +67,10 @@ def stack_of(row: PublishedRow) -> Stack:
 
 @dataclass(frozen=True, slots=True)
 class ServingRow:
-    """A load test that can be simulated: the deployment, the clients, and what was measured."""
+    """A load test that can be simulated: the deployment, the clients, and the measured figures."""
 
     row: PublishedRow
-    group: str  # the family of the part, and what is not dense: inf2, trn1, moe_trn2
+    group: str  # instance family, with a prefix for experts: inf2, trn1, moe_trn2
     model: CostModel
     shape: ModelSpec
     test: LoadTest
@@ -78,13 +78,13 @@ class ServingRow:
     num_slots: int
     lengths: tuple[int, int]  # positions that a prompt is padded to, and that a step reads of each slot
     num_engines: int
-    measured: dict[str, float]  # by quantity; those that the row states
-    contradiction: str = ""  # with other rows of the table; empty when there is none
-    is_saturated: bool = False  # arrivals come nearly as fast as the row's deployment can answer: queues grow with time
+    measured: dict[str, float]  # stated figures by quantity
+    contradiction: str = ""  # with other rows of the table; empty if there is none
+    is_saturated: bool = False  # arrivals are nearly as fast as the deployment: queues grow with time
 
     @classmethod
     def of(cls, row: PublishedRow, calibration: Calibration) -> ServingRow:
-        """Raises Unusable with the reason, DeviceError or SettingsError for what no part or type is."""
+        """Return the row. Raises Unusable with the reason; DeviceError, SettingsError for unknown instances, types."""
         test, counts = LoadTest.of(row), row.counts
         if test is None:
             raise Unusable("no load test of a known kind")
@@ -113,7 +113,7 @@ class ServingRow:
 
     @property
     def policy(self) -> BatchingPolicy:
-        """When waiting prompts are encoded, as it was at the row's release."""
+        """Policy of encoding waiting prompts, as it was at the row's release."""
         is_tgi_1 = self.stack.name == "tgi" and self.row.sdk < STACK_TGI_2_SDK
         return TGI_1 if is_tgi_1 else POLICIES[self.stack.batching]
 
@@ -122,7 +122,7 @@ class ServingRow:
         return self.row.texts["source_group"]
 
     def times(self, host: HostWork) -> SlotTimes:
-        """Times of one engine."""
+        """Return the times of one engine."""
         prompt, positions = self.lengths
         vocab = 0 if self.stack.samples_on_device else self.shape.vocab_size
         return SlotTimes(
@@ -133,14 +133,14 @@ class ServingRow:
         )
 
     def used_coefficients(self, coefficients: ServingCoefficients) -> tuple[object, ...]:
-        """The coefficients that this row's prediction depends on."""
+        """Return the coefficients that this row's prediction depends on."""
         host = coefficients.hosts[self.stack.name]
         if self.stack.samples_on_device:
             host = replace(host, logit_s=0.0, copy_s=0.0)
         return host, coefficients.clients if self.test.is_waves else None
 
     def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> ServingFigures:
-        """The figures that the tool of the row would print; of `num_waves` waves instead of all."""
+        """Return the figures that the row's tool would print, for `num_waves` waves or all."""
         clients = coefficients.clients
         times, answers = self.times(coefficients.hosts[self.stack.name]), OutputLengths.of(self.row, clients)
         most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS
@@ -176,7 +176,7 @@ _STATS = ("ttft_stat", "tpot_stat")
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Measurements of a load tool: seconds in all; output tokens, and ms to the first and the last, of each answer."""
+    """Measurements of a load tool: total seconds; output tokens, and ms to the first and last token, of each answer."""
 
     seconds: float
     tokens: FloatArray
@@ -197,7 +197,7 @@ class _Run:
 
 @cache
 def _no_limits() -> tuple[SchedulerConfig, CacheConfig]:
-    """The stack's own limits are slots; nothing is refused."""
+    """Return limits that refuse nothing; the stack's own limits are its slots."""
     most = 1 << 30
     return SchedulerConfig(most, most, most, most), CacheConfig(most, 32, False)
 
@@ -216,7 +216,7 @@ def _measured(row: PublishedRow) -> dict[str, float]:
 def serving_rows(
     rows: Sequence[PublishedRow], calibration: Calibration, stack: StackName | None = None
 ) -> tuple[list[ServingRow], list[tuple[str, str]]]:
-    """The load tests of a table, of one stack if it is given, and for those that cannot be simulated the reason."""
+    """Return the load tests of a table (of `stack` if given), and the reason for each that cannot be simulated."""
     found, skipped = [], []
     contradicted, most = contradictions(rows), _saturations(rows)
     for row in rows:
@@ -236,7 +236,7 @@ def serving_rows(
 
 
 def _saturations(rows: Sequence[PublishedRow]) -> dict[tuple[object, ...], float]:
-    """Most output tokens a second that was measured of each deployment."""
+    """Return the highest measured output tokens a second of each deployment."""
     most: dict[tuple[object, ...], float] = {}
     for row in rows:
         key = _deployment(row)

@@ -1,4 +1,4 @@
-"""The load tests of a calibration: errors of simulated throughput, TTFT and time per token by row. Prints nothing."""
+"""Errors of a calibration on load tests: simulated throughput, TTFT and time per token by row."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from neuronserve.server.config.formats import StackName
 from neuronserve.server.cost.calibration import Calibration, GroupError
 
 UNITS = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
-LeftOut = dict[str, dict[tuple[str, str], float]]  # by what was unseen, then row and quantity: the error
+LeftOut = dict[str, dict[tuple[str, str], float]]  # error by what was unseen, then by row and quantity
 
 
 @dataclass(frozen=True, slots=True)
 class ServingError:
-    """A compared figure of a load test. `left_out` is the error of fits that saw nothing of the row's source."""
+    """A compared figure of a load test. `left_out` is the error of fits without the row's source."""
 
     row_id: str
     group: str  # serving_inf2 of throughput, serving_ttft_inf2 and serving_itl_inf2 of times; see `_group`
@@ -44,7 +44,7 @@ class ServingOutcome:
 
     @property
     def groups(self) -> dict[str, GroupError]:
-        """Statistics by group."""
+        """Statistics of errors by group."""
         names = sorted({error.group for error in self.errors})
         return {name: _group_error([error for error in self.errors if error.group == name]) for name in names}
 
@@ -52,7 +52,7 @@ class ServingOutcome:
 def check_serving(
     rows: Sequence[PublishedRow], calibration: Calibration, stack: StackName | None = None
 ) -> ServingOutcome:
-    """Errors of the calibration's own hosts and clients, those of a fit's start where it has none."""
+    """Return errors with the calibration's hosts and clients, or the defaults if it has none."""
     found, skipped = serving_rows(rows, calibration, stack)
     start = ServingCoefficients()
     hosts = start.hosts | dict(calibration.hosts)
@@ -64,10 +64,10 @@ def check_serving(
 def calibrate_serving(
     rows: Sequence[PublishedRow], calibration: Calibration, without: Callable[[str], Calibration]
 ) -> ServingOutcome:
-    """A fit over `calibration`'s step times; for each model one that saw no row of its dimensions; and for each source
-    one over the step times of the calibration `without` it, that saw no row of it either.
+    """Fit over the step times of `calibration`, and repeat the fit without each model and without each source.
 
-    Rows that others of the table contradict are compared, and fitted to by nobody.
+    A fit without a source also uses step times of the calibration `without` it. Rows that other rows contradict are
+    compared, but no fit uses them.
     """
     found, skipped = serving_rows(rows, calibration)
     fitted = fit_serving(_sound(found))
@@ -114,8 +114,11 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> li
 
 
 def _group(row: ServingRow, quantity: str) -> str:
-    """Such as serving_inf2, serving_ttft_inf2; apart are rows that the table itself contradicts, and TTFT where
-    arrivals come as fast as answers: there it follows the test's length more than the server."""
+    """Return a group such as serving_inf2 or serving_ttft_inf2.
+
+    Contradicted rows have their own group, and so has TTFT of saturated tests, which depends on the test's length more
+    than on the server.
+    """
     kind = "" if quantity == "throughput" else f"{quantity}_"
     apart = "contradicted_" if row.contradiction else "saturated_" if row.is_saturated and quantity == "ttft" else ""
     return f"serving_{kind}{apart}{row.group}"

@@ -1,8 +1,8 @@
 """An engine as text-generation-inference drives a Neuron graph: fixed slots, prompts in batches, a host between steps.
 
-Not this server's scheduler: it is what the published load tests were measured on. Its router encodes waiting prompts
-together, all slots stand still meanwhile, and while slots are busy it lets few prompts wait for more
-(`--waiting-served-ratio`) but none for longer than `--max-waiting-tokens` steps.
+The published load tests were measured on this scheduler, not on this server's. Its router encodes waiting prompts
+together while all slots stand still. While slots are busy, prompts wait for more prompts (`--waiting-served-ratio`),
+but at most `--max-waiting-tokens` steps.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from neuronserve.server.workload.workload import Workload
 class SlotTimes:
     """Nanoseconds of one engine's work."""
 
-    prefill_ns: int  # of one prompt; those of a call follow each other
+    prefill_ns: int  # of one prompt; prompts of a call run one after another
     decode_ns: int  # of one step of all slots, on the device
-    host_ns: tuple[int, ...]  # what the host adds to a step, by the number of busy slots
-    request_host_ns: int  # between sending and being in the router's queue: HTTP, tokenizing
+    host_ns: tuple[int, ...]  # host time of a step, by the number of busy slots
+    request_host_ns: int  # between sending and the router's queue: HTTP, tokenizing
 
     def step_ns(self, busy: int) -> int:
-        """Nanoseconds of a decode step with `busy` slots in use."""
+        """Return the nanoseconds of a decode step with `busy` slots in use."""
         return self.decode_ns + self.host_ns[busy]
 
 
 class SlotEngine:
-    """Implements planner.simulate.records.Engine, but for cost and gaps between tokens, which no load test prints."""
+    """Implements planner.simulate.records.Engine without cost and gaps between tokens, which no load test prints."""
 
     def __init__(
         self, num_slots: int, policy: BatchingPolicy, times: SlotTimes, workload: Workload, records: Records
@@ -40,12 +40,12 @@ class SlotEngine:
         self.totals, self.end_ns = EngineTotals(), NEVER
         self._num_slots, self._policy, self._times = num_slots, policy, times
         self._output_len, self._records = workload.output_len, records
-        self._waiting: list[tuple[int, int]] = []  # when it is in the queue, index; in order
+        self._waiting: list[tuple[int, int]] = []  # (time in the queue, index), in order
         self._ends: list[tuple[int, int]] = []  # heap of (clock at its last token, index) of each busy slot
         self._clock = self._last_prefill = 0  # decode steps so far; at the last call that encoded prompts
-        self._new: list[int] = []  # encoded by what is planned
-        self._prompt_ns = 0  # when that ends
-        self._steps = self._step_ns = 0  # decode steps planned behind it, all alike
+        self._new: list[int] = []  # prompts that the plan encodes
+        self._prompt_ns = 0  # end of their encoding
+        self._steps = self._step_ns = 0  # equal decode steps planned behind it
 
     @property
     def num_open(self) -> int:
@@ -86,7 +86,7 @@ class SlotEngine:
             self._finish(heappop(self._ends)[1], now_ns)
 
     def _run_length(self, ready: int) -> int:
-        """Steps until the slots or the queue may change."""
+        """Return the steps until the slots or the queue may change."""
         if self._new:
             return 1
         steps = self._ends[0][0] - self._clock
@@ -97,7 +97,7 @@ class SlotEngine:
         return max(1, steps)
 
     def _steps_until(self, time_ns: int) -> int:
-        """Steps from the start of the run to the end of that during which it is `time_ns`."""
+        """Return the steps from the start of the run to the end of the step at `time_ns`."""
         return max(1, -(-(time_ns - self._prompt_ns) // self._step_ns))
 
     def _may_encode(self, ready: int) -> bool:
@@ -108,7 +108,7 @@ class SlotEngine:
         return not busy or is_overdue or ready + 1 > busy * policy.waiting_ratio
 
     def _encode(self, ready: int, now_ns: int) -> None:
-        """Prompts of one call; the tokens of all of them come when the last is encoded."""
+        """Encode prompts in one call; the tokens of all come when the last is encoded."""
         count = min(ready, self._num_slots - len(self._ends), self._policy.max_prompts or ready)
         self._new = [index for _, index in self._waiting[:count]]
         del self._waiting[:count]

@@ -1,6 +1,7 @@
-"""A fit to the times of steps, with errors of models that had not seen what they predict. Prints nothing.
+"""Fit to the times of steps, with errors of fits that had not seen the predicted rows, and of plain models.
 
-Errors are (predicted - measured) / measured; statistics are of their absolute values, a bias is their median.
+Errors are (predicted - measured) / measured; statistics are of their absolute values, a bias is their median. A
+calibration must beat the plain models on the same unseen rows; they are only reported.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ MEMORY = ("weights", "kv")
 
 
 def six_coefficients(problem: Problem, labels: Labels, rows: Rows) -> Vector:
-    """Errors of a fit of six coefficients to the rows with another label."""
+    """Return errors of a fit of six coefficients to the rows with another label."""
     terms = tuple(NAMES.index(name) for name in SIX_TERMS)
     return left_out(problem, labels, rows, lambda kept: problem.fit(terms, kept))
 
 
 def roofline(problem: Problem) -> Vector:
-    """Errors of the data sheet alone: the longer of all operations and all bytes at their peaks."""
+    """Return errors of the data sheet alone: the longer of all operations and all bytes at their peaks."""
     compute, memory = (
         problem.work[:, [NAMES.index(name) for name in names]].sum(axis=1) for names in (COMPUTE, MEMORY)
     )
@@ -43,7 +44,7 @@ SIX, ROOFLINE, REPEATS = "six coefficients", "roofline", "repeated runs"
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """A compared time. `left_out` is the error of a fit that saw nothing of the row's source; None in a check."""
+    """A compared time. `left_out` is the error of a fit without the row's source; None in a check."""
 
     row_id: str
     group: str
@@ -57,17 +58,17 @@ class RowError:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """Coefficients, and how wrong they are."""
+    """Coefficients, and their errors."""
 
     coefficients: dict[str, float]
     groups: dict[str, GroupError]
     rows: tuple[RowError, ...]
-    baselines: dict[str, dict[str, ErrorStats | None]]  # by name, then by group; of rows whose source they had not seen
+    baselines: dict[str, dict[str, ErrorStats | None]]  # by name, then by group; of rows from unseen sources
     evidence: Evidence
 
 
 def group_names(observations: Sequence[Observation]) -> NDArray[np.str_]:
-    """Group of each observation: such as decode_dense_inf2, and decode_contradicted_inf2 of what cannot be told."""
+    """Return the group of each observation: such as decode_dense_inf2, or decode_contradicted_inf2."""
     contradicted = contradicted_steps(observations)
     names = []
     for index, observation in enumerate(observations):
@@ -77,7 +78,7 @@ def group_names(observations: Sequence[Observation]) -> NDArray[np.str_]:
 
 
 def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
-    """Terms and coefficients by all observations but contradicted ones; errors by those without the row's source."""
+    """Fit terms and coefficients to all observations but contradicted ones; errors are of fits without the source."""
     names, folds = group_names(observations), Folds.of(observations)
     problem, rows = Problem(observations), np.array(["contradicted" not in name for name in names])
     fitted = problem.fit(choose_terms(problem, folds, rows), rows)
@@ -102,7 +103,7 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
 
 
 def check_steps(observations: Sequence[Observation], coefficients: dict[str, float], evidence: Evidence) -> StepOutcome:
-    """Errors of given coefficients. Fits nothing."""
+    """Return errors of given coefficients, without a fit."""
     if not observations:
         return StepOutcome(coefficients, {}, (), {}, evidence)
     names, problem = group_names(observations), Problem(observations)
@@ -119,7 +120,7 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
 
 
 def coefficients_without(observations: Sequence[Observation], source: str) -> dict[str, float]:
-    """Terms and coefficients by the observations of all other sources."""
+    """Return coefficients by a fit to the observations of all other sources."""
     folds, problem = Folds.of(observations), Problem(observations)
     rows = np.array([o.source != source for o in observations]) & np.array(
         ["contradicted" not in name for name in group_names(observations)]
@@ -128,14 +129,15 @@ def coefficients_without(observations: Sequence[Observation], source: str) -> di
 
 
 def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
-    """None for a group with errors that nothing predicts."""
+    """Return statistics by group; None for a group with unpredicted rows."""
     own = {name: errors[names == name] for name in sorted(set(names.tolist()))}
     return {name: None if np.isnan(found).any() else stats_of(found) for name, found in own.items()}
 
 
 def repeat_spread(observations: Sequence[Observation], names: NDArray[np.str_]) -> dict[str, ErrorStats | None]:
-    """How far times of one step are from their own median, where several sources or releases give one: what no model of
-    steps can do better than. None for a group without such steps.
+    """Return the spread of repeated times of one step from several sources or releases around their median.
+
+    No model of steps can be better. None for a group without such steps.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
     for index, o in enumerate(observations):
@@ -150,7 +152,7 @@ def repeat_spread(observations: Sequence[Observation], names: NDArray[np.str_]) 
 
 
 def stats_of(errors: Vector) -> ErrorStats:
-    """Statistics of signed relative errors."""
+    """Return statistics of signed relative errors."""
     size = np.abs(errors)
     return ErrorStats(
         float(size.mean()), float(np.median(size)), float(np.quantile(size, 0.9)), float(np.median(errors))
@@ -158,7 +160,7 @@ def stats_of(errors: Vector) -> ErrorStats:
 
 
 def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
-    """What was measured of each configuration over what a fit without its source says: the median of its rows."""
+    """Return for each configuration the median of measured over predicted by a fit without its source."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for index, o in enumerate(observations):
         if np.isfinite(unseen[index]):

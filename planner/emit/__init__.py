@@ -1,1 +1,1 @@
-"""Files that deploy a row of a plan: one target a file, each a pure function of one `Deployment`."""
+"""Files that deploy a row of a plan. Each is a pure function of one `Deployment`."""

@@ -15,12 +15,12 @@ from typing import Any
 from neuronserve.planner.emit import vllm_neuron, vllm_nxdi
 from neuronserve.planner.emit.deployment import Deployment, LeftOut
 
-PORT = 8080  # where SageMaker asks for /ping and /invocations, which vLLM's server has
+PORT = 8080  # SageMaker's port for /ping and /invocations, which vLLM's server has
 VLLM_NXDI, VLLM_NEURON = "vllm-nxdi.sh", "vllm-neuron.sh"
 
 
 def chosen_script(d: Deployment) -> str | LeftOut:
-    """File name of the script that one runs on the part today: the plugin's where it can, else NxD Inference's."""
+    """Return the name of the script for the instance: the plugin's if the plugin supports it, else NxD Inference's."""
     if isinstance(vllm_neuron.script(d), str):
         return VLLM_NEURON
     found = vllm_nxdi.script(d)
@@ -28,7 +28,7 @@ def chosen_script(d: Deployment) -> str | LeftOut:
 
 
 def dockerfile(d: Deployment) -> str | LeftOut:
-    """`BASE_IMAGE` is for the user to give. SageMaker starts an image with the argument `serve`, which is not read."""
+    """Return the Dockerfile; users pass `BASE_IMAGE`. SageMaker's argument `serve` is ignored."""
     name = chosen_script(d)
     if isinstance(name, LeftOut):
         return name
@@ -44,7 +44,7 @@ def dockerfile(d: Deployment) -> str | LeftOut:
 
 
 def environment(d: Deployment, servers: int) -> dict[str, str] | LeftOut:
-    """Variables of a container with so many servers, those of the script that have no value of their own included."""
+    """Return the variables of a container with `servers` servers, including those that the script requires."""
     name = chosen_script(d)
     if isinstance(name, LeftOut):
         return name
@@ -60,7 +60,7 @@ _MIB = 2**20
 
 
 def task_definition(d: Deployment) -> dict[str, Any] | LeftOut:
-    """Input of RegisterTaskDefinition. Servers listen on ports of the host from `PORT` on."""
+    """Return the input of RegisterTaskDefinition. Servers listen on ports of the host from `PORT` on."""
     if d.part.num_hosts > 1:
         return LeftOut(
             f"{d.part.name} is {d.part.num_hosts} hosts, and no instance type that a task could be placed on"
@@ -115,7 +115,7 @@ INSTANCE_TYPES = frozenset(
 
 
 def model(d: Deployment) -> Request | LeftOut:
-    """Input of CreateModel."""
+    """Return the input of CreateModel."""
     if refusal := _refusal(d):
         return refusal
     variables = environment(d, 1)
@@ -129,7 +129,7 @@ def model(d: Deployment) -> Request | LeftOut:
 
 
 def endpoint_config(d: Deployment) -> Request | LeftOut:
-    """Input of CreateEndpointConfig."""
+    """Return the input of CreateEndpointConfig."""
     if refusal := _refusal(d):
         return refusal
     variant = {
@@ -149,7 +149,7 @@ def endpoint_config(d: Deployment) -> Request | LeftOut:
 
 
 def inference_component(d: Deployment) -> Request | LeftOut:
-    """Input of CreateInferenceComponent, once the endpoint is in service."""
+    """Return the input of CreateInferenceComponent, for an endpoint in service."""
     if refusal := _refusal(d):
         return refusal
     if d.dp == 1:

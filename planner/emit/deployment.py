@@ -1,4 +1,4 @@
-"""The row of a plan that is to be deployed, as one record: the only reader of `PlanReport` and `Candidate` here."""
+"""The deployed row of a plan as one record: only this file reads `PlanReport` and `Candidate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neuronserve.server.device.prices import Price, PriceBasis
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.models.tensors import num_params
 
-MODEL = "<MODEL>"  # what stands where a model was planned by its dimensions alone
+MODEL = "<MODEL>"  # placeholder if a plan knows only the dimensions of the model
 MODEL_NEEDED = "hub id or directory of the checkpoint"
 _BFLOAT16_BYTES = 2
 _BUILT_IN = {part.name: part for part in INSTANCES}
@@ -24,7 +24,7 @@ _BUILT_IN = {part.name: part for part in INSTANCES}
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the row says of the requests: means, over all instances together."""
+    """Figures that the plan promises: means over all instances together."""
 
     request_rate: float  # requests a second
     input_tokens: float
@@ -37,17 +37,17 @@ class Promise:
     load: float  # share of saturation
     cost: TokenPrice | None  # None: no price is known
     misses: tuple[str, ...]
-    extrapolated: str  # why no measurement stands behind the times
+    extrapolated: str  # why no measurement supports the times
     calibration: str
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """`instances` of `part`, each with `dp` servers on `tp` cores of their own."""
+    """`instances` of `part`, each with `dp` servers of `tp` cores."""
 
     promise: Promise
     asked_model: str
-    checkpoint: str | None  # hub id or directory; None: the plan was for dimensions alone
+    checkpoint: str | None  # hub id or directory; None: the plan knows only dimensions
     checkpoint_bytes: int  # of all weights in bfloat16
     part: Instance
     tp: int
@@ -71,7 +71,7 @@ class Deployment:
 
     @property
     def name(self) -> str:
-        """For objects of AWS and Kubernetes: lower case letters, digits and "-", at most 40 characters."""
+        """Name of AWS and Kubernetes objects: lower case letters, digits and "-", at most 40 characters."""
         words = f"{Path(self.asked_model).name}-{self.part.name}-tp{self.tp}".lower()
         return re.sub(r"[^a-z0-9]+", "-", words)[-40:].strip("-")
 
@@ -81,22 +81,22 @@ class Deployment:
 
     @property
     def devices(self) -> int:
-        """Neuron devices of an instance that hold its servers' cores."""
+        """Number of Neuron devices that hold the servers' cores of an instance."""
         return -(-self.tp * self.dp // self.part.chip.cores_per_chip)
 
     @property
     def servers_per_host(self) -> int:
-        """Servers on each host of the instance, which has several only as an UltraServer; 0: one server spans hosts."""
+        """Servers on each host of the instance (an UltraServer has several hosts); 0: one server spans hosts."""
         return self.part.num_cores // self.part.num_hosts // self.tp
 
     @property
     def is_listed_price(self) -> bool:
-        """True when the built-in catalogue has the price on this basis, so that the basis alone names it."""
+        """Whether the built-in catalogue has the price on this basis, so that the basis identifies it."""
         return self.price is not None and _BUILT_IN[self.part.name].prices.of(self.price_basis) == self.price
 
 
 def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
-    """The row as a deployment. Raises SettingsError for one that none of the targets can express."""
+    """Return the row as a deployment. Raises SettingsError if no target can express it."""
     if candidate.pp > 1:
         raise SettingsError(
             f"emit: the row has {candidate.pp} pipeline stages, and nothing that is written runs more than 1"
@@ -110,7 +110,7 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
             f"emit: {candidate.device} is an instance of a catalogue file: no type of EC2 is known for it"
         )
     if candidate.lnc != _BUILT_IN[candidate.device].chip.lnc:
-        raise SettingsError(f"emit: the row has LNC {candidate.lnc}, and what is written leaves it as it comes")
+        raise SettingsError(f"emit: the row has LNC {candidate.lnc}, and the written files do not change it")
     options, buckets, stack = report.options, report.buckets, STACKS[candidate.stack]
     part = next(part for part in report.parts if part.name == candidate.device)
     is_checkpoint = "/" in options.model or Path(options.model).expanduser().exists()
@@ -158,6 +158,6 @@ def _promise(report: PlanReport, candidate: Candidate) -> Promise:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Why: a sentence without its full stop."""
+    """Reason why a target is not written: a sentence without its full stop."""
 
     reason: str

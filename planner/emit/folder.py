@@ -1,4 +1,4 @@
-"""The folder of `plan --emit`: chooses the row, and writes what there is for it without touching other files."""
+"""The folder of `plan --emit`: chooses the row and writes its files. Other files stay untouched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXECUTABLE = 0o755
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Where a row's files go, and which row: as numbered in the printed tables, from 1; None: the recommended one."""
+    """Directory of a row's files, and the row's number in the printed tables, from 1; None: the recommended row."""
 
     directory: Path
     row: int | None = None
@@ -27,8 +27,8 @@ class Emission:
 def emit(report: PlanReport, emission: Emission) -> tuple[Path, ...]:
     """Write the files of the row. Returns their paths.
 
-    Raises SettingsError for a row that is not there or that no target can express, and, before anything is written, for
-    a file that is there with other contents.
+    Raises SettingsError for a missing row, a row that no target can express and, before anything is written, for an
+    existing file with other contents.
     """
     found = texts_of(report, _row(report, emission.row))
     texts = {emission.directory / path: text for path, text in found.items()}
@@ -47,7 +47,7 @@ def emit(report: PlanReport, emission: Emission) -> tuple[Path, ...]:
 
 
 def texts_of(report: PlanReport, row: Candidate) -> dict[str, str]:
-    """The files of a row by their names. Raises SettingsError for one that no target can express."""
+    """Return the files of a row by their names. Raises SettingsError for a row that no target can express."""
     d = deployment_of(report, row)
     files = rendered(d)
     return {**files.texts, README: readme(d, files)}

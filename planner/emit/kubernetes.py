@@ -13,18 +13,18 @@ from neuronserve.planner.emit.neuronserve import batched_tokens, quantization
 from neuronserve.server.device.prices import PriceBasis
 from neuronserve.server.host.memory import GIB
 
-_SERVER_GIB = 2  # what the chart asks for where a model is small
+_SERVER_GIB = 2  # the chart's request for a small model
 
 Values = dict[str, Any]
 
 
 def emulated(d: Deployment) -> Values:
-    """A pod for each server of the row, on CPUs."""
+    """Return values with a pod for each server of the row, on CPUs."""
     return _values(d, d.num_servers, 1) | {"accelerator": {"type": "emulated"}}
 
 
 def on_nodes(d: Deployment) -> Values | LeftOut:
-    """A pod for each instance of the row, which asks for its Neuron devices; cores stay emulated."""
+    """Return values with a pod for each instance, which requests its Neuron devices; cores stay emulated."""
     if d.part.num_hosts > 1:
         return LeftOut(
             f"{d.part.name} is {d.part.num_hosts} hosts, and no instance type that nodes have as their label"
@@ -68,12 +68,12 @@ def _price(d: Deployment) -> Values:
 
 
 def _memory_gib(d: Deployment, servers: int) -> int:
-    """Host memory that the emulated cores of a pod take when full, beside the server."""
+    """Return the host memory of a pod: its emulated cores when full, and the server."""
     return -(-d.core_bytes * d.tp * servers // GIB) + _SERVER_GIB
 
 
 def _resource(d: Deployment) -> Values:
-    """Cores; whole devices where software groups cores, because what a node then counts as a core is a setting."""
+    """Return the resource: cores, or whole devices if software groups cores, as nodes then count cores by a setting."""
     if d.part.chip.lnc == 1:
         return {"resourceName": "aws.amazon.com/neuroncore", "count": d.tp * d.dp}
     return {"resourceName": "aws.amazon.com/neuron", "count": d.devices}
@@ -83,7 +83,7 @@ _CAPACITY: dict[PriceBasis, str] = {"spot": "spot", "capacity_block": "reserved"
 
 
 def node_pool(d: Deployment) -> dict[str, Any] | LeftOut:
-    """The NodePool: as many devices as the row has, removed only when empty, because a stream must not be cut."""
+    """Return the NodePool with the row's devices. Nodes are removed only when empty, so that no stream is cut."""
     if d.part.num_hosts > 1:
         return LeftOut(f"{d.part.name} is {d.part.num_hosts} hosts, and no instance type that Karpenter could start")
     capacity = _CAPACITY.get(d.price_basis, "on-demand")

@@ -1,4 +1,4 @@
-"""`neuronserve serve` for one instance of the row, emulated and paced, and what the chart's values have of it."""
+"""`neuronserve serve` for one instance of the row, emulated and paced, and values that the chart shares with it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _NO_PREFIX_CACHE = "--no-enable-prefix-caching"  # the plan counts on no hits
 
 
 def batched_tokens(d: Deployment) -> int:
-    """Tokens of a step that holds the longest prompt whole, as the plan takes it; beside all decodes where they mix."""
+    """Return the tokens of a step with the longest prompt, plus all decodes if the stack mixes both."""
     longest = d.prompt_buckets[-1]
     return min(MOST_BATCHED_TOKENS, longest + d.slots if d.stack.batching == "continuous" else max(longest, d.slots))
 
 
 def quantization(d: Deployment) -> str:
-    """The server's name for the format of the weights."""
+    """Return the server's name for the format of the weights."""
     return QUANTIZATION[d.weights] or "none"
 
 
 def serve_arguments(d: Deployment) -> list[str]:
-    """Arguments of `neuronserve`, from `serve` on."""
+    """Return the arguments of `neuronserve`, from `serve` on."""
     words = [word for name, value in _flags(d).items() for word in (f"--{name}", value)]
     return ["serve", d.model, *words, _NO_PREFIX_CACHE]
 
 
 def script(d: Deployment) -> str | LeftOut:
-    """The command, with whatever arguments the script is given behind it."""
+    """Return a script with the command; further arguments of the script are passed on."""
     if d.dp > MOST_ENGINES:
         return LeftOut(f"a server has at most {MOST_ENGINES} engines, and the row {d.dp} an instance")
     model = f"MODEL=${{MODEL:-{quote(d.checkpoint)}}}" if d.checkpoint else f': "${{MODEL:?{MODEL_NEEDED}}}"'

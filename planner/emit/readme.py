@@ -1,4 +1,4 @@
-"""README of the folder: what is promised, what each file is, how each is run, and what is left to fill in."""
+"""README of the folder: the promised figures, the files, their commands, and the placeholders to fill in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACEHOLDERS = {
     "<EXECUTION_ROLE_ARN>": "role that SageMaker takes on",
 }
 
-# By the file that a command is about: it is shown when the file was written.
+# Command of each file; shown if the file was written.
 _COMMANDS = {
     "vllm-nxdi.sh": "./vllm-nxdi.sh # on each host; servers on ports 8000 and up",
     "vllm-neuron.sh": "./vllm-neuron.sh # on each host; servers on ports 8000 and up",
@@ -36,7 +36,7 @@ _COMMANDS = {
 
 
 def readme(d: Deployment, files: Rendered) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [
         f"# {d.asked_model} on {d.instances} x {d.part.name}\n\n{_shape(d)}",
         "## The promise\n\n" + "\n".join(_promise(d)),

@@ -1,4 +1,4 @@
-"""The load test that checks the promise: the plan's lengths and rate, its limits, and what it costs (`loadtests/`)."""
+"""Load test that checks the promise: the plan's lengths, rate, limits and price (`loadtests/`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Section = Mapping[str, object]
 
 
 def scenario(d: Deployment) -> str | LeftOut:
-    """The scenario as TOML. The promise is in the record of each run, beside what was measured."""
+    """Return the scenario as TOML. The record of each run has the promise beside the measured figures."""
     if d.trace is not None:
         return LeftOut(f"the plan is for {d.trace}: send that file, with --dataset-name and --dataset-path")
     p = d.promise
@@ -54,5 +54,5 @@ def _price(d: Deployment) -> Section:
 
 
 def _lines(values: Section) -> str:
-    """Keys of a TOML table; JSON's texts, numbers and booleans are TOML's too."""
+    """Return keys of a TOML table; JSON's texts, numbers and booleans are valid TOML."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

@@ -1,4 +1,4 @@
-"""The vLLM-Neuron plugin of SDK 2.31 and later, which does not stand on NxD Inference.
+"""The vLLM-Neuron plugin of SDK 2.31 and later, which does not use NxD Inference.
 
 Sources: "Configuration options" (2026-08-13), "Features guide" (2026-08-13), "Scheduler Design", and the recipe and the
 tutorial of Llama 3 (2026-08-17): the plugin's pages in the Neuron SDK documentation at 81ce03ae (2026-08-21).
@@ -15,9 +15,9 @@ _TIMEOUT_S = 1200  # of a compilation, as in the recipe of the 70B model
 
 
 def neuron_config(d: Deployment) -> Json:
-    """The `neuron_config` of `--additional-config`.
+    """Return the `neuron_config` of `--additional-config`.
 
-    Prompts are not cut: `max_num_batched_tokens` is the whole length, and so is the last prompt bucket.
+    Prompts are not cut: `max_num_batched_tokens` and the last prompt bucket are the whole length.
     """
     config: Json = {
         "num_batched_tokens_buckets": sorted({*d.prompt_buckets, d.max_model_len}),
@@ -29,7 +29,7 @@ def neuron_config(d: Deployment) -> Json:
 
 
 def script(d: Deployment) -> str | LeftOut:
-    """The server's command."""
+    """Return the script of the server."""
     chip = d.part.chip.name
     if chip not in CHIPS:
         return LeftOut(f"the vLLM-Neuron plugin runs on {' and '.join(CHIPS)}, not on {chip}")

@@ -1,4 +1,4 @@
-"""vLLM on NxD Inference: its command, and the NeuronConfig behind it.
+"""vLLM on NxD Inference: its script, and its NeuronConfig.
 
 Sources: NxD Inference's vLLM user guide (plugin 0.5.0), feature guide, API reference and Llama-3.3-70B tutorials of the
 Neuron SDK documentation at 81ce03ae (2026-08-21); names of fields, models/config.py of neuronx-distributed-inference at
@@ -19,11 +19,11 @@ _LEADS = {
     # Tutorial trn2-llama3.3-70b-fp8: "known limitation".
     "fp8": f"# vLLM cannot compile fp8: let NxD Inference fill NEURON_COMPILED_ARTIFACTS.\n{_QUANTIZED_NEEDED}",
 }
-_VLLM_BLOCK = 32  # overwritten by the plugin without a paged cache; vLLM wants a size that it knows
+_VLLM_BLOCK = 32  # the plugin overwrites it without a paged cache; vLLM accepts only known sizes
 
 
 def neuron_config(d: Deployment) -> Json | LeftOut:
-    """Fields of NxD Inference's NeuronConfig."""
+    """Return the fields of NxD Inference's NeuronConfig."""
     if refusal := _refusal(d):
         return refusal
     return {
@@ -42,7 +42,7 @@ def neuron_config(d: Deployment) -> Json | LeftOut:
 
 
 def script(d: Deployment) -> str | LeftOut:
-    """The server's command."""
+    """Return the script of the server."""
     if refusal := _refusal(d):
         return refusal
     environment = {
@@ -71,7 +71,7 @@ def script(d: Deployment) -> str | LeftOut:
 
 
 def _overrides(d: Deployment, quantized: str) -> Json:
-    """What vLLM does not set by its own flags."""
+    """Return the fields that vLLM does not set by its own flags."""
     config: Json = {
         "enable_bucketing": True,
         "context_encoding_buckets": list(d.prompt_buckets),

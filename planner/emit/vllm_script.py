@@ -1,4 +1,4 @@
-"""The shell script of a vLLM server on Neuron, whichever plugin it runs on: one server for each group of cores."""
+"""Shell script of vLLM servers on Neuron, for both plugins: one server for each group of cores."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class VllmServer:
-    """What differs between the plugins. Values are plain words of a shell, or refer to its variables."""
+    """Differences between the plugins. Values are plain shell words, or refer to shell variables."""
 
     title: str
     environment: Mapping[str, str]
     flags: tuple[str, ...]
     additional_config: Json
-    model_needed: str = ""  # the checkpoint must be one that the plan's model is not; why
+    model_needed: str = ""  # which other checkpoint is needed instead of the plan's model, if any
     lead: str = ""  # lines before the command
 
 
 def spanning(d: Deployment) -> LeftOut | None:
-    """Why no script of one host starts the row's servers, if so."""
+    """Return why no script of one host can start the row's servers; None if one can."""
     cores = d.part.num_cores // d.part.num_hosts
     return None if d.servers_per_host else LeftOut(f"a server of {d.tp} NeuronCores spans hosts of {cores}")
 
 
 def vllm_script(d: Deployment, server: VllmServer) -> str:
-    """The script. `REPLICAS` servers on ports from `PORT`; the first is ready before the others start.
+    """Return the script. It starts `REPLICAS` servers on ports from `PORT`; the others wait until the first is ready.
 
-    With one server the cores are left to the runtime, so that a container that was given some devices can use them.
+    With one server the runtime chooses the cores, so that a container can use the devices that it was given.
     """
     needed = server.model_needed or ("" if d.checkpoint else MODEL_NEEDED)
     model = f': "${{MODEL:?{needed}}}"' if needed else f"MODEL=${{MODEL:-{quote(d.model)}}}"

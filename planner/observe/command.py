@@ -1,4 +1,4 @@
-"""`neuronserve observe` in a terminal: fit what was measured, print tables, write the calibration."""
+"""`neuronserve observe` in a terminal: fit the measurements, print tables, write the calibration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neuronserve.server.errors import SettingsError
 def run_observe(label: str, runs: list[tuple[str, dict[str, Any]]], deployment: Deployment, output: str) -> None:
     """Fit the calibration in force to named reports of load tests on one endpoint.
 
-    Raises SettingsError for what is no such report, or when the file cannot be written.
+    Raises SettingsError for an invalid report or a file that cannot be written.
     """
     date = time.strftime("%Y-%m-%d", time.gmtime())
     found = ObservedEndpoint.of(label, date, observations(runs, deployment), deployment, default_calibration())

@@ -1,4 +1,4 @@
-"""What stands behind an endpoint, as its owner says it is: which steps a request is made of there. Measures nothing."""
+"""Deployment behind an endpoint, as its owner describes it: the steps of a request there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Deployment:
     weight_dtype: str = "bfloat16"
 
     def check(self) -> None:
-        """Raises DeviceError or SettingsError for what cannot be."""
+        """Raise DeviceError or SettingsError for an impossible deployment."""
         self.instance.check_groups(self.tensor_parallel_size, self.data_parallel_size)
         if not 2 <= self.max_model_len <= self.model.max_position:
             raise SettingsError(
@@ -37,25 +37,25 @@ class Deployment:
             )
 
     def cost(self, calibration: Calibration) -> CostModel:
-        """The cost model of one engine. Raises DeviceError or SettingsError."""
+        """Return the cost model of one engine. Raises DeviceError or SettingsError."""
         runtime = Runtime(self.weight_dtype, self.stack.is_continuous)
         return CostModel.of(self.model, self.instance, self.tensor_parallel_size, runtime, calibration)
 
     def prompt_bucket(self, tokens: int) -> int:
-        """Positions that a prompt of `tokens` is padded to."""
+        """Return the positions that a prompt of `tokens` is padded to."""
         return self._bucket(tokens) if self.stack.prompts_fill == "bucket" else self.max_model_len
 
     def step_bucket(self, context: int) -> int:
-        """Positions of each slot that a decode step reads when the longest context is `context` tokens."""
+        """Return the positions of each slot that a decode step reads if the longest context is `context` tokens."""
         return self._bucket(context) if self.stack.steps_read == "bucket" else self.max_model_len
 
     def step_slots(self, busy: int) -> int:
-        """Slots that a step of `busy` sequences computes."""
+        """Return the slots that a step of `busy` sequences computes."""
         padded = 1 << (busy - 1).bit_length()
         return min(self.max_num_seqs, padded) if self.stack.pads_slots else self.max_num_seqs
 
     def sampled_on_host_s(self, host: HostWork, busy: float, slots: int) -> float:
-        """Of a decode step, what the host needs for logits: 0 where the device samples."""
+        """Return the host's seconds for the logits of a decode step; 0 if the device samples."""
         if self.stack.samples_on_device:
             return 0.0
         others = max(0.0, busy - 1)

@@ -1,7 +1,7 @@
-"""The least that fits an endpoint: one factor on all decode terms, one on all prefill terms, and its host's seconds.
+"""Fit of an endpoint with few unknowns: one factor on all decode terms, one on all prefill terms, and host seconds.
 
-Four unknowns, linear in what was observed, found by least squares of relative errors. One that the observations do not
-determine keeps the value it had, and says so.
+The four unknowns are linear in the observations and are found by least squares of relative errors. An unknown that the
+observations do not determine keeps its value and gets a note.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Vector = npt.NDArray[np.float64]
 
 UNKNOWNS = ("decode_scale", "prefill_scale", "slot_s", "request_s")
 SCALES, HOSTS = UNKNOWNS[:2], UNKNOWNS[2:]
-BESIDE = {"prefill_scale": "request_s", "decode_scale": "slot_s"}  # what hides a scale, and is given up before it is
-NOISE = 0.01  # relative, of a median: the errors of a few points may agree better by chance
+BESIDE = {"prefill_scale": "request_s", "decode_scale": "slot_s"}  # an unknown that hides a scale is dropped first
+NOISE = 0.01  # least relative error of a median: a few points may agree better by chance
 LEAST_KNOWN = 0.25  # relative standard error beyond which a value is not determined
-SINGULAR = 1e-7  # of the largest singular value, which is 1 to 2: less is rounding
-ALONE = 0.999  # leverage from which nothing but an observation itself says what it should be
+SINGULAR = 1e-7  # singular values below this share of the largest (1 to 2) are rounding errors
+ALONE = 0.999  # leverage from which no other observation predicts this one
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """One of UNKNOWNS as found. `standard_error` is None, and `note` says why, when it is not from the observations."""
+    """Value of one of UNKNOWNS. If the observations do not give it, `standard_error` is None and `note` says why."""
 
     name: str
     value: float
@@ -42,7 +42,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """An observation beside what the fit makes of it; `unseen_s` is what a fit without it would, None: nothing else."""
+    """An observation and its fitted time. `unseen_s` is the time by a fit without it; None if none is possible."""
 
     observation: Observation
     fitted_s: float
@@ -51,7 +51,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFit:
-    """What was found for one endpoint, over the calibration it began with."""
+    """Fit of one endpoint over the calibration that it started from."""
 
     unknowns: tuple[Unknown, ...]  # in the order of UNKNOWNS
     residuals: tuple[Residual, ...]
@@ -61,14 +61,14 @@ class ObservedFit:
 
 
 def decode_terms(cost: CostModel) -> frozenset[str]:
-    """Terms of a decode step. Those that a prefill has too, such as the weights' stream, are among them."""
+    """Return the terms of a decode step, including those that a prefill shares, such as the stream of weights."""
     return frozenset(cost.step_work.decode(1, 1))
 
 
 def fit_endpoint(observed: Sequence[Observation], deployment: Deployment, calibration: Calibration) -> ObservedFit:
-    """Raises SettingsError when there is nothing to fit."""
+    """Fit the unknowns to the observations. Raises SettingsError if there are none."""
     if not observed:
-        raise SettingsError("no figure of the reports is the time of a step: see what was left out")
+        raise SettingsError("no figure of the reports is the time of a step: see the figures left out")
     cost, host = deployment.cost(calibration), calibration.host(deployment.stack.name)
     rows = np.array([_row(each, cost) for each in observed])
     fixed = np.array([_fixed(each, deployment, cost) for each in observed])
@@ -88,7 +88,7 @@ def fit_endpoint(observed: Sequence[Observation], deployment: Deployment, calibr
 
 
 def _row(observed: Observation, cost: CostModel) -> tuple[float, float, float, float]:
-    """Seconds that one of each unknown adds to an observation."""
+    """Return the seconds that one unit of each unknown adds to an observation."""
     if observed.phase == "decode":
         seconds, _ = _seconds(cost.step_work.decode(observed.slots, observed.positions), cost)
         return seconds, 0.0, observed.busy - 1, 0.0
@@ -97,7 +97,7 @@ def _row(observed: Observation, cost: CostModel) -> tuple[float, float, float, f
 
 
 def _seconds(work: Work, cost: CostModel) -> tuple[float, float]:
-    """Of the terms that a decode step has, and of the others."""
+    """Return the seconds of the terms of a decode step, and those of the others."""
     shared = decode_terms(cost)
     prices = {name: price * work.get(name, 0.0) for name, price in cost.calibration.coefficients.items()}
     own = sum(seconds for name, seconds in prices.items() if name in shared)
@@ -105,7 +105,7 @@ def _seconds(work: Work, cost: CostModel) -> tuple[float, float]:
 
 
 def _fixed(observed: Observation, deployment: Deployment, cost: CostModel) -> float:
-    """Seconds that are taken from the calibration as they are."""
+    """Return the seconds that come from the calibration unchanged."""
     if observed.phase == "prefill":
         return 0.0
     host = cost.calibration.host(deployment.stack.name)
@@ -113,7 +113,7 @@ def _fixed(observed: Observation, deployment: Deployment, cost: CostModel) -> fl
 
 
 class _Problem:
-    """`matrix` (observations, unknowns) times the unknowns is `target`, in units of what was measured."""
+    """Linear problem: `matrix` [observations, unknowns] times the unknowns is `target`, in units of measured times."""
 
     def __init__(self, matrix: Vector, target: Vector, start: Vector) -> None:
         self._matrix, self._target, self._start, self._values = matrix, target, start, start.copy()
@@ -122,13 +122,13 @@ class _Problem:
         self._notes = {name: "nothing observed depends on it" for name in UNKNOWNS if name not in self._free}
 
     def solve(self) -> None:
-        """Least squares over what is determined: gives up one unknown after the other that is not."""
+        """Solve by least squares; drop undetermined unknowns one after the other."""
         while self._free:
             self._step()
-            given_up = self._beyond()
-            if given_up is None:
+            dropped = self._next_dropped()
+            if dropped is None:
                 return
-            name, value, note = given_up
+            name, value, note = dropped
             self._free.remove(name)
             self._errors = {}
             self._notes[name] = note
@@ -140,7 +140,7 @@ class _Problem:
         return self._target - self._matrix @ self._values
 
     def unseen(self) -> list[float | None]:
-        """Fitted / measured by a fit to all other observations; None where these do not say."""
+        """Return fitted / measured by a fit to all other observations; None if these do not determine it."""
         matrix = self._columns
         leverage = np.einsum("ij,jk,ik->i", matrix, np.linalg.pinv(matrix.T @ matrix), matrix)
         residuals = self.residuals()
@@ -172,11 +172,11 @@ class _Problem:
         errors = max(NOISE, spread) * _spreads(matrix / size) / size
         self._errors = dict(zip(self._free, errors.tolist(), strict=True))
 
-    def _beyond(self) -> tuple[str, float | None, str] | None:
-        """The next unknown to give up, what it is then (None: what it was at the start), and why."""
+    def _next_dropped(self) -> tuple[str, float | None, str] | None:
+        """Return the next unknown to drop, its value (None: the one at the start), and the note."""
         for name in self._free:
             if name in HOSTS and self._value(name) <= 0 and np.isfinite(self._errors[name]):
-                return name, 0.0, "what was observed leaves nothing for it"
+                return name, 0.0, "the observations leave nothing for it"
         for name in SCALES:
             if name in self._free and not self._is_known(name):
                 partner = BESIDE[name]
@@ -187,13 +187,13 @@ class _Problem:
         return None
 
     def _kept(self, name: str) -> tuple[str, float | None, str]:
-        return name, None, "not determined by what was observed"
+        return name, None, "the observations do not determine it"
 
     def _value(self, name: str) -> float:
         return float(self._values[UNKNOWNS.index(name)])
 
     def _is_known(self, name: str) -> bool:
-        """A scale by itself; a host's seconds by what they are of the longest step that has them."""
+        """Return whether an unknown is determined. Host seconds are compared with the longest step that has them."""
         error = self._errors[name]
         if name in SCALES:
             return self._value(name) > 0 and error <= LEAST_KNOWN * self._value(name)
@@ -201,7 +201,7 @@ class _Problem:
 
 
 def _spreads(matrix: Vector) -> Vector:
-    """Standard error of each unknown for a noise of 1; infinite for one that others can make up for."""
+    """Return the standard error of each unknown for a noise of 1; infinite if other unknowns can compensate it."""
     _, sizes, directions = np.linalg.svd(matrix)
     sizes = np.concatenate([sizes, np.zeros(len(directions) - len(sizes))])
     is_free = sizes <= SINGULAR * sizes[0]

@@ -1,6 +1,6 @@
-"""What load-test reports say of single steps: the time of a prompt alone, and of a decode step with slots busy.
+"""Times of single steps from load-test reports: of a lone prompt, and of a decode step with busy slots.
 
-Reads the JSON of `neuronserve bench serve`. A figure that is no step's time is left out, with the reason.
+The input is the JSON of `neuronserve bench serve`. A figure that is not the time of a step is left out with the reason.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from neuronserve.server.errors import SettingsError
 from neuronserve.server.typed_json import JsonError, convert, read
 
 MAX_REPORT_BYTES = 64 * 2**20
-BUNDLED = 0.7  # of the gap between chunks: a time per token below it means that chunks carry several
-ALONE = 1.05  # requests open at once, on average, of a run in which they hardly meet
+BUNDLED = 0.7  # share of the gap between chunks: a lower time per token means several tokens in a chunk
+ALONE = 1.05  # mean open requests up to which requests hardly overlap
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One median. Of a prefill, `positions` is the prompt's bucket; of a decode, what a step reads of each slot."""
+    """A median time. `positions`: the prompt's bucket for a prefill; the positions read of each slot for a decode."""
 
     phase: Phase
     positions: int
     busy: float  # slots of one engine in use; 1 for a prefill
     slots: int  # that the step computes; 1 for a prefill
     seconds: float
-    num_measured: int  # requests, or steps, that the median is of
+    num_measured: int  # requests or steps of the median
 
     @property
     def name(self) -> str:
-        """Such as `decode, 8 busy, 2,048 positions`."""
+        """Name such as `decode, 8 busy, 2,048 positions`."""
         busy = f", {self.busy:.3g} busy" if self.phase == "decode" else ""
         return f"{self.phase}{busy}, {self.positions:,} positions"
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Those of all reports, and what was left out and why."""
+    """Observations of all reports, and the reasons for figures that were left out."""
 
     used: tuple[Observation, ...]
     left_out: tuple[str, ...]
@@ -61,7 +61,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Of one run, what is used here."""
+    """Fields of one run that are used here."""
 
     completed: int
     failed: int
@@ -84,7 +84,7 @@ class _Run:
 
 
 def read_report(path: Path) -> list[dict[str, Any]]:
-    """The runs in a report of `bench serve`: one, or those of a sweep. Raises SettingsError when it is none."""
+    """Return the runs in a report of `bench serve`: one, or those of a sweep. Raises SettingsError for another file."""
     try:
         report = read(path, MAX_REPORT_BYTES, dict[str, Any])
         return convert(report.get("points", [report]), list[dict[str, Any]])
@@ -93,7 +93,7 @@ def read_report(path: Path) -> list[dict[str, Any]]:
 
 
 def observations(runs: list[tuple[str, dict[str, Any]]], deployment: Deployment) -> Observations:
-    """What named runs say of steps. Raises SettingsError for a run that is no report of `bench serve`."""
+    """Return the observations of named runs. Raises SettingsError for a run that is no report of `bench serve`."""
     used: list[Observation] = []
     left_out: list[str] = []
     for name, run in runs:
@@ -110,14 +110,14 @@ def observations(runs: list[tuple[str, dict[str, Any]]], deployment: Deployment)
 
 
 def _prefill(run: _Run, deployment: Deployment) -> Observation | str:
-    """TTFT of requests that met no other, or why there is none."""
+    """Return the TTFT of lone requests, or why there is none."""
     lengths, ttft = run.benchmark_record.input_tokens, run.median_ttft_ms
     if lengths is None or not ttft:
         return "no TTFT: no request was completed"
     if run.num_open > ALONE:
         return f"TTFT left out: with {run.num_open:.3g} requests open at once it holds their waiting"
     if run.total_cached_input_tokens:
-        return "TTFT left out: a part of the prompts was cached"
+        return "TTFT left out: some prompt tokens were cached"
     least, bucket = (deployment.prompt_bucket(math.ceil(tokens)) for tokens in (lengths.p1, lengths.p99))
     if least != bucket:
         return f"TTFT left out: prompts are padded to {least} and to {bucket} tokens"
@@ -125,12 +125,12 @@ def _prefill(run: _Run, deployment: Deployment) -> Observation | str:
 
 
 def _decode(run: _Run, deployment: Deployment) -> Observation | str:
-    """The gap between tokens, or why it is no step's time."""
+    """Return the gap between tokens, or why it is not the time of a step."""
     record, itl, tpot = run.benchmark_record, run.median_itl_ms, run.median_tpot_ms
     if record.input_tokens is None or record.output_tokens is None or not itl or not tpot:
         return "no time between tokens: no answer has two"
     if tpot < BUNDLED * itl and run.num_open <= ALONE:
-        itl = tpot  # nobody's prompt is in it
+        itl = tpot  # no other request's prompt is in it
     if tpot < BUNDLED * itl:
         return f"ITL left out: {itl:.3g} ms between chunks and {tpot:.3g} ms a token: chunks carry several tokens"
     contexts = record.input_tokens.p1 + 1, record.input_tokens.p99 + record.output_tokens.p99

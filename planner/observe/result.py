@@ -1,4 +1,4 @@
-"""An observed endpoint as a calibration: the one that the fit began with, scaled, and what stands behind it."""
+"""An observed endpoint as a calibration: the starting calibration, scaled, with its evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from neuronserve.server.cost.evidence import Evidence, Sample
 
 @dataclass(frozen=True, slots=True)
 class ObservedEndpoint:
-    """What was found at one endpoint."""
+    """Result for one endpoint."""
 
     label: str  # of the endpoint, without credentials
     date: str  # ISO
@@ -34,13 +34,13 @@ class ObservedEndpoint:
     def of(
         cls, label: str, date: str, observations: Observations, deployment: Deployment, base: Calibration
     ) -> ObservedEndpoint:
-        """Fit `base` to what was observed. Raises SettingsError when that is no step's time at all."""
+        """Fit `base` to the observations. Raises SettingsError if there are none."""
         fit = fit_endpoint(observations.used, deployment, base)
         return cls(label, date, deployment, base, observations, fit)
 
     @property
     def calibration(self) -> Calibration:
-        """For this endpoint. What was published stays as evidence of how far the formulas themselves may be off."""
+        """Calibration of this endpoint. Published measurements stay as evidence for the error of the formulas."""
         cost, stack, fit = self.deployment.cost(self.base), self.deployment.stack.name, self.fit
         shared, scales = decode_terms(cost), {name: fit.value(name) for name in SCALES}
         coefficients = {
@@ -60,7 +60,7 @@ class ObservedEndpoint:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The report, which `--calibration` reads: the calibration is in it."""
+        """Return the report. It contains the calibration, which `--calibration` reads."""
         deployment = self.deployment
         return {
             "kind": "observed endpoint",
@@ -85,7 +85,7 @@ class ObservedEndpoint:
         }
 
     def _samples(self) -> list[Sample]:
-        """Of each observation that the others say something of."""
+        """Return a sample for each observation that the others predict."""
         cost = self.deployment.cost(self.base)
         return [
             Sample(
@@ -119,7 +119,7 @@ def _group_error(residuals: list[Residual]) -> GroupError:
 
 
 def render(found: ObservedEndpoint) -> Group:
-    """Tables for a terminal: what was found, and each observation beside the fit."""
+    """Return tables: the unknowns, and each observation beside the fit."""
     unknowns = Table("", "value", "standard error", "from", title=f"{found.label}: {found.deployment.stack.name}")
     for each in found.fit.unknowns:
         unit, factor = ("x", 1.0) if each.name in SCALES else ("ms", 1e3)

@@ -1,4 +1,4 @@
-"""Requests that are served in batches: static ones, and prompts that wait for company. Formulas: planner.md."""
+"""Waits of requests in batches: static ones, and prompts encoded together. Formulas: docs/internals/planner.md."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EULER = 0.5772  # harmonic numbers are ln n + EULER
 
 
 def longest_of(count: float, cv2: float) -> float:
-    """Mean of the longest of `count` lengths in multiples of their mean: exact for constant and exponential ones."""
+    """Return the mean of the longest of `count` lengths over their mean. Exact for constant and exponential ones."""
     return 1 + sqrt(cv2) * max(0.0, log(max(1.0, count)) + EULER - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class StaticBatches:
-    """Batches that end before the next begins, at one rate: all that wait then, up to the slots, are the next."""
+    """Static batches at one rate. Each ends before the next begins, which takes waiting requests up to the slots."""
 
     rate: float
     slots: int
@@ -30,53 +30,53 @@ class StaticBatches:
 
     @classmethod
     def at(cls, rate: float, slots: int, batch_s: Callable[[float], float]) -> StaticBatches:
-        """A batch holds what came during the one before, or whoever comes first when nobody did."""
+        """Find the size at which a batch holds the arrivals of the batch before, or one request if there were none."""
         low, high = 1.0, float(slots)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            came = rate * batch_s(middle)
-            low, high = (middle, high) if came + exp(-came) > middle else (low, middle)
+            arrivals = rate * batch_s(middle)
+            low, high = (middle, high) if arrivals + exp(-arrivals) > middle else (low, middle)
         return cls(rate, slots, high, batch_s(high))
 
     @property
-    def came(self) -> float:
-        """Requests that come during a batch."""
+    def arrivals(self) -> float:
+        """Requests that arrive during a batch."""
         return min(self.rate * self.seconds, 0.999 * self.slots)
 
     @property
     def seen_size(self) -> float:
-        """Mean size of the batch that a request is in: there are more requests in large ones."""
-        return min(float(self.slots), 1 + self.came)
+        """Mean batch size over requests. It exceeds the mean over batches, as large batches have more requests."""
+        return min(float(self.slots), 1 + self.arrivals)
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """For the end of the batch under way, and of those between where more wait than there are slots.
+        """Waits for the end of the batch under way, and of further batches if more requests wait than there are slots.
 
-        What is left over is the queue of M/D/c with a server for each slot (Crommelin 1932): it loses as many every
-        `seconds`.
+        Requests that do not fit into the next batch are the queue of M/D/c with a server for each slot (Crommelin
+        1932): it loses as many every `seconds`.
         """
-        busy = self.came / (self.came + exp(-self.came))
-        left_s = constant_wait_s(self.slots, self.came / self.slots, self.seconds) * self.came / self.size
+        busy = self.arrivals / (self.arrivals + exp(-self.arrivals))
+        left_s = constant_wait_s(self.slots, self.arrivals / self.slots, self.seconds) * self.arrivals / self.size
         left = min(busy, left_s / self.seconds)
         rest_s = self.seconds / 2
         return Wait(busy - left, rest_s, is_even=True), Wait(left, rest_s, left_s / left if left else 0.0, is_even=True)
 
 
 def gated(policy: BatchingPolicy, rate: float, busy: float, prefill_s: float, step_s: float) -> tuple[float, float]:
-    """Mean wait of a prompt while `busy` slots decode in the mean, and mean number of those encoded with it."""
+    """Return the mean wait of a prompt while `busy` slots decode on average, and the mean number encoded with it."""
     spread = sqrt(busy)
     few, many = (_gated(policy, rate, max(1.0, number), prefill_s, step_s) for number in (busy - spread, busy + spread))
     return (few[0] + many[0]) / 2, (few[1] + many[1]) / 2
 
 
 def _gated(policy: BatchingPolicy, rate: float, busy: float, prefill_s: float, step_s: float) -> tuple[float, float]:
-    """As `gated`: when there are enough for so many busy slots, or after the most steps, whichever comes first."""
+    """Return the same for exactly `busy` slots: encoding starts with enough prompts, or after the most steps."""
     least = max(1, int(policy.waiting_ratio * busy))
     company_s = (least - 1) / (2 * rate) + step_s / 2
     most_s = policy.max_waiting_steps * step_s
-    cycle_s = most_s / max(1e-9, 1 - rate * prefill_s)  # with the prompts that came in it
-    came, nobody = rate * cycle_s, exp(-rate * cycle_s)
-    timed_s = (came * cycle_s + nobody * step_s) / 2 / (came + nobody)
+    cycle_s = most_s / max(1e-9, 1 - rate * prefill_s)  # with the prompts that arrived in it
+    arrivals, none = rate * cycle_s, exp(-rate * cycle_s)
+    timed_s = (arrivals * cycle_s + none * step_s) / 2 / (arrivals + none)
     if company_s < timed_s:
         return company_s, float(least)
-    return timed_s, 1 + came
+    return timed_s, 1 + arrivals

@@ -1,4 +1,4 @@
-"""Bounds of a plan's options: for whoever refuses a value before anything is planned."""
+"""Bounds of a plan's options. Settings and the console check them before a plan starts."""
 
 from __future__ import annotations
 

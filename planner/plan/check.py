@@ -1,6 +1,6 @@
 """Simulation of a planned configuration: the same replicas, slots, buckets and arrivals under the real scheduler.
 
-The plan's figures are formulas for means (queueing.py); a simulation has the requests. The two must agree.
+The plan computes means by formulas (queueing.py); a simulation serves single requests. The two must agree.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Agreement:
 
 
 def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationReport:
-    """Serve the plan's workload on `candidate` at the planned rate. Raises as `run_simulation` does."""
+    """Serve the plan's workload on `candidate` at the planned rate. Raises the errors of `run_simulation`."""
     return run_simulation(simulation_of(report, candidate, seed))
 
 
 def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
-    """The candidate as a deployment of `simulate`, under the arrivals that the plan is for.
+    """Return the candidate as a deployment of `simulate`, under the plan's arrivals.
 
-    Raises DeviceError for what is not simulated: pipeline stages, speculative decoding, adapters, regrouped cores.
+    Raises DeviceError for pipeline stages, speculative decoding, adapters and regrouped cores: these are not simulated.
     """
     if reason := why_not_simulated(report, candidate):
         raise DeviceError(reason)
@@ -78,7 +78,7 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
 
 
 def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
-    """Why a candidate cannot be simulated; empty when it can."""
+    """Return why a candidate cannot be simulated; empty if it can."""
     if candidate.pp > 1:
         return f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage"
     if report.options.features:
@@ -89,7 +89,7 @@ def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
 
 
 def prefill_buckets(report: PlanReport, candidate: Candidate) -> tuple[int, ...]:
-    """Compiled prompt lengths that the plan's prompts are padded to, ascending."""
+    """Return the compiled lengths that the plan's prompts are padded to, ascending."""
     if STACKS[candidate.stack].prompts_fill == "model length":
         return (report.buckets.decode,)
     return tuple(sorted({bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
@@ -131,9 +131,9 @@ class ServiceFigures:
 
     @classmethod
     def steady(cls, served: RequestTimes, tokens: Demand, hourly_usd: float | None) -> ServiceFigures:
-        """Figures between the sending of the first fifth and of the last request, in simulated or real time.
+        """Return the figures between the first fifth of the requests and the last one, in simulated or real time.
 
-        This leaves out the filling and the emptying of a deployment.
+        This leaves out the time in which a deployment fills and empties.
         """
         sent, first, finish = served.sent_s, served.first_s, served.finish_s
         begin, end = sent[len(sent) // 5], sent[-1]
@@ -152,7 +152,7 @@ class ServiceFigures:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Times of each request, sent, first token and last, ordered by the first; a time below 0 never came."""
+    """Times of each request, sorted by `sent_s`. A negative time means that it never happened."""
 
     sent_s: FloatArray
     first_s: FloatArray
@@ -168,7 +168,7 @@ class RequestTimes:
 
 
 def compared(planned: ServiceFigures, simulated: ServiceFigures) -> tuple[Agreement, ...]:
-    """Pairs of figures that exist: no time per token for outputs of one token, no dollars without a price."""
+    """Return pairs of the figures that exist: outputs of one token have no time per token, dollars need a price."""
     names = ("tpot_s", "ttft_s", "output_tokens_s", "usd_per_million_tokens")
     return tuple(
         Agreement(name, getattr(planned, name), getattr(simulated, name)) for name in names if getattr(planned, name)
@@ -176,7 +176,7 @@ def compared(planned: ServiceFigures, simulated: ServiceFigures) -> tuple[Agreem
 
 
 def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationReport) -> tuple[Agreement, ...]:
-    """The plan's figures beside those of a simulation of its `candidate`."""
+    """Return the plan's figures beside those of a simulation of `candidate`."""
     price = candidate.at_rate[report.options.price_basis]
     hourly_usd = None if price is None else price.hourly_usd
     figures = ServiceFigures.steady(RequestTimes.of(simulated.records), report.demand, hourly_usd)
@@ -184,7 +184,7 @@ def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationRep
 
 
 def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
-    """Simulate the chosen configuration; () when none holds the limits, or when it has what is not simulated."""
+    """Simulate the chosen configuration; () if none holds the limits or it cannot be simulated."""
     best = report.best
     return (
         ()

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: the most important columns that it has room for, whole, and figures as text."""
+"""Tables that fit a terminal: they show the most important columns for which there is room. Figures as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAPS = (2, 1)  # between columns: as wide as leaves room for the first ranks
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """One column. Those of rank 0 come before those of rank 1, and so on, where there is no room for all."""
+    """One column. If there is no room for all, columns of a lower rank are kept."""
 
     head: str  # at most two lines
     cell: Callable[[Row], str]
@@ -26,16 +26,16 @@ class Column(Generic[Row]):
     is_text: bool = False
 
     def width(self, rows: Sequence[Row]) -> int:
-        """Characters of the widest cell."""
+        """Return the characters of the widest cell."""
         return max(len(text) for text in (*self.head.split("\n"), *map(self.cell, rows)))
 
 
 def fitting(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> tuple[list[Column[Row]], int]:
-    """The columns that fit into `width` characters, in their order, and the gap between them."""
+    """Return the columns that fit into `width` characters, in their order, and the gap between them."""
     chosen: list[Column[Row]] = []
     gap = GAPS[-1]
     for gap in GAPS:
-        chosen, left = [], width + 1  # no line behind the last
+        chosen, left = [], width + 1  # no gap behind the last
         for column in sorted(columns, key=lambda each: each.rank):
             needed = column.width(rows) + gap
             if needed <= left:
@@ -47,7 +47,7 @@ def fitting(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> 
 
 
 def table_of(title: str, columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
-    """A table of at most `width` characters in which no cell is cut."""
+    """Return a table of at most `width` characters in which no cell is cut."""
     chosen, gap = fitting(columns, rows, width)
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, gap - 1, 0, 0), title_justify="left")
     for column in chosen:
@@ -58,15 +58,15 @@ def table_of(title: str, columns: Sequence[Column[Row]], rows: Sequence[Row], wi
 
 
 def prose(text: str, width: int) -> Text:
-    """Text in lines of at most `width` characters, but for words that are longer, such as addresses: these stay whole.
+    """Break text into lines of at most `width` characters. Longer words, such as addresses, stay whole.
 
-    To be printed uncropped.
+    Print the result uncropped.
     """
     return Text(fill(text, width, break_long_words=False, break_on_hyphens=False), no_wrap=True, overflow="ignore")
 
 
 def figure(value: float | None) -> str:
-    """Three digits at least, and no exponent."""
+    """Return a number with at least three digits and without an exponent."""
     if value is None:
         return "unknown"
     if value >= 99.95 or not value:
@@ -75,17 +75,17 @@ def figure(value: float | None) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """In milliseconds."""
+    """Return seconds as milliseconds."""
     return figure(seconds * 1e3)
 
 
 def band(low_s: float | None, high_s: float | None) -> str:
-    """P10 and P90 in milliseconds: `51-104`, or `51+` where the upper end grows without bound."""
+    """Return P10 and P90 in milliseconds: `51-104`, or `51+` if the upper end has no bound."""
     if low_s is None:
         return "unbounded"
     return f"{milliseconds(low_s)}+" if high_s is None else f"{milliseconds(low_s)}-{milliseconds(high_s)}"
 
 
 def dollars(usd: float | None) -> str:
-    """An amount to the cent."""
+    """Return an amount to the cent."""
     return "unknown" if usd is None else f"{usd:.2f}"

@@ -29,13 +29,13 @@ class Demand:
 
     @classmethod
     def fixed(cls, options: PlanOptions) -> Demand:
-        """Demand of requests that are all alike."""
+        """Return the demand of equal requests."""
         prompt, output = options.input_tokens, options.output_tokens
         return cls(prompt, output, prompt, prompt + output, ((prompt, 1),), 0.0)
 
     @classmethod
     def of_trace(cls, trace: Workload, longest: int) -> Demand:
-        """Demand of the requests of at most `longest` tokens. Raises SettingsError when there is none."""
+        """Return the demand of the requests of at most `longest` tokens. Raises SettingsError if there is none."""
         fits = trace.input_len + trace.output_len <= longest
         if not fits.any():
             raise SettingsError(f"{trace.name}: each request is longer than the {longest} tokens of a slot")
@@ -57,7 +57,7 @@ class Demand:
         return self.input_tokens + self.output_tokens
 
     def share_within(self, positions: int) -> float:
-        """Share of all decode steps whose context, the new token's position included, is at most so long."""
+        """Return the share of decode steps whose context, with the new token, has at most `positions` positions."""
         steps = self.output_tokens - 1
         if self.trace is None:
             return min(1.0, max(0.0, (positions - self.input_tokens) / steps)) if steps else 1.0
@@ -66,7 +66,7 @@ class Demand:
         return float(within / lengths.sum()) if steps else 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, without the requests."""
+        """Return plain values, without the requests."""
         return {
             "trace": self.trace.name if self.trace else None,
             "requests": len(self.trace) if self.trace else None,
@@ -79,9 +79,9 @@ class Demand:
 
 
 def with_trace(options: PlanOptions, trace: Workload, request_rate: float | None = None) -> PlanOptions:
-    """`options` with the trace's mean lengths, and with its rate unless another is given.
+    """Return `options` with the trace's mean lengths, and with its rate unless another is given.
 
-    Raises SettingsError when the trace has no rate of its own and none is given.
+    Raises SettingsError if the trace has no rate and none is given.
     """
     rate = trace.rate if request_rate is None else request_rate
     if not MIN_RATE <= rate <= MAX_RATE:

@@ -13,7 +13,7 @@ from neuronserve.server.device.prices import PriceBasis
 from neuronserve.server.models.tensors import num_params
 
 NUM_ROWS = 20
-WHAT_IS_KNOWN = "By formula alone: no encoder is among the measurements that it was fitted to"
+EVIDENCE = "By formula alone: no encoder is among the measurements that it was fitted to"
 CAPTION = (
     "latency: mean from a text's arrival to its vector, at the rate; pass: all texts of a batch, and its P10-P90; "
     "max: texts a second of one instance"
@@ -21,7 +21,7 @@ CAPTION = (
 
 
 def render(report: EncoderReport, width: int) -> Group:
-    """What to take, then the best batch of each device, degree and weight type."""
+    """Return the recommendation, then the best batch of each device, degree and weight type."""
     best: dict[tuple[str, int, str], EncoderRow] = {}
     for row in report.rows:
         best.setdefault((row.device, row.tp, row.dtype), row)
@@ -32,7 +32,7 @@ def render(report: EncoderReport, width: int) -> Group:
     return Group(
         Text(f"{_sentence(report)}\n", style="bold"),
         Text(f"{_question(report)}\n"),
-        table_of("Those within the limits first, then cheapest first", _columns(report), shown, width),
+        table_of("Within the limits first, then cheapest first", _columns(report), shown, width),
         Text(f"{CAPTION}; $ by the {report.options.price_basis} price\n"),
         *(prose(f"- {note}", width) for note in notes),
     )
@@ -48,7 +48,7 @@ def _sentence(report: EncoderReport) -> str:
     return (
         f"{head} {row.instances} x {row.device}, each {row.dp} x TP{row.tp} with batches of {row.batch} in "
         f"{row.dtype}: latency {milliseconds(row.latency_s)} ms, a pass {milliseconds(row.pass_s)} ms "
-        f"(P10-P90 {band(*row.pass_band_s)}), {cost}. {WHAT_IS_KNOWN}."
+        f"(P10-P90 {band(*row.pass_band_s)}), {cost}. {EVIDENCE}."
     )
 
 

@@ -1,6 +1,6 @@
-"""`neuronserve plan` of an encoder: one pass of a batch of padded texts, on replicas side by side.
+"""`neuronserve plan` of an encoder: one pass over a batch of padded texts, on independent replicas.
 
-An encoder keeps no cache and generates nothing, so a replica is a server that takes up to `batch` waiting texts.
+An encoder keeps no cache and generates no tokens, so a replica is a server that takes up to `batch` waiting texts.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.fit import budget_bytes
 from neuronserve.server.placement.footprint import encoder_bytes
 
-OPTIONS = (  # of PlanOptions that mean something for an encoder
+OPTIONS = (  # fields of PlanOptions that apply to an encoder
     *("model", "input_tokens", "request_rate", "ttft_s", "usd_per_hour", "devices", "tensor_parallel_sizes"),
     *("dtypes", "max_batch", "device_memory_utilization", "price_basis"),
 )
 NO_SERVER = (
-    "an encoder is planned as the part alone: what a server's host adds to a request is not in its times, and was not "
-    "measured for encoders"
+    "an encoder is planned as the accelerator alone: its times leave out what a server's host adds to a request, which "
+    "was not measured for encoders"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrice:
-    """Dollars for a million of each, at the rate, idle time included."""
+    """Dollars for a million texts and tokens at the rate, idle time included."""
 
     hourly_usd: float  # of everything bought
     texts_usd: float
@@ -51,7 +51,7 @@ class TextPrice:
 
 @dataclass(frozen=True, slots=True)
 class EncoderRow:
-    """A configuration that fits. Seconds are means; a pass is padded, so it takes as long whatever it holds."""
+    """A configuration that fits. Seconds are means. A pass is padded, so its time does not depend on its texts."""
 
     device: str
     tp: int
@@ -67,9 +67,9 @@ class EncoderRow:
     instances: int
     instances_band: tuple[int | None, int | None]  # P10 and P90; None when no number of them holds the limit
     at_rate: dict[PriceBasis, TextPrice | None]  # None: no price is published
-    band: Band  # factors of `pass_s`, and what stands behind it
+    band: Band  # factors of `pass_s`, and the evidence
     misses: tuple[str, ...]
-    extrapolated: str  # why no measurement stands behind the times
+    extrapolated: str  # why no measurement supports the times
 
     @property
     def meets_slo(self) -> bool:
@@ -77,18 +77,18 @@ class EncoderRow:
 
     @property
     def pass_band_s(self) -> tuple[float, float]:
-        """P10 and P90 of a pass."""
+        """P10 and P90 of a pass, in seconds."""
         return self.pass_s * self.band.low, self.pass_s * self.band.high
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Sort key: within the limits, then priced, then by cost where nine of ten times it is no more."""
+        """Return the sort key: within the limits first, then priced, then by the 90th percentile of the cost."""
         price, most = self.at_rate[basis], self.instances_band[1]
         cost = inf if price is None else price.hourly_usd
         sure = inf if most is None else cost / self.instances * most
         return not self.meets_slo, sure, cost, self.latency_s, self.device, self.tp, self.dtype
 
     def as_json(self) -> dict[str, Any]:
-        """With the pass's band as an object of p10 and p90, in seconds."""
+        """Return plain values; bands are objects with p10 and p90."""
         known = {name: getattr(self.band, name) for name in ("provenance", "num_rows", "nearest")}
         for name, pair in (("pass_s", self.pass_band_s), ("instances", self.instances_band)):
             known[name] = dict(zip(("p10", "p90"), pair, strict=True))
@@ -98,7 +98,7 @@ class EncoderRow:
 
 @dataclass(frozen=True, slots=True)
 class EncoderReport:
-    """Everything that a plan of an encoder finds; rows are in order."""
+    """Result of an encoder's plan; rows are in order."""
 
     options: PlanOptions
     model: ModelSpec
@@ -109,7 +109,7 @@ class EncoderReport:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The report as JSON can hold it: seconds, bytes, dollars; null is "not known"."""
+        """Return the report for JSON: seconds, bytes, dollars; null means "not known"."""
         return {
             "options": {name: getattr(self.options, name) for name in OPTIONS},
             "model": {"architecture": self.model.architecture},
@@ -122,9 +122,9 @@ class EncoderReport:
 
 
 def plan_encoder(options: PlanOptions) -> EncoderReport:
-    """Plan over the catalogue's parts; `ttft_s` limits the mean latency of a text, `request_rate` is texts a second.
+    """Plan over the catalogue's instances. `ttft_s` limits a text's mean latency; `request_rate` is texts a second.
 
-    Raises as `plan`, and SettingsError for a model that is no encoder or has fewer positions than a text needs.
+    Raises the errors of `plan`, and SettingsError for a model that is no encoder or has too few positions for a text.
     """
     model = resolve_shape(options.model)
     if not model.is_encoder:
@@ -164,7 +164,7 @@ class _Search:
                 yield from self._batches(part, tp, dtype)
 
     def _batches(self, part: Instance, tp: int, dtype: WeightDtype) -> Iterator[EncoderRow | Excluded]:
-        """Batches of powers of two, as long as they fit."""
+        """Yield batches of powers of two, as long as they fit."""
         budget = budget_bytes(part, self.options.device_memory_utilization)
         cost, batch = CostModel.of(self.model, part, tp, Runtime(dtype)), 1
         formats = WeightFormats("bfloat16", QUANTIZATION[dtype])
@@ -191,6 +191,7 @@ class _Search:
         at = options.request_rate / (count * full_s)
         latency = latency_s(step.elapsed_s, batch, at)
         at_rate = {basis: _price(part.usd(basis), count, options) for basis in PRICE_BASES}
+        price = at_rate[options.price_basis]
         return EncoderRow(
             device=part.name,
             tp=tp,
@@ -209,22 +210,23 @@ class _Search:
             band=band,
             misses=(
                 *(() if within else (_too_slow(step.elapsed_s, limit),)),
-                *over_budget(at_rate[options.price_basis], options),
+                *over_budget(None if price is None else price.hourly_usd, options),
             ),
             extrapolated=step.extrapolated,
         )
 
     def _count(self, pass_s: float, batch: int, dp: int) -> int | None:
-        """Instances that serve the rate within the limit; None when no number does."""
+        """Return the instances that serve the rate within the limit; None if no number does."""
         load = load_within(pass_s, batch, self.options.ttft_s or inf)
         return ceil(self.options.request_rate * pass_s / (dp * batch * load)) if load else None
 
 
 def latency_s(pass_s: float, batch: int, load: float) -> float:
-    """Mean seconds from a text's arrival to the end of its pass, on a replica with Poisson arrivals.
+    """Return mean seconds from a text's arrival to the end of its pass, on a replica with Poisson arrivals.
 
-    Half of the pass under way, where there is one, and what a full queue adds; M/D/1 for a batch of 1. The share of
-    time with a pass under way is at least the load, and for large batches that of a server that takes all who wait.
+    The wait is half of the pass under way, if there is one, and the delay of a full queue; M/D/1 for a batch of 1. The
+    share of time with a pass under way is at least the load; for large batches it is that of a server that takes all
+    waiting texts.
     """
     arrivals = load * batch  # during a pass
     under_way = max(load, 1 - 1 / (1 + arrivals * exp(min(arrivals, 50.0))))
@@ -232,7 +234,7 @@ def latency_s(pass_s: float, batch: int, load: float) -> float:
 
 
 def load_within(pass_s: float, batch: int, limit_s: float) -> float:
-    """The highest load, at most MAX_LOAD, whose latency is within the limit; 0 when none is."""
+    """Return the highest load, at most MAX_LOAD, whose latency is within the limit; 0 if there is none."""
     low, high = 0.0, MAX_LOAD
     if latency_s(pass_s, batch, high) <= limit_s:
         return high

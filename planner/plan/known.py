@@ -1,7 +1,7 @@
-"""What stands behind the figures of a row: measurements, and how far the figures may be from the truth.
+"""Evidence for the figures of a row: the measurements behind them, and the bands in which they lie.
 
-A row's replica is looked at three times: as predicted, and with prefills and steps at both ends of their bands, which
-are taken to come together. A figure's band is what it is at the two ends.
+A row's replica is computed three times: as predicted, and with prefills and steps at both ends of their bands, which
+are assumed to occur together. The band of a figure is its value at the two ends.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ MOST_INSTANCES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a row has to serve, by `count` places of `dp` replicas each."""
+    """Demand that a row serves on `count` places of `dp` replicas each."""
 
     options: PlanOptions
     demand: Demand
     dp: int
     count: int
-    each: int = 1  # instances of a place: of a group, several
+    each: int = 1  # instances of a place; several in a group
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """P10 and P90 of each figure; None where a figure grows without bound, or limits cannot be held."""
+    """P10 and P90 of each figure; None if a figure has no bound, or limits cannot be held."""
 
     provenance: Provenance
-    num_rows: int  # measured of such steps, or of the nearest
+    num_rows: int  # measurements of such steps, or of the nearest ones
     nearest: str  # measured configuration
     prefill: Band
     decode: Band
@@ -46,7 +46,7 @@ class Known:
 
     @classmethod
     def of(cls, replica: Replica, prefill: Band, decode: Band, load: Load) -> Known:
-        """Of one row's replica, by the bands of its prompts and of its steps."""
+        """Compute the bands of one row's replica from the bands of its prompts and steps."""
         fast, slow = replica.scaled(prefill.low, decode.low), replica.scaled(prefill.high, decode.high)
         joined = prefill.join(decode)
         early, late = _times(fast, load), _times(slow, load)
@@ -65,7 +65,7 @@ class Known:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Bands as objects of p10 and p90; of prefill and decode as factors of the prediction, with what is behind."""
+        """Return bands as objects with p10 and p90; those of prefill and decode are factors of the prediction."""
         pairs = ("ttft_s", "tpot_s", "saturated_output_tokens_s", "instances")
         return {
             "provenance": self.provenance,
@@ -80,14 +80,14 @@ class Known:
 
 
 def _times(replica: Replica, load: Load) -> MeanTimes | None:
-    """Times at the row's rate; None when the replicas cannot keep up with it."""
+    """Return times at the row's rate; None if the replicas cannot keep up with it."""
     peers = load.count * load.dp
     rate = load.options.request_rate / peers
     return replace(replica, peers=peers).at(rate) if rate < replica.saturation else None
 
 
 def _count(replica: Replica, load: Load) -> int | None:
-    """Instances that the rate takes; None when no number of them holds the limits."""
+    """Return the instances for the rate; None if no number of them holds the limits."""
     if not replica.at(0).within(load.options.limits):
         return None
     fewest = fewest_places(replica, load.dp, load.options)
@@ -95,9 +95,9 @@ def _count(replica: Replica, load: Load) -> int | None:
 
 
 def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int | None:
-    """Places of `dp` replicas that hold the limits at the rate: with more, each has less to do, in a shared queue.
+    """Return the fewest places of `dp` replicas that hold the limits at the rate, with one queue for all places.
 
-    None when not even MOST_INSTANCES do.
+    None if not even MOST_INSTANCES do.
     """
 
     def holds(count: int) -> bool:

@@ -1,6 +1,11 @@
-"""Memory of a batch of full compiled slots, by the ledger's arithmetic (server/placement/footprint.py).
+"""Memory of the cores for a batch of full slots, and memory of the host that loads the checkpoint.
 
-The formulas are there; here each degree, weight type and batch is computed once for all parts with the same cores.
+Bytes on cores follow the ledger's arithmetic (server/placement/footprint.py); each degree, weight type and batch is
+computed once for all instances with the same cores.
+
+NxD Inference reads a whole checkpoint into the memory of the host before it divides the weights over the cores, unless
+they were divided beforehand (`save_sharded_checkpoint`); then each core's share is read separately: contrib/models/
+Trinity/README.md of github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54b (2026-07-28).
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ BLOCK_SIZE = 32  # the server's default
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What lies on the cores beside the model itself."""
+    """Contents of the cores beside the model itself."""
 
     draft: ModelSpec | None = None  # in bfloat16, with a cache as long as the model's
     tokens_per_slot: int = 1  # of a decode step
@@ -47,9 +52,9 @@ class Memory:
         self._needed: dict[tuple[int, WeightDtype, int, int, int], int] = {}
 
     def needed_bytes(self, tp: int, dtype: WeightDtype, batch: int, stages: int = 1, lnc: int = 1) -> int:
-        """Bytes of everything on a core of `lnc` physical ones with `batch` slots of the compiled length.
+        """Return all bytes on a core of `lnc` physical ones with `batch` slots of the compiled length.
 
-        Of several stages that with the most layers, counted as if it had the embedding and the output layer.
+        Of several stages, the one with the most layers counts, as if it had the embedding and the output layer.
         """
         key = (tp, dtype, batch, stages, lnc)
         if key not in self._needed:
@@ -65,15 +70,15 @@ class Memory:
         return self._needed[key]
 
     def _uses(self, stage: ModelSpec, key: tuple[int, WeightDtype, int, int, int]) -> dict[Use, int]:
-        """Bytes of one stage by use."""
+        """Return the bytes of one stage by use."""
         tp, dtype, batch, _, lnc = key
         footprint = Footprint.of(stage, tp, self._shape(dtype, batch), lnc)
-        # One prompt at a time has its chunk beside what it will see again, and there is the null block.
+        # One prompt at a time also needs room for its chunk; `min_blocks` has this and the null block.
         decoding = footprint.groups.blocks_of(self._buckets.decode, self._beside.tokens_per_slot)
         return footprint.with_kv((batch - 1) * decoding + footprint.min_blocks)
 
     def _shape(self, dtype: WeightDtype, batch: int) -> ServingShape:
-        """The largest step is a whole prompt in its bucket, or the tokens of every slot."""
+        """Return the shape whose largest step is a whole prompt in its bucket, or the tokens of all slots."""
         tokens = batch * self._beside.tokens_per_slot
         limits = StepLimits(num_tokens=max(self._buckets.prefill, tokens), num_samples=tokens, num_workers=1)
         return ServingShape("bfloat16", self._buckets.decode, BLOCK_SIZE, limits, QUANTIZATION[dtype])
@@ -83,18 +88,18 @@ def _longest_stage(model: ModelSpec, stages: int) -> ModelSpec:
     return model.with_layers(model.layers[: max(stage_layers(model.num_layers, stages))])
 
 
-# Of the host, for each byte of a checkpoint: the only published figure is of a 12 GB model whose loading was killed at
-# 15.3 GB, so that it takes more. One copy is the least, and all that a part is refused for.
+# Host memory for each byte of a checkpoint. The only published figure is of a 12 GB model whose loading was killed at
+# 15.3 GB, so it takes more. An instance is refused only if its host cannot hold one copy.
 KILLED_SHARE = 15.3 / 12
 
 
 def checkpoint_bytes(model: ModelSpec, dtype: WeightDtype) -> int:
-    """Bytes of one copy of the weights in the files of a checkpoint of this type."""
+    """Return the bytes of one copy of the weights in the files of a checkpoint of this type."""
     return int(num_params(model) * STORED_BYTES[dtype])
 
 
 def why_not_loaded(model: ModelSpec, dtype: WeightDtype, part: Instance, count: int, options: PlanOptions) -> str:
-    """Why the hosts of `count` instances cannot load a model, each reading its own layers; empty when they can."""
+    """Return why the hosts of `count` instances cannot load a model, each its own layers; empty if they can."""
     needed = checkpoint_bytes(model, dtype) / count
     if options.save_sharded_checkpoint or needed <= part.memory_per_host_bytes:
         return ""
@@ -107,7 +112,7 @@ def why_not_loaded(model: ModelSpec, dtype: WeightDtype, part: Instance, count: 
 def loading_notes(
     model: ModelSpec, options: PlanOptions, parts: Iterable[Instance], rows: Iterable[Candidate]
 ) -> Iterator[str]:
-    """Warnings of hosts that hold a copy of the weights, but not as much more as was seen."""
+    """Yield warnings of hosts that hold one copy of the weights but may lack the further memory of loading."""
     if options.save_sharded_checkpoint:
         return
     host_bytes = {part.name: part.memory_per_host_bytes for part in parts}

@@ -1,4 +1,4 @@
-"""Options of a plan: the workload, its limits, and the parts and degrees to search. Checks, never searches."""
+"""Options of a plan: the workload, its limits, and the instances and degrees to search. Checked here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.models.spec import ModelSpec
 
-LIMITS = {  # fields of PlanOptions, and what they limit
+LIMITS = {  # fields of PlanOptions, and the figures that they limit
     "ttft_s": Limit("TTFT", 0.0),
     "tpot_s": Limit("TPOT", 0.0),
     "ttft_p95_s": Limit("TTFT", 0.0, 0.95),
@@ -30,7 +30,7 @@ MAX_GUESSES, MAX_LORAS, MAX_LORA_RANK = 64, 4096, 512
 
 
 def bucket(tokens: int, longest: int) -> int:
-    """The smallest compiled bucket that holds `tokens`: an automatic bucket, at most `longest`."""
+    """Return the smallest automatic bucket that holds `tokens`, at most `longest`."""
     size = SMALLEST_BUCKET
     while size < tokens:
         size *= 2
@@ -39,7 +39,7 @@ def bucket(tokens: int, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Options of one plan. Raises SettingsError, naming the value and the limit, for values that admit no plan."""
+    """Options of one plan. Raises SettingsError with the value and the limit for impossible values."""
 
     model: str
     input_tokens: int = 1024
@@ -47,28 +47,28 @@ class PlanOptions:
     request_rate: float = 1.0  # requests a second, Poisson
     ttft_s: float | None = None  # limit of the mean; None = no limit
     tpot_s: float | None = None
-    ttft_p95_s: float | None = None  # limits that 95 and 99 of 100 requests keep
+    ttft_p95_s: float | None = None  # limits of the 95th and 99th percentiles
     ttft_p99_s: float | None = None
     tpot_p95_s: float | None = None
     tpot_p99_s: float | None = None
     usd_per_hour: float | None = None  # the most that all instances together may cost
     devices: tuple[str, ...] = ()  # () = every instance of the catalogue
-    tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that a part allows
+    tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that an instance allows
     pipeline_parallel_sizes: tuple[int, ...] = (1,)  # stages; more than one is extrapolated
     dtypes: tuple[WeightDtype, ...] = COMPARED  # of the weights; activations and KV are bfloat16
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
-    stack: StackName | None = None  # serving software; None: what one would run on each part today
+    stack: StackName | None = None  # serving software; None: the usual one of each instance today
     max_batch: int = 256  # the largest batch with measurements behind it
     device_memory_utilization: float = 0.9  # as the server's default
-    price_basis: PriceBasis = "on_demand"  # by which candidates are ordered
-    chip_watts: float | None = None  # of one chip while it serves; none is published
-    regions: tuple[str, ...] = ()  # whose prices are compared; () = that in force
-    logical_nc_configs: tuple[int, ...] = ()  # physical cores in a logical one; () = as each part comes
-    instances_per_replica: tuple[int, ...] = ()  # () = 1, and if no part in question holds the model, more
+    price_basis: PriceBasis = "on_demand"  # candidates are sorted by this price
+    chip_watts: float | None = None  # power of one serving chip; no figure is published
+    regions: tuple[str, ...] = ()  # the cheapest region counts; () = the region in force
+    logical_nc_configs: tuple[int, ...] = ()  # physical cores in a logical one; () = as each chip comes
+    instances_per_replica: tuple[int, ...] = ()  # () = 1, or more if no single instance holds the model
     save_sharded_checkpoint: bool = False  # weights were sharded on another host: loading reads one shard after another
     speculative_model: str | None = None  # draft, in bfloat16
     num_speculative_tokens: int | None = None  # guesses of the draft in a step
-    acceptance_rate: float | None = None  # of a guess, all before it being right
+    acceptance_rate: float | None = None  # share of guesses that are right if all guesses before are
     max_loras: int = 0  # adapters on the cores
     max_lora_rank: int = 16
 
@@ -123,19 +123,19 @@ class PlanOptions:
 
     @property
     def speculation(self) -> Speculation | None:
-        """Guesses of the draft, where there is one."""
+        """Speculation by the draft model; None without one."""
         if self.num_speculative_tokens is None or self.acceptance_rate is None:
             return None
         return Speculation(self.num_speculative_tokens, self.acceptance_rate)
 
     @property
     def lora_rank(self) -> int:
-        """Of the adapter of each slot; 0 without adapters."""
+        """Rank of the adapter of each slot; 0 without adapters."""
         return self.max_lora_rank if self.max_loras else 0
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What is in use beside plain decoding, as support.json names it."""
+        """Features in use beside plain decoding, by their names in support.json."""
         used = {"speculation": self.speculation is not None, "lora": self.max_loras > 0}
         return tuple(name for name, is_used in used.items() if is_used)
 
@@ -146,11 +146,11 @@ class PlanOptions:
 
     @property
     def pads_prompts_to_buckets(self) -> bool:
-        """False: prompts are padded to the compiled length, on one part at least where each has a stack of its own."""
+        """Whether all instances pad prompts to buckets; else at least one pads them to the compiled length."""
         return self.stack is not None and STACKS[self.stack].prompts_fill == "bucket"
 
     def stack_on(self, part: Instance) -> Stack:
-        """The serving software on `part`."""
+        """Return the serving software on `part`."""
         return default_stack(part.chip.name) if self.stack is None else STACKS[self.stack]
 
     @property
@@ -169,7 +169,7 @@ class Buckets:
 
     @classmethod
     def of(cls, options: PlanOptions, model: ModelSpec) -> Buckets:
-        """Raises SettingsError when the model has fewer positions than a request or a slot needs."""
+        """Return the buckets. Raises SettingsError if the model has fewer positions than a request or a slot needs."""
         needed = options.max_model_len or options.total_tokens
         if needed > model.max_position:
             name = "max_model_len" if options.max_model_len else "input_tokens + output_tokens"
@@ -178,7 +178,7 @@ class Buckets:
 
     @classmethod
     def holding(cls, options: PlanOptions, model: ModelSpec, longest_prompt: int, longest: int) -> Buckets:
-        """Buckets for prompts and requests of at most so many tokens, which the model has positions for."""
+        """Return buckets for prompts and requests of at most these lengths, for which the model has positions."""
         decode = options.max_model_len or bucket(longest, model.max_position)
         prefill = bucket(longest_prompt, decode) if options.pads_prompts_to_buckets else decode
         return cls(prefill=prefill, decode=decode)

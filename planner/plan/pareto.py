@@ -1,6 +1,6 @@
-"""Pareto front of cost and time per token, as a picture: the configurations that no other beats in both.
+"""Picture of the Pareto front of cost and time per token: the configurations that no other beats in both.
 
-HTML with inline SVG needs nothing else; PNG needs matplotlib. Draws what a report holds and computes no figure.
+HTML has inline SVG and needs nothing else; PNG needs matplotlib. The figures come from the report.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PricedPoint:
 
 
 def points(report: PlanReport) -> list[PricedPoint]:
-    """Configurations with a price by the report's basis and with time between tokens, at the report's rate."""
+    """Return the configurations that have a price by the report's basis and a time between tokens."""
     found = []
     for candidate in report.candidates:
         price = candidate.at_rate[report.options.price_basis]
@@ -50,7 +50,7 @@ def points(report: PlanReport) -> list[PricedPoint]:
 
 
 def front(found: Iterable[PricedPoint]) -> list[PricedPoint]:
-    """Points that no other beats in cost without being slower, fastest first; those within the limits if any are."""
+    """Return points that no faster point beats in cost, fastest first; only those within the limits, if any."""
     every = list(found)
     within = [point for point in every if point.candidate.meets_slo] or every
     best: list[PricedPoint] = []
@@ -62,7 +62,7 @@ def front(found: Iterable[PricedPoint]) -> list[PricedPoint]:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Logarithmic: values from `low` to `high` over pixels from `begin` to `end`."""
+    """Logarithmic axis: values from `low` to `high` over pixels from `begin` to `end`."""
 
     low: float
     high: float
@@ -84,7 +84,7 @@ class _Axis:
 
 
 def svg(report: PlanReport) -> str:
-    """The picture as one <svg> element. Raises SettingsError when no configuration has a price."""
+    """Return the picture as one <svg> element. Raises SettingsError if no configuration has a price."""
     found = _priced(report)
     x = _Axis.over((point.tpot_ms for point in found), LEFT, WIDTH - RIGHT)
     y = _Axis.over((point.usd for point in found), HEIGHT - BOTTOM, TOP)
@@ -146,7 +146,7 @@ table { border-collapse: collapse } td, th { padding: .2em .8em; text-align: lef
 
 
 def html(report: PlanReport) -> str:
-    """A page that loads nothing: the picture, the front as a table, and the report's notes."""
+    """Return a page that loads nothing: the picture, the front as a table, and the report's notes."""
     o = report.options
     title = f"{o.model}: {o.input_tokens} tokens in, {o.output_tokens} out, {o.request_rate:g} requests/s"
     legend = "Red: nothing is both cheaper and faster. Blue: within the limits. Hollow: misses a limit. Point at a dot."
@@ -160,7 +160,7 @@ def html(report: PlanReport) -> str:
 
 
 def write_picture(report: PlanReport, path: Path) -> None:
-    """Write the picture: PNG or HTML, by the ending of `path`.
+    """Write the picture as PNG or HTML, by the ending of `path`.
 
     Raises SettingsError for another ending, a path that cannot be written, a report without prices, or PNG without
     matplotlib.

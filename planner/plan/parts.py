@@ -1,4 +1,4 @@
-"""The parts that a plan considers: at whose prices, with which logical cores, and how many of them together."""
+"""Instances that a plan considers, with the cheapest region's prices, their logical cores, and groups of them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ GROUP_SIZES = (
     4,
     8,
     16,
-)  # instances of a replica that are tried, the fewest first, where no single one holds a model
+)  # instances of a replica, tried from the fewest on if no single one holds a model
 
 
 def parts_in_question(options: PlanOptions) -> tuple[Instance, ...]:
-    """Each part at the cheapest of the regions, once for each logical core configuration asked for that it can have.
+    """Return each instance at the price of its cheapest region, once for each wanted logical core configuration.
 
-    Raises DeviceError for an unknown instance or region, a configuration that no part in question has, and a price
-    basis that no instance has a price by.
+    Raises DeviceError for an unknown instance or region, a configuration that no considered instance can have, and a
+    price basis without any price.
     """
     wanted = [instance(name).name for name in dict.fromkeys(options.devices)] or [part.name for part in instances()]
     sheets = [{part.name: part for part in instances(region)} for region in options.regions or (None,)]
     parts = [min((sheet[name] for sheet in sheets), key=lambda part: _usd(part, options)) for name in wanted]
     if all(_usd(part, options) == inf for sheet in sheets for part in sheet.values()):
-        parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
+        parts[0].price(options.price_basis)  # raises: no instance has a price
     for lnc in options.logical_nc_configs:
         if not any(lnc in part.chip.lnc_choices for part in parts):
             can = sorted({choice for part in parts for choice in part.chip.lnc_choices})
-            raise DeviceError(f"lnc is {lnc}: the parts in question can have {' or '.join(map(str, can))}")
+            raise DeviceError(f"lnc is {lnc}: the considered instances can have {' or '.join(map(str, can))}")
     return tuple(grouped for part in parts for grouped in _grouped(part, options.logical_nc_configs))
 
 
 def place_of(part: Instance, count: int) -> Place:
-    """The part, or a group of `count` of it. Raises DeviceError where it cannot be in a group."""
+    """Return the instance, or a group of `count` of it. Raises DeviceError if it cannot be in a group."""
     return part if count == 1 else instance_group(part, count)
 
 
@@ -48,6 +48,6 @@ def _usd(part: Instance, options: PlanOptions) -> float:
 
 
 def _grouped(part: Instance, configs: tuple[int, ...]) -> Iterator[Instance]:
-    """With each of the logical core configurations that its chip can have, or as it comes where that is none."""
+    """Yield the instance with each wanted configuration that its chip can have; unchanged if there is none."""
     choices = [lnc for lnc in dict.fromkeys(configs) if lnc in part.chip.lnc_choices]
     return (part.with_lnc(lnc) for lnc in choices or [part.chip.lnc])

@@ -1,8 +1,8 @@
 """Queueing model of one replica: a prompt stops all decoding, slots are few, arrivals are Poisson.
 
 Neuron encodes prompts one at a time and never together with a decode step, so a replica is one server that alternates.
-A scheduler that mixes phases runs the prompts that wait, and one decode, before it gives out any of their tokens.
-Formulas with their reasons: docs/internals/planner.md. Neither hardware nor prices.
+A scheduler that mixes phases runs the waiting prompts and one decode before it returns any of their tokens.
+Formulas with their reasons: docs/internals/planner.md. The model knows neither hardware nor prices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neuronserve.planner.plan.times import Limit, MeanTimes, Wait
 from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
 from neuronserve.server.workload.workload import FloatArray
 
-MAX_LOAD = 0.9  # share of saturation above which no plan is made: mean waits there grow without bound
+MAX_LOAD = 0.9  # highest planned share of saturation: above it mean waits grow without bound
 BISECTIONS = 20  # to a millionth of saturation
 
 
@@ -31,16 +31,16 @@ class Replica:
     decode_s: float  # of one step, all slots, over their full length
     slots: int
     output_tokens: float  # of a mean request; the prefill makes the first
-    prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, of which `prefill_s` is the mean
-    steps_cv2: float = 0.0  # of the steps of a request
-    peers: int = 1  # replicas, this one included, among which a request goes to the least loaded
-    later_stages_s: float = 0.0  # of a prompt, beyond `prefill_s`, in which others may be encoded already
+    prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, whose mean is `prefill_s`
+    steps_cv2: float = 0.0  # the same of the steps of a request
+    peers: int = 1  # number of replicas; a request goes to the least loaded one
+    later_stages_s: float = 0.0  # seconds of a prompt after `prefill_s`, when the next may already be encoded
     shorter: tuple[tuple[float, float], ...] = ()  # seconds of a step on each bucket below, share of contexts within it
-    policy: BatchingPolicy = POLICIES["neuron"]  # where it mixes phases, decodes have one bucket
+    policy: BatchingPolicy = POLICIES["neuron"]  # if it mixes phases, decodes have one bucket
     request_s: float = 0.0  # on the host, before a prompt is in the queue
-    host_slot_s: float = 0.0  # that the host adds to a step for each busy slot beyond the first
+    host_slot_s: float = 0.0  # host time of a step for each busy slot beyond the first
     padded: tuple[tuple[int, float], ...] = ()  # slots of smaller graphs and seconds of their steps, ascending
-    tokens_per_step: float = 1.0  # that a slot gains in a step: more than one with speculative decoding
+    tokens_per_step: float = 1.0  # tokens of a slot in a step: more than one with speculative decoding
 
     @property
     def steps(self) -> float:
@@ -48,7 +48,7 @@ class Replica:
         return (self.output_tokens - 1) / self.tokens_per_step
 
     def step_s(self, busy: float) -> float:
-        """Mean seconds of a decode step of `busy` slots: it runs on the bucket that holds the longest of them."""
+        """Return mean seconds of a decode step of `busy` slots. It runs on the bucket of the longest of them."""
         return self._device_step_s(busy) + self.host_slot_s * max(0.0, busy - 1)
 
     def _device_step_s(self, busy: float) -> float:
@@ -61,7 +61,7 @@ class Replica:
         return mean
 
     def completions(self, busy: int) -> float:
-        """Requests a second with `busy` slots always busy: they take their prefills in turn and share their steps."""
+        """Return requests a second with `busy` slots always busy: prefills run one by one, steps are shared."""
         steps = self.steps + (
             self.policy.mixes_phases and busy > 1 and self.steps > 0
         )  # others decode beside the prompt
@@ -73,9 +73,9 @@ class Replica:
         return self.completions(self.slots)
 
     def at(self, rate: float) -> MeanTimes:
-        """Mean times at `rate`, from 0 to below saturation.
+        """Return mean times at `rate`, from 0 to below saturation.
 
-        They never fall as the rate grows, except for the TTFT of a policy by which prompts wait for company.
+        They never fall as the rate grows, except for the TTFT of a policy that encodes prompts together.
         """
         if not 0 <= rate < self.saturation:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
@@ -92,12 +92,12 @@ class Replica:
         if self.policy.waiting_ratio and self.slots > 1:
             gate_s, together = gated(self.policy, rate, busy / (1 - idle), self.prefill_s, self.step_s(max(1.0, busy)))
             turn_s, beside_s = gate_s * (1 - idle), (together - 1) * self.prefill_s * (1 - idle)
-        # Little's law gives the time in a slot. Of this, prefill and what shares its step come before the first token.
+        # Little's law gives the time in a slot. The prefill and the rest of its step precede the first token.
         tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps) / self.tokens_per_step
         load = rate / self.saturation
         slot_wait_s = queued / rate * service_factor(self.slots, load, self.steps_cv2)
         slot_wait_s *= pooling(self.slots, self.peers, load)
-        # As many wait for a slot as the pool of all slots lets; each of them waits for its turn as others do.
+        # Requests wait for a slot as in one pool of all slots; each then waits for its turn as the others do.
         held = min(1 - idle, queued * (1 - load) / load * pooling(self.slots, self.peers, load) * self.peers)
         soon_s = (turn_s + beside_s) / (1 - idle)
         waits = (
@@ -109,7 +109,7 @@ class Replica:
         return MeanTimes(self.request_s + wait_s + alone_s, tpot_s, wait_s, waits, tpot_sd_s)
 
     def _turn_waits(self, share: float, mean_s: float, rate: float) -> tuple[Wait, ...]:
-        """Waits of mean `mean_s` of those with a slot in hand: for a step, and where phases are apart for prompts."""
+        """Return waits of requests with a slot, of mean `mean_s`: for a step and, with separate phases, for prompts."""
         stopped = 0.0 if self.policy.mixes_phases else share * self._others_load(rate)
         if self.policy.waiting_ratio or not stopped:
             return (Wait(share, mean_s),)
@@ -118,16 +118,16 @@ class Replica:
         return Wait(share - stopped, step_s, is_even=True), Wait(stopped, more_s, step_s, is_even=True)
 
     def _step_spread_s(self, busy: float, spread: float) -> float:
-        """Standard deviation of the mean step of a request by how many slots are busy, of standard deviation `spread`.
+        """Return the standard deviation of a request's mean step; busy slots have the standard deviation `spread`.
 
-        Their mean over the time of one service has 2/3 of their variance, services being alike as in M/D/inf.
+        The mean of busy slots over one service has 2/3 of their variance if services are equal, as in M/D/inf.
         """
         sd = sqrt(2 / 3) * spread
         few, many = max(1.0, busy - sd), min(float(self.slots), busy + sd)
         return max(0.0, self.step_s(many) - self.step_s(few)) / 2 / self.tokens_per_step
 
     def _static(self, rate: float) -> MeanTimes:
-        """Mean times where a batch ends before the next begins."""
+        """Return mean times if a batch ends before the next begins."""
 
         def batch_s(size: float) -> float:
             steps = self.steps * longest_of(size, self.steps_cv2)
@@ -144,17 +144,17 @@ class Replica:
         )
 
     def _stall_s(self, rate: float) -> float:
-        """Standard deviation of the mean time per token of a request: prompts of others stop it now and then.
+        """Return the standard deviation of a request's mean time per token, which prompts of other requests cause.
 
-        They come while it decodes as a Poisson process does, each for one prefill, in which more of them come: the
-        variance is that of a busy period that begins with all its steps, rate E[P^2] steps / (1 - load)^3.
+        Prompts arrive as a Poisson process while the request decodes. Each stops it for one prefill, in which more may
+        arrive. The variance is that of a busy period that begins with all its steps: rate E[P^2] steps / (1 - load)^3.
         """
         left = max(1e-3, 1 - self._others_load(rate))
         stalls = self._others_load(rate) / self.prefill_s * self.steps * self.step_s(1) / left**3
         return sqrt(stalls * (1 + self.prefill_cv2)) * self.prefill_s / self.steps / self.tokens_per_step
 
     def scaled(self, prefill: float, decode: float) -> Replica:
-        """With prefills and steps that many times as long."""
+        """Return the replica with prefills and steps scaled by these factors."""
         return replace(
             self,
             prefill_s=self.prefill_s * prefill,
@@ -166,7 +166,7 @@ class Replica:
         )
 
     def _turn_wait_s(self, rate: float, busy: float, idle: float) -> float:
-        """Mean wait, with a slot in hand, for prompts of the other slots and for the end of the step under way."""
+        """Return the mean wait of a request with a slot: for prompts of other slots and the end of the current step."""
         if self.slots == 1:
             return 0.0
         if self.policy.mixes_phases:
@@ -175,15 +175,16 @@ class Replica:
         return self._prefill_wait_s(others) + 0.5 * self.step_s(max(1.0, busy)) * (1 - idle)
 
     def _beside_s(self, rate: float, idle: float) -> float:
-        """Mean time, in a step that mixes phases, of the decode and the other prompts that a prompt shares it with."""
+        """Return the mean time of the decode and the other prompts that share a mixed step with a prompt."""
         if not self.policy.mixes_phases or self.slots == 1:
             return 0.0
         return self.decode_s * (1 - idle) + self._others_load(rate) * self._mixed_step_s(rate, idle)
 
     def _mixed_step_s(self, rate: float, idle: float) -> float:
-        """Mean length of the step that an arrival finds under way: a decode, and what came in the step before.
+        """Return the mean length of the step that an arrival finds: a decode and the prompts of the step before.
 
-        Of lengths C = D + P n, n Poisson with mean C * rate: E[C^2] / E[C], as long steps are met more often.
+        Lengths are C = D + P n, with n Poisson of mean C * rate. The mean is E[C^2] / E[C], as arrivals meet long steps
+        more often.
         """
         load = self._others_load(rate)
         spread_s = (1 + self.prefill_cv2) * self.prefill_s * load / (1 - load**2)
@@ -193,12 +194,12 @@ class Replica:
         return rate * (self.slots - 1) / self.slots * self.prefill_s
 
     def _prefill_wait_s(self, rate: float) -> float:
-        """Mean wait of M/G/1 (Pollaczek-Khinchine) where prefills are all the service."""
+        """Return the mean wait of M/G/1 (Pollaczek-Khinchine) if prefills are the only service."""
         load = rate * self.prefill_s
         return 0.5 * (1 + self.prefill_cv2) * load * self.prefill_s / (1 - load)
 
     def rate_within(self, limits: tuple[Limit, ...]) -> float:
-        """The highest rate, up to MAX_LOAD of saturation, that keeps the limits; 0 when none does."""
+        """Return the highest rate, up to MAX_LOAD of saturation, that keeps the limits; 0 if none does."""
         high = MAX_LOAD * self.saturation
         if not self.at(0).within(limits):
             return 0.0
@@ -213,7 +214,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Birth-death chain of the requests present: births at `rate`, deaths as the slots that are busy complete."""
+    """Birth-death chain of open requests: births at `rate`, deaths as busy slots complete."""
 
     load: float  # of saturation
     weight: float  # share of the time with all slots busy and none waiting
@@ -235,12 +236,12 @@ class _Chain:
         return cls(load, full / total, busy, sqrt(max(0.0, squares - busy**2)), float(weights[0]) / total)
 
     def means(self) -> tuple[float, float, float]:
-        """Slots busy, the share of time with none busy, and requests that wait for a slot."""
+        """Return mean busy slots, the share of time with none busy, and requests that wait for a slot."""
         return self.busy, self.idle, self.weight * self.load / (1 - self.load) ** 2
 
 
-@lru_cache(maxsize=1024)  # a replica is asked at many rates
+@lru_cache(maxsize=1024)  # a replica is computed at many rates
 def _deaths(replica: Replica) -> tuple[FloatArray, FloatArray]:
-    """0, 1, ... slots busy, and the logarithm of the product of the completions of as many."""
+    """Return 0, 1, ... busy slots, and the logarithm of the product of the completions up to each."""
     logs = [log(replica.completions(n)) for n in range(1, replica.slots + 1)]
     return np.arange(replica.slots + 1, dtype=np.float64), np.concatenate(([0.0], np.cumsum(logs)))

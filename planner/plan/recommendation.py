@@ -1,4 +1,4 @@
-"""The first lines of a plan: what to take, what stands behind it, and the command that tries it on this host."""
+"""First lines of a plan: the recommendation, its evidence, and the command that tries it on this host."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from neuronserve.server.cost.evidence import Band
 from neuronserve.server.models.public import candidates
 from neuronserve.server.models.tensors import num_params
 
-COMMAND_WIDTH = 76  # of a line of the command: a terminal of 80 columns breaks none
+COMMAND_WIDTH = 76  # longest line of the command, for a terminal of 80 columns
 MOST_ENGINES = 64  # of the server's settings
 
 
 def sentence(report: PlanReport) -> str:
-    """The first row with what stands behind it, or that none holds the limits and what the first misses."""
+    """Return the first row with its evidence; if no row holds the limits, also the limits that the first misses."""
     row = report.candidates[0]
     behind = f"TPOT {evidence(row.known.decode)}; TTFT {evidence(row.known.prefill)}."
     if row.meets_slo:
@@ -28,7 +28,7 @@ def sentence(report: PlanReport) -> str:
 
 
 def evidence(known: Band) -> str:
-    """What stands behind a time: `measured: 28 rows, nearest Llama-3-8B TP8 batch 32 on Inferentia2`."""
+    """Return the evidence for a time: `measured: 28 rows, nearest Llama-3-8B TP8 batch 32 on Inferentia2`."""
     rows = f"{known.num_rows} row{'s' * (known.num_rows != 1)}"
     how = "by formula" if known.provenance == "formula" else known.provenance
     return f"{how}: {rows}, nearest {known.nearest}" if known.nearest else how
@@ -59,7 +59,7 @@ def _counts(row: Candidate) -> str:
 
 
 def serve_command(report: PlanReport) -> str:
-    """`neuronserve serve` of the first row on this host, in lines for a shell; empty when the server cannot run it."""
+    """Return the `neuronserve serve` command of the first row, in lines; empty if the server cannot run the row."""
     row = report.candidates[0]
     if why_not_simulated(report, row) or row.dp > MOST_ENGINES:
         return ""
@@ -72,7 +72,7 @@ def serve_command(report: PlanReport) -> str:
 
 
 def _checkpoint(model: str) -> str:
-    """A path or hub id as a word of a shell; a variable where a plan is for dimensions alone."""
+    """Return a path or hub id as a shell word; a variable if the plan knows only dimensions."""
     if "/" in model or Path(model).expanduser().exists():
         return quote(model)
     public = candidates(model)
@@ -93,7 +93,7 @@ def _flags(report: PlanReport, row: Candidate) -> Iterator[str]:
 
 
 def question(report: PlanReport) -> str:
-    """What was planned for, and by which calibration."""
+    """Return the planned workload, its limits and the calibration."""
     options = report.options
     limits = [f"{limit.name} at most {limit.seconds * 1e3:g} ms" for limit in options.limits]
     if options.usd_per_hour is not None:
@@ -101,7 +101,7 @@ def question(report: PlanReport) -> str:
     return (
         f"{options.model} ({num_params(report.model) / 1e9:.2f}B parameters): {_requests(report)}, "
         f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}; "
-        f"stack {options.stack or 'of each part today'}; prompts of {report.buckets.prefill}, slots of "
+        f"stack {options.stack or 'of each instance today'}; prompts of {report.buckets.prefill}, slots of "
         f"{report.buckets.decode} positions; calibration {report.calibration}"
     )
 

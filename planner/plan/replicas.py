@@ -1,4 +1,4 @@
-"""What a plan is for, and a replica that serves it on a group of cores: its steps as the queueing model takes them."""
+"""The workload of a plan with its graphs, and a replica on a group of cores, as the queueing model takes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Asked:
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> Asked:
-        """Raises SettingsError for lengths that the model has no positions for, and for a draft that is none of it."""
+        """Return the workload. Raises SettingsError for too few positions or a draft with another vocabulary."""
         if trace is None:
             demand, buckets = Demand.fixed(options), Buckets.of(options, model)
         else:
@@ -64,7 +64,7 @@ def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Replica on one part, or on a group of it: `tp` cores for each pipeline stage, and the model's times on them."""
+    """Replica on one instance or a group of it: `tp` cores for each pipeline stage, and the model's times on them."""
 
     place: Place
     tp: int
@@ -75,7 +75,7 @@ class Group:
 
     @classmethod
     def of(cls, asked: Asked, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Group:
-        """Raises DeviceError for more stages than the model or its draft has layers."""
+        """Return the group. Raises DeviceError for more stages than the model or its draft has layers."""
         options, part = asked.options, part_of(place)
         stack, speculation = options.stack_on(part), options.speculation
         checked = 1 if speculation is None else speculation.num_tokens + 1
@@ -92,20 +92,20 @@ class Group:
 
     @property
     def count(self) -> int:
-        """Instances that a replica is spread over."""
+        """Number of instances of a replica."""
         return count_of(self.place)
 
     @property
     def dp(self) -> int:
-        """Replicas on the part, or on the group: each has as many stages on every instance."""
+        """Number of replicas on the instance or group. Each has equally many stages on every instance."""
         return self.part.num_cores // (self.tp * self.stages // self.count)
 
     def prompts(self, asked: Asked) -> tuple[tuple[int, float], ...]:
-        """Compiled lengths that prompts are padded to, ascending, and the share of the requests that are."""
+        """Return the compiled lengths of prompts, ascending, each with its share of the requests."""
         return asked.prompts if self.stack.prompts_fill == "bucket" else ((asked.buckets.decode, 1.0),)
 
     def replica(self, asked: Asked, batch: int) -> tuple[Replica, float, str]:
-        """Under this demand, with the bubble of its decode, and why no measurement stands behind its times."""
+        """Return the replica, the idle share of its stages in decode, and why no measurement supports its times."""
         decode, stack = self.cost.decode(batch, asked.buckets.decode), self.stack
         prefills = [(self.cost.prefill(length, length), share) for length, share in self.prompts(asked)]
         mean_s = sum(cost.interval_s * share for cost, share in prefills)
@@ -132,14 +132,14 @@ class Group:
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
 
     def _shorter(self, asked: Asked, batch: int) -> tuple[tuple[float, float], ...]:
-        """Seconds on each decode bucket below the longest, and the share of contexts within it."""
+        """Return seconds on each decode bucket below the longest, with the share of contexts within it."""
         if self.stack.steps_read == "model length":
             return ()
         buckets = powers_of_two(asked.buckets.decode)[:-1]
         return tuple((self.cost.decode(batch, size).elapsed_s, asked.demand.share_within(size)) for size in buckets)
 
     def _padded(self, asked: Asked, batch: int) -> tuple[tuple[int, float], ...]:
-        """Slots of the graphs below the largest, and seconds of their steps."""
+        """Return the slots of graphs below the largest, with the seconds of their steps."""
         if not self.stack.pads_slots:
             return ()
         smaller = (1 << power for power in range(batch.bit_length() - 1))

@@ -1,6 +1,6 @@
-"""Report of a plan: every configuration that fits with its figures, and those that do not with the reason.
+"""Report of a plan: every configuration that fits, with its figures, and the excluded ones with the reason.
 
-Holds and orders figures; computes none but prices per token. What is not known is None, never a guess.
+It holds and sorts figures, and computes only prices per token. An unknown figure is None, never a guess.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from neuronserve.planner.plan.demand import Demand
 from neuronserve.planner.plan.known import Known
@@ -22,45 +22,34 @@ from neuronserve.server.device.support import Verdict, verdict
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 
-BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a spot price needs a discount to be missed
-NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; --chip-watts gives one"
-
-
-class MeanTokens(Protocol):
-    """Tokens of a mean request."""
-
-    @property
-    def input_tokens(self) -> float: ...
-    @property
-    def output_tokens(self) -> float: ...
-    @property
-    def total_tokens(self) -> float: ...
+BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a missing spot price is not reported
+NO_POWER = "tokens per joule: no power figure is published for any instance of the catalogue; --chip-watts gives one"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrice:
     """Dollars for a million tokens. Input and output shares follow the device time of prefill and decode."""
 
-    hourly_usd: float  # of everything bought
+    hourly_usd: float  # of all instances
     input_usd: float
     output_usd: float  # 0 when requests have one output token: the prefill makes it
     total_usd: float  # all dollars over input and output tokens together
 
     @classmethod
-    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: MeanTokens) -> TokenPrice:
-        """`request_rate` requests a second are served for `hourly_usd` an hour."""
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, demand: Demand) -> TokenPrice:
+        """Return the price if `request_rate` requests a second are served for `hourly_usd` an hour."""
         request_usd = hourly_usd / 3600 / request_rate
         return cls(
             hourly_usd=hourly_usd,
-            input_usd=1e6 * request_usd * prefill_share / tokens.input_tokens,
-            output_usd=1e6 * request_usd * (1 - prefill_share) / tokens.output_tokens,
-            total_usd=1e6 * request_usd / tokens.total_tokens,
+            input_usd=1e6 * request_usd * prefill_share / demand.input_tokens,
+            output_usd=1e6 * request_usd * (1 - prefill_share) / demand.output_tokens,
+            total_usd=1e6 * request_usd / demand.total_tokens,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration that fits. Seconds are means; figures "at the rate" are those of `instances` sharing it."""
+    """A configuration that fits. Seconds are means. Figures "at the rate" assume that `instances` share it."""
 
     device: str
     tp: int
@@ -78,20 +67,20 @@ class Candidate:
     quantiles_s: dict[str, float]  # of the same by name, such as `TTFT p95`
     load: float  # share of saturation at the rate
     saturated_output_tokens_s: float  # of one instance with every slot always busy
-    slo_request_rate: float  # that one instance serves within the limits; 0 when it cannot
+    slo_request_rate: float  # rate of one instance within the limits; 0 if there is none
     output_tokens_s: float  # of one instance at the rate
-    instances: int  # needed for the rate within the limits; when these cannot be met, to serve it at all
+    instances: int  # for the rate within the limits; if these cannot be met, for the rate alone
     at_rate: dict[PriceBasis, TokenPrice | None]  # None: no price is published
     at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
-    known: Known  # what stands behind the figures, and their bands
-    misses: tuple[str, ...] = ()  # which limits, and by how much
-    extrapolated: str = ""  # why no measurement stands behind the times
-    bubble: float = 0.0  # share of its stages' time in which decode leaves them idle
+    known: Known  # evidence for the figures, and their bands
+    misses: tuple[str, ...] = ()  # missed limits, and by how much
+    extrapolated: str = ""  # why no measurement supports the times
+    bubble: float = 0.0  # share of time in which decode leaves the stages idle
     tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
-    region: str = DEFAULT_REGION  # whose prices these are
+    region: str = DEFAULT_REGION  # of the prices
     lnc: int = 1  # physical NeuronCores in a logical one
-    instances_per_replica: int = 1  # that its stages are spread over
-    tokens_per_step: float = 1.0  # that a slot gains in a decode step: more than one with speculative decoding
+    instances_per_replica: int = 1
+    tokens_per_step: float = 1.0  # tokens of a slot in a decode step: more than one with speculative decoding
 
     @property
     def meets_slo(self) -> bool:
@@ -103,14 +92,14 @@ class Candidate:
         return self.device, self.tp, self.pp
 
     def sure_hourly_usd(self, basis: PriceBasis) -> float:
-        """Dollars an hour that nine of ten times suffice; inf without a price, or where no number of instances does."""
+        """Return the 90th percentile of dollars an hour; inf without a price, or if no number of instances suffices."""
         price, most = self.at_rate[basis], self.known.instances[1]
         return inf if price is None or most is None else price.hourly_usd / self.instances * most
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Sort key: within the limits first, then priced, then by cost where nine of ten times it is no more.
+        """Return the sort key: within the limits first, then priced, then by the 90th percentile of the cost.
 
-        So a cheaper row that nobody measured comes after one whose band lies within its own.
+        So a cheaper row without measurements comes after a row with a narrower band.
         """
         price = self.at_rate[basis]
         cost = (1, 0.0) if price is None else (0, price.hourly_usd)
@@ -140,12 +129,12 @@ _RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}
 class Excluded:
     """A configuration that cannot be built, and why.
 
-    `lacks_bytes` on each core when memory is the reason; 0 when it is the host's.
+    `lacks_bytes` is the missing memory of each core; 0 if the host's memory is the reason; None for other reasons.
     """
 
     device: str  # a group of instances with its number: 2 x trn1.32xlarge
-    tp: int | None  # None: whatever the degree
-    dtype: WeightDtype | None  # None: whatever the type
+    tp: int | None  # None: all degrees
+    dtype: WeightDtype | None  # None: all types
     reason: str
     lacks_bytes: int | None = None
     pp: int = 1
@@ -153,7 +142,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """Everything that a plan finds. `candidates` are in order: within the limits by cost, then the others by cost."""
+    """Result of a plan. `candidates` are in order: within the limits by cost, then the others by cost."""
 
     options: PlanOptions
     model: ModelSpec
@@ -163,20 +152,20 @@ class PlanReport:
     candidates: tuple[Candidate, ...]
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...]
-    parts: tuple[Instance, ...]  # in question, with their prices
+    parts: tuple[Instance, ...]  # considered instances, with their prices
 
     @property
     def best(self) -> Candidate | None:
-        """The cheapest within the limits, or None when nothing is."""
+        """The cheapest candidate within the limits; None if there is none."""
         first = self.candidates[0]
         return first if first.meets_slo else None
 
     def part(self, name: str) -> Instance:
-        """The part of a row."""
+        """Return the instance of a row."""
         return next(part for part in self.parts if part.name == name)
 
     def label(self, row: Candidate) -> str:
-        """The device of a row, with its group, logical cores and region where these were a choice."""
+        """Return the device of a row, with its group, logical cores and region if these were a choice."""
         options = self.options
         words = [f"{row.instances_per_replica} x {row.device}" if row.instances_per_replica > 1 else row.device]
         words += [f"LNC {row.lnc}"] * bool(options.logical_nc_configs)
@@ -185,7 +174,7 @@ class PlanReport:
 
     @property
     def verdicts(self) -> dict[tuple[str, int, int], Verdict]:
-        """What is known of the model on the real part, by device, TP and PP, of all candidates."""
+        """Reports of the model on the real accelerator, by device, TP and PP of all candidates."""
         return {place: self._verdict(*place) for place in dict.fromkeys(row.place for row in self.candidates)}
 
     def _verdict(self, device: str, tp: int, pp: int) -> Verdict:
@@ -193,7 +182,7 @@ class PlanReport:
         return verdict(self.options.model, self.part(device), tp, features=features, length=self.buckets.decode)
 
     def as_json(self) -> dict[str, Any]:
-        """The report as JSON can hold it: seconds, bytes, dollars; null is "not known"."""
+        """Return the report for JSON: seconds, bytes, dollars; null means "not known"."""
         known = self.verdicts
         return {
             "options": asdict(self.options),
@@ -212,7 +201,7 @@ class PlanReport:
 
 
 def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:
-    """Notes on the sources of prices and power, and on those missing. A spot price needs a discount to be missed."""
+    """Yield notes on the sources of prices and power, and on missing prices other than spot prices."""
     for basis in PRICE_BASES:
         sources = dict.fromkeys(
             (instance.prices.region, price.source, price.date)
@@ -226,7 +215,7 @@ def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> It
 
 
 def _missing_prices(instance: Instance) -> Iterator[str]:
-    """The bases without a price, and the regions that have one on the first of them."""
+    """Yield the bases without a price, and the regions with a price on the first of them."""
     missing = [basis for basis in BOUGHT_BASES if instance.usd(basis) is None]
     if missing:
         elsewhere = regions_with(instance.name, missing[0])

@@ -1,6 +1,6 @@
 """`neuronserve plan`: every instance, degree, weight type and batch for a workload, with times, counts and cost.
 
-Memory is by the ledger's arithmetic and times are by the cost model: there are no coefficients here.
+Memory comes from the ledger's arithmetic and times from the cost model; this file has no coefficients.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from neuronserve.server.workload.workload import Workload
 
 
 def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
-    """Plan over the catalogue's parts. With a trace, its lengths take the place of those of `options`.
+    """Plan over the catalogue's instances. Lengths of a trace replace those of `options`.
 
-    Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
-    that cannot be served, DeviceError for an unknown instance or region, a degree or logical core configuration that no
-    part in question allows or a price basis that no instance has a price by, and DeviceMemoryError, with the least that
-    is lacking, when no part in question, nor a group of them, holds the model.
+    Raises SettingsError for an unknown model or more tokens than it has positions; CheckpointError for a configuration
+    that cannot be served; DeviceError for an unknown instance or region, a degree or logical core configuration that no
+    considered instance allows, or a price basis without any price; and DeviceMemoryError, with the least missing
+    memory, if no considered instance or group of instances holds the model.
     """
     return plan_model(resolve_decoder(options.model), options, parts_in_question(options), trace)
 
@@ -54,7 +54,7 @@ def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
 def plan_model(
     model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...], trace: Workload | None = None
 ) -> PlanReport:
-    """Plan for a model and parts that have been looked up. Raises as `plan`."""
+    """Plan for a known model and known instances. Raises the errors of `plan`."""
     check_degrees(options, parts)
     for stages in options.pipeline_parallel_sizes:
         stage_layers(model.num_layers, stages)  # refuses more stages than layers
@@ -92,7 +92,7 @@ class _Search:
         return self.asked.options
 
     def parts(self, parts: tuple[Instance, ...], count: int) -> tuple[list[Candidate], list[Excluded]]:
-        """Candidates and exclusions of all parts, `count` of them together."""
+        """Return candidates and exclusions of all instances, in groups of `count`."""
         candidates: list[Candidate] = []
         excluded: list[Excluded] = []
         for found in (entry for part in parts for entry in self._part(part, count)):
@@ -103,7 +103,7 @@ class _Search:
         return candidates, excluded
 
     def _part(self, part: Instance, count: int) -> Iterator[Candidate | Excluded]:
-        """Candidates and exclusions of one part."""
+        """Yield candidates and exclusions of one instance."""
         try:
             place = place_of(part, count)
         except DeviceError as error:
@@ -122,7 +122,7 @@ class _Search:
                     yield from self._batches(place, tp, dtype, stages * count)
 
     def _batches(self, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
-        """Candidates with batches of powers of two, as long as they fit."""
+        """Yield candidates with batches of powers of two, as long as they fit."""
         part, lnc = part_of(place), part_of(place).chip.lnc
         budget = budget_bytes(part, self._options.device_memory_utilization)
         unfit = self._unfit(place, tp, dtype, stages, budget)
@@ -136,7 +136,7 @@ class _Search:
             batch *= 2
 
     def _unfit(self, place: Place, tp: int, dtype: WeightDtype, stages: int, budget: int) -> Excluded | None:
-        """Why not even one slot can be had; None when it can."""
+        """Return the exclusion if not even one slot fits, else None."""
         part, count = part_of(place), count_of(place)
         if tp * stages > place.num_cores:
             reason = f"{stages // count} stages of {tp} NeuronCores are more than its {part.num_cores}"
@@ -164,6 +164,7 @@ class _Search:
         service = replace(replica, peers=count * dp).at(rate)
         share = _prefill_share(replica)
         at_rate = _prices(part, count * each, options.request_rate, share, demand)
+        price = at_rate[options.price_basis]
         return Candidate(
             device=part.name,
             tp=group.tp,
@@ -189,7 +190,7 @@ class _Search:
             known=self._known(group, batch, replica, count),
             misses=(
                 *(() if within else misses(replica.at(0), service, options)),
-                *over_budget(at_rate[options.price_basis], options),
+                *over_budget(None if price is None else price.hourly_usd, options),
             ),
             bubble=bubble,
             extrapolated=extrapolated,
@@ -201,7 +202,7 @@ class _Search:
         )
 
     def _known(self, group: Group, batch: int, replica: Replica, count: int) -> Known:
-        """What stands behind the figures of a row, and how far they may be off."""
+        """Return the evidence for the figures of a row, and their bands."""
         decode = group.cost.band("decode", batch, self.asked.buckets.decode)
         prefill = group.cost.band("prefill", 1, group.prompts(self.asked)[-1][0])
         return Known.of(replica, prefill, decode, Load(self._options, self.asked.demand, group.dp, count, group.count))
@@ -212,14 +213,14 @@ def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> flo
 
 
 def _prefill_share(replica: Replica) -> float:
-    """Share of a request in the device's time that its prefill takes, every slot busy."""
+    """Return the prefill's share of a request's device time if every slot is busy."""
     return replica.prefill_s * replica.saturation
 
 
 def _prices(
     part: Instance, count: int, request_rate: float, share: float, demand: Demand
 ) -> dict[PriceBasis, TokenPrice | None]:
-    """Prices on every basis for `count` instances that together serve `request_rate`."""
+    """Return prices on every basis for `count` instances that together serve `request_rate`."""
     hourly = {basis: part.usd(basis) for basis in PRICE_BASES}
     return {
         basis: None if price is None else TokenPrice.of(count * price, request_rate, share, demand)

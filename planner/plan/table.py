@@ -1,4 +1,4 @@
-"""A plan as text for a terminal of any width: what to take, then tables. Formats only."""
+"""A plan as text for a terminal of any width: the recommendation, then tables. Formats only."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ WIDE = 240  # characters: room for all columns
 KNOWN_BY = {"measured": "measured", "interpolated": "interpol.", "formula": "formula"}
 WEIGHTS = {"bfloat16": "bf16"}
 CAPTION = (
-    "by: what stands behind a time; P10-P90: where eight of ten measurements of such steps put it, 51+ without an "
-    "upper bound; "
+    "by: the evidence for a time; P10-P90: the range of eight of ten measurements of such steps, 51+ without an upper "
+    "bound; "
 )
 RUNS: dict[Outcome, str] = {"known to run": "yes", "known not to run": "no", "not known": "?"}
-RUNS_CAPTION = "runs: whether the model is known to run on this instance and TP, ? where no report was found"
+RUNS_CAPTION = "runs: whether the model is known to run on this instance and TP, ? if no report was found"
 
 
 def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_rows: int = NUM_ROWS) -> Group:
-    """What to take, then the best batch of each device, degree and weight type: within the limits, and not.
+    """Return the recommendation, then the best batch of each device, degree and weight type, by limits held or missed.
 
-    Tables have the columns that fit into `width` characters. `is_wide`: what cannot be had is a table of its own.
+    Tables have the columns that fit into `width` characters. `is_wide` adds a table of excluded configurations.
     """
     best = best_batches(report.candidates)
     meeting = [candidate for candidate in best if candidate.meets_slo]
     missing = [candidate for candidate in best if not candidate.meets_slo]
     parts: list[RenderableType] = [*_first_lines(report)]
     if meeting:
-        title = "Within the limits, in the order of what they cost nine times of ten"
+        title = "Within the limits, sorted by the 90th percentile of their cost"
         parts += [table_of(title, _columns(report, meeting), meeting[:num_rows], width), *_more(meeting, num_rows)]
         parts += [Text(f"{CAPTION}{RUNS_CAPTION}; $ by the {report.options.price_basis} price\n")]
     if missing:
@@ -61,7 +61,7 @@ def _first_lines(report: PlanReport) -> Iterator[Text]:
 
 
 def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The first, which is the best, of each device, degree and type; batches are variations of it."""
+    """Return the first candidate, which is the best, of each device, degree and type; others differ only in batch."""
     found: dict[tuple[object, ...], Candidate] = {}
     for row in candidates:
         found.setdefault((row.device, row.lnc, row.instances_per_replica, row.tp, row.pp, row.dtype), row)
@@ -69,7 +69,7 @@ def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candidate]]:
-    """All columns, in their order; with a rank of 0 what a plan is asked for."""
+    """Return all columns in their order. Rank 0 has the essential ones."""
     basis, verdicts = report.options.price_basis, report.verdicts
     other: PriceBasis = "reserved" if basis == "on_demand" else "on_demand"
     return [
@@ -123,7 +123,7 @@ def _misses(report: PlanReport, rows: Sequence[Candidate]) -> Table:
 
 
 def _excluded(rows: Iterable[Excluded]) -> Table:
-    table = Table("device", "TP", "PP", "type", "why not", title="Cannot be had")
+    table = Table("device", "TP", "PP", "type", "why not", title="Excluded")
     for row in rows:
         table.add_row(
             row.device, str(row.tp or "any"), str(row.pp), WEIGHTS.get(row.dtype or "", row.dtype or "any"), row.reason
@@ -132,7 +132,7 @@ def _excluded(rows: Iterable[Excluded]) -> Table:
 
 
 def _unbroken(table: Table) -> Table:
-    """Only the last column, which is prose, has lines of its own."""
+    """Wrap lines only in the last column, which is prose."""
     table.box, table.show_edge, table.padding, table.title_justify = box.SIMPLE_HEAD, False, (0, 1, 0, 0), "left"
     for column in table.columns[:-1]:
         column.no_wrap = True
@@ -143,7 +143,7 @@ def _summary(excluded: Sequence[Excluded]) -> str:
     lacking = sum(entry.lacks_bytes is not None for entry in excluded)
     counted = {"for memory": lacking, "for other reasons": len(excluded) - lacking}
     why = ", ".join(f"{count} {reason}" for reason, count in counted.items() if count)
-    return f"{len(excluded)} configurations cannot be had, {why}; --wide lists them"
+    return f"{len(excluded)} configurations are excluded, {why}; --wide lists them"
 
 
 def _more(rows: Sequence[object], shown: int) -> list[str]:
@@ -151,7 +151,7 @@ def _more(rows: Sequence[object], shown: int) -> list[str]:
 
 
 def _reasons(rows: Iterable[Candidate]) -> Iterator[str]:
-    """Why no measurement stands behind rows: once, behind the places that it is about."""
+    """Return each reason why no measurement supports rows, with the rows' places behind it."""
     about: dict[str, dict[str, None]] = {}
     for row in rows:
         for reason in filter(None, row.extrapolated.split("; ")):
@@ -160,9 +160,9 @@ def _reasons(rows: Iterable[Candidate]) -> Iterator[str]:
 
 
 def render_check(check: Sequence[Agreement]) -> Table | str:
-    """Table of the chosen configuration, planned beside simulated."""
+    """Return a table of the chosen configuration, planned beside simulated."""
     if not check:
-        return "nothing to simulate: no configuration holds the limits, or the first has what is not simulated"
+        return "nothing to simulate: no configuration holds the limits, or the first cannot be simulated"
     table = Table("mean", "planned", "simulated", "plan is off by", title="The first row, simulated")
     for one in check:
         table.add_row(one.name, f"{one.planned:.4g}", f"{one.simulated:.4g}", f"{one.error:+.1%}")
@@ -170,7 +170,7 @@ def render_check(check: Sequence[Agreement]) -> Table | str:
 
 
 def run_notes(report: PlanReport, rows: Iterable[Candidate]) -> Iterator[str]:
-    """Sources of what is known of the rows, then the support of their parts: once, behind those that it is about."""
+    """Return each source on whether rows run, then the support of their chips, with the places it applies to."""
     about: dict[str, list[str]] = {}
     rows, verdicts = list(rows), report.verdicts
     for device, tp, pp in dict.fromkeys(row.place for row in rows):

@@ -1,4 +1,4 @@
-"""Times that requests meet at one load, and limits on them: means, and quantiles by the shape of each wait."""
+"""Times of requests at one load, and limits on them: means, and quantiles by the shape of each wait."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from statistics import NormalDist
 from typing import Literal
 
 BISECTIONS = 24
-LONGEST = 50.0  # multiples of the mean beyond which no wait is looked for
+LONGEST = 50.0  # longest wait of the search, in multiples of the mean
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait that a share of the requests meets: `least_s`, and more, exponential or even, of mean `mean_s`."""
+    """Wait of a share of the requests: `least_s` plus an exponential or even time of mean `mean_s`."""
 
     share: float
     mean_s: float
@@ -22,7 +22,7 @@ class Wait:
     is_even: bool = False  # between 0 and twice the mean
 
     def beyond(self, seconds: float) -> float:
-        """Share of all requests that wait longer than so."""
+        """Return the share of all requests that wait longer than `seconds`."""
         more = seconds - self.least_s
         if more <= 0:
             return self.share
@@ -33,16 +33,16 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class MeanTimes:
-    """Mean times that requests meet at one load."""
+    """Mean times of requests at one load."""
 
     ttft_s: float
     tpot_s: float  # 0 when requests have one output token
-    wait_s: float = 0.0  # of the TTFT, for others
-    waits: tuple[Wait, ...] = ()  # of which a request meets one or none; their means are all of `wait_s`
+    wait_s: float = 0.0  # wait for other requests, part of the TTFT
+    waits: tuple[Wait, ...] = ()  # a request has one of them or none; their means add up to `wait_s`
     tpot_sd_s: float = 0.0  # of the requests' own means
 
     def ttft_quantile_s(self, share: float) -> float:
-        """TTFT that `share` of the requests do not exceed."""
+        """Return the TTFT that `share` of the requests do not exceed."""
         low, high = 0.0, LONGEST * max((wait.least_s + wait.mean_s for wait in self.waits), default=0.0)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
@@ -50,7 +50,7 @@ class MeanTimes:
         return self.ttft_s - self.wait_s + high
 
     def ttft_beyond(self, seconds: float) -> float:
-        """Share of the requests whose TTFT is longer than so."""
+        """Return the share of the requests whose TTFT is longer than `seconds`."""
         wait_s = seconds - (self.ttft_s - self.wait_s)
         return 1.0 if wait_s < 0 else self._waits_beyond(wait_s)
 
@@ -58,7 +58,7 @@ class MeanTimes:
         return sum([wait.beyond(seconds) for wait in self.waits])
 
     def tpot_quantile_s(self, share: float) -> float:
-        """Time per token that `share` of the requests do not exceed, by the normal law."""
+        """Return the time per token that `share` of the requests do not exceed, by the normal distribution."""
         return self.tpot_s + self.tpot_sd_s * NormalDist().inv_cdf(share)
 
     def within(self, limits: Iterable[Limit]) -> bool:
@@ -67,7 +67,7 @@ class MeanTimes:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a mean, or a quantile, of a time may be."""
+    """Limit of the mean, or of a quantile, of a time."""
 
     figure: Literal["TTFT", "TPOT"]
     seconds: float
@@ -75,18 +75,18 @@ class Limit:
 
     @property
     def name(self) -> str:
-        """Such as `TTFT` and `TTFT p95`."""
+        """Name such as `TTFT` or `TTFT p95`."""
         return self.figure if self.share is None else f"{self.figure} p{self.share * 100:g}"
 
     def of(self, times: MeanTimes) -> float:
-        """The figure that is limited, in seconds."""
+        """Return the limited figure, in seconds."""
         if self.share is None:
             return times.ttft_s if self.figure == "TTFT" else times.tpot_s
         quantile = times.ttft_quantile_s if self.figure == "TTFT" else times.tpot_quantile_s
         return quantile(self.share)
 
     def is_kept(self, times: MeanTimes) -> bool:
-        """Whether the figure is within the limit."""
+        """Return whether the figure is within the limit."""
         if self.figure == "TTFT" and self.share is not None:
             return times.ttft_beyond(self.seconds) <= 1 - self.share
         return self.of(times) <= self.seconds

@@ -1,4 +1,4 @@
-"""Types of the weights that a plan compares, and what each part has of them."""
+"""Types of the weights that a plan compares, and whether an instance supports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neuronserve.server.placement.fit import missing_type
 
 WeightDtype = Literal["bfloat16", "int8", "fp8", "int4", "mxfp4"]
 DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)
-COMPARED: tuple[WeightDtype, ...] = ("bfloat16", "int8", "fp8")  # that Neuron's own software has; others are asked for
+COMPARED: tuple[WeightDtype, ...] = ("bfloat16", "int8", "fp8")  # the default: types of Neuron's own software
 QUANTIZATION: dict[WeightDtype, Quantization | None] = {
     "bfloat16": None,
     "int8": "int8-weight-only",
@@ -21,7 +21,7 @@ QUANTIZATION: dict[WeightDtype, Quantization | None] = {
 
 
 def why_no_type(dtype: WeightDtype, part: Instance) -> str:
-    """Why `part` cannot serve weights of a type; empty when it can."""
+    """Return why `part` cannot serve weights of a type; empty if it can."""
     if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
         return f"{part.chip.name} has no 8-bit float type"
     return missing_type(QUANTIZATION[dtype], part)

@@ -1,9 +1,8 @@
-"""Words of a plan: why a row misses limits, why there is none, and notes on what was planned for. Decides nothing."""
+"""Texts of a plan: why a row misses limits, why no row fits, and notes. Nothing is decided here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from neuronserve.planner.plan.demand import Demand
 from neuronserve.planner.plan.options import PlanOptions
@@ -16,15 +15,8 @@ from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import num_params
 
 
-class HourlyPrice(Protocol):
-    """A price by the hour, of everything bought."""
-
-    @property
-    def hourly_usd(self) -> float: ...
-
-
 def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
-    """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
+    """Yield limits that even a single request misses; if only waits are the cause, those missed under load."""
     if alone.within(options.limits) and loaded.within(options.limits):
         yield "the limits leave no room for any wait"
     for limit in options.limits:
@@ -35,9 +27,9 @@ def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterato
             yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms"
 
 
-def over_budget(price: HourlyPrice | None, options: PlanOptions) -> Iterator[str]:
-    if options.usd_per_hour is not None and price is not None and price.hourly_usd > options.usd_per_hour:
-        yield f"${price.hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
+def over_budget(hourly_usd: float | None, options: PlanOptions) -> Iterator[str]:
+    if options.usd_per_hour is not None and hourly_usd is not None and hourly_usd > options.usd_per_hour:
+        yield f"${hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
 
 
 def allowed(part: Instance) -> str:
@@ -48,7 +40,7 @@ def check_degrees(options: PlanOptions, parts: tuple[Instance, ...]) -> None:
     for tp in options.tensor_parallel_sizes:
         if not any(tp in part.allowed_tp for part in parts):
             degrees = "; ".join(allowed(part) for part in parts)
-            raise DeviceError(f"tensor_parallel_size is {tp}: no part in question allows it: {degrees}")
+            raise DeviceError(f"tensor_parallel_size is {tp}: no considered instance allows it: {degrees}")
 
 
 def nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded]) -> DeviceError:
@@ -58,7 +50,7 @@ def nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded
     nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
     alone = dict.fromkeys(entry.reason.partition(":")[0] for entry in excluded if entry.tp is None)  # not in a group
     return DeviceMemoryError(
-        f"{options.model} with {num_params(model) / 1e9:.2f}B parameters fits on no part in question. Nearest is "
+        f"{options.model} with {num_params(model) / 1e9:.2f}B parameters fits on no considered instance. Nearest is "
         f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
         f"{''.join(f'; {reason}' for reason in alone)}"
     )

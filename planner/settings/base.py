@@ -21,11 +21,11 @@ class PlannerSettings(TimeSettings, ReportSettings):
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     stack: StackName | None = Field(
-        None, description="serving software on the part (default: what one would run on it today)"
+        None, description="serving software on the accelerator (default: what one would run on it today)"
     )
-    trace: File = Field(None, description="trace file whose requests take the place of those described here")
+    trace: File = Field(None, description="trace file with requests to use instead of synthetic ones")
 
     @property
     def recorded(self) -> Workload | None:
-        """The requests of the trace file. Raises SettingsError for one that is none."""
+        """Return the requests of the trace file. Raises SettingsError for a file that is no trace."""
         return read_trace(self.trace) if self.trace else None

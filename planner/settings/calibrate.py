@@ -26,5 +26,5 @@ class CalibrateSettings(ReportSettings):
 
     @property
     def rows(self) -> Path:
-        """The one that is given."""
+        """Return the file of --data or --check."""
         return self.data or self.check_file or Path()

@@ -21,11 +21,11 @@ from neuronserve.server.settings.calibration import TimeSettings
 
 
 class ObserveSettings(TimeSettings):
-    """Settings of `neuronserve observe`: what is behind the endpoint, and how much may be asked of it."""
+    """Settings of `neuronserve observe`: the deployment behind the endpoint, and the size of the probe."""
 
     base_url: CliPositionalArg[str] = Field("http://127.0.0.1:8000", description="address of the server")
     model: str = Field(
-        "llama-8b", description="what it serves: checkpoint directory, config.json, GGUF file or a shape's name"
+        "llama-8b", description="model that it serves: checkpoint directory, config.json, GGUF file or a shape's name"
     )
     device: str = Field("inf2.xlarge", description="instance that it runs on")
     tensor_parallel_size: int = Field(TENSOR_PARALLEL_SIZE, ge=1, le=64, description="NeuronCores of one engine")
@@ -36,16 +36,18 @@ class ObserveSettings(TimeSettings):
     )
     quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
     stack: StackName | None = Field(
-        None, description="serving software on the part (default: what one would run on it today)"
+        None, description="serving software on the accelerator (default: what one would run on it today)"
     )
-    served_model_name: str | None = Field(None, description="name of the model there (default: the first it lists)")
+    served_model_name: str | None = Field(
+        None, description="name of the model at the endpoint (default: the first that it lists)"
+    )
     api_key: str | None = Field(None, min_length=1, description="key to send; better given as a variable than a flag")
     input_lens: Numbers = Field(
         (), description="prompt lengths to probe alone, with commas (default: by max_model_len)"
     )
     repeats: int = Field(5, ge=1, le=100, description="requests of each prompt length")
     max_seconds: float = Field(
-        600, gt=0, le=86400, description="time of the whole probe; what is not done then is left out"
+        600, gt=0, le=86400, description="longest time of the probe, in seconds; unfinished steps are left out"
     )
     report: Texts = Field(
         (), description="result of neuronserve bench serve to use instead of a probe; may be repeated"
@@ -62,7 +64,7 @@ class ObserveSettings(TimeSettings):
 
     @property
     def label(self) -> str:
-        """Host and port. Raises SettingsError for what is no address, without repeating what may be a secret."""
+        """Return host and port. Raises SettingsError for no address; the message does not repeat a possible secret."""
         try:
             parts = urlsplit(self.base_url)
             host, port = parts.hostname, parts.port
@@ -76,7 +78,7 @@ class ObserveSettings(TimeSettings):
 
     @property
     def deployment(self) -> Deployment:
-        """What is behind the endpoint. Raises StartError for what cannot be."""
+        """Return the deployment behind the endpoint. Raises StartError for an impossible one."""
         part = instance(self.device)
         found = slice_of(
             Deployment,

@@ -25,40 +25,40 @@ Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
 class DeploymentSettings(CatalogSettings):
-    """Base of the settings of a plan. The catalogue in force has the prices of the first region."""
+    """Settings of the instances and features that a plan considers. The first region's prices are in force."""
 
     region: str = Field(
-        DEFAULT_REGION, description="AWS region whose prices are used; of several, with commas, each part's cheapest"
+        DEFAULT_REGION, description="AWS region of the prices; of several, with commas, the cheapest for each instance"
     )
     logical_nc_configs: Numbers = Field(
         (),
         validation_alias="lnc",
-        description="physical cores in a logical one to consider, with commas (default: as each part comes)",
+        description="physical cores in a logical one to consider, with commas (default: as each chip comes)",
     )
     instances_per_replica: Numbers = Field(
         (), description="instances that a replica is spread over, with commas (default: 1, or as few as hold the model)"
     )
     save_sharded_checkpoint: CliToggleFlag[bool] = Field(
-        False, description="weights are sharded on another host, so that a part's own needs no memory for all of them"
+        False, description="weights are sharded elsewhere, so the instance's host needs no memory for all of them"
     )
     speculative_model: str | None = Field(None, description="draft model of speculative decoding, as MODEL")
     num_speculative_tokens: int | None = Field(
         None, ge=1, le=MAX_GUESSES, description="tokens that the draft guesses in a step"
     )
     acceptance_rate: float | None = Field(
-        None, ge=0, le=1, description="share of guesses that are right, those before them being right"
+        None, ge=0, le=1, description="share of guesses that are right if all guesses before them are"
     )
     max_loras: int = Field(0, ge=0, le=MAX_LORAS, description="LoRA adapters on the cores; each slot uses one")
     max_lora_rank: int = Field(16, ge=1, le=MAX_LORA_RANK, description="rank of the LoRA adapters")
 
     @property
     def catalog_config(self) -> CatalogConfig:
-        """What the catalogue is loaded from; the first region is in force."""
+        """Return the sources of the catalogue, with the prices of the first region."""
         return replace(super().catalog_config, region=self.regions[0])
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The regions that are asked for."""
+        """Return the wanted regions."""
         return tuple(dict.fromkeys(split_commas(self.region))) or (self.region,)
 
 
@@ -70,7 +70,7 @@ DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
 
 
 class PlanSettings(DeploymentSettings, PlannerSettings):
-    """Settings of `neuronserve plan`. A flag that differs from the name of the option is its alias."""
+    """Settings of `neuronserve plan`. An alias is a flag whose name differs from the option of the planner."""
 
     input_tokens: int = Field(
         1024, ge=1, le=MAX_TOKENS, validation_alias="input_len", description="prompt tokens of a request"
@@ -110,12 +110,16 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
     chip_watts: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="power of one chip, for tokens per joule (default: not known)"
     )
-    check: CliToggleFlag[bool] = Field(False, description="simulate the chosen configuration and compare")
-    gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size beside")
-    wide: CliToggleFlag[bool] = Field(False, description="all columns of the tables, and what cannot be had")
+    check: CliToggleFlag[bool] = Field(
+        False, description="simulate the chosen configuration and compare it with the plan"
+    )
+    gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size")
+    wide: CliToggleFlag[bool] = Field(
+        False, description="print all columns of the tables, and the excluded configurations"
+    )
     picture: File = Field(None, description="write the Pareto front to this .html or .png file")
     emit: File = Field(
-        None, description="write what deploys the first row into this directory: vLLM, Helm, AWS, a load test"
+        None, description="write files that deploy the first row into this directory: vLLM, Helm, AWS, a load test"
     )
     serve: CliToggleFlag[bool] = Field(False, description="serve the planner's page for browsers instead of printing")
     host: str = Field("127.0.0.1", description="with --serve: address to listen on; 0.0.0.0 for all")
@@ -130,17 +134,17 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
 
     @property
     def emission(self) -> Emission | None:
-        """Where the files go, if anywhere."""
+        """Return the directory and row of --emit, if it is given."""
         return None if self.emit is None else Emission(self.emit, self.emit_row)
 
     @property
     def is_encoder(self) -> bool:
-        """Whether requests are one pass without tokens that follow. Raises SettingsError for an unknown model."""
+        """Return whether the model is an encoder. Raises SettingsError for an unknown model."""
         return resolve_shape(self.model).is_encoder
 
     @property
     def encoder_options(self) -> PlanOptions:
-        """The planner's slice for an encoder. Raises SettingsError for what was given and means nothing for one."""
+        """Return the options for an encoder. Raises SettingsError for settings that mean nothing for one."""
         fields = type(self).model_fields
         given = [str(fields[name].validation_alias or name) for name in DECODER_ONLY if name in self.model_fields_set]
         if given:
@@ -150,11 +154,11 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
 
     @property
     def view(self) -> View:
-        """What is shown."""
+        """Return the parts of the plan that are shown."""
         return slice_of(View, self)
 
     def options(self, trace: Workload | None) -> PlanOptions:
-        """The planner's slice, with the lengths of a trace over those given."""
+        """Return the planner's options; lengths of a trace override given ones."""
         options = slice_of(
             PlanOptions,
             self,

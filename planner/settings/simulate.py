@@ -49,16 +49,19 @@ class SimulateSettings(PlannerSettings):
         None,
         ge=0,
         allow_inf_nan=False,
-        description="from launch to ready (default: 75, and 1 for each 0.34 GB of weights)",
+        description="seconds from launch to ready (default: 75, and 1 for each 0.34 GB of weights)",
     )
     scale_down_stabilization_s: float = Field(
-        300.0, ge=0, allow_inf_nan=False, description="replicas go once fewer were enough for so long"
+        300.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds for which fewer replicas must be enough before some are removed",
     )
     polling_interval_s: float = Field(
-        30.0, gt=0, allow_inf_nan=False, description="keda asks so often whether there is any activity"
+        30.0, gt=0, allow_inf_nan=False, description="seconds between keda's checks for activity"
     )
     cooldown_s: float = Field(
-        300.0, ge=0, allow_inf_nan=False, description="keda goes to 0 replicas after so long without activity"
+        300.0, ge=0, allow_inf_nan=False, description="seconds without activity after which keda goes to 0 replicas"
     )
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
     request_rate: float = Field(1.0, gt=0, description="synthetic requests a second; inf for all at once")
@@ -72,14 +75,14 @@ class SimulateSettings(PlannerSettings):
         "cut", description="requests beyond --max-model-len: their prompts are cut, or they are dropped or refused"
     )
     max_concurrency: int | None = Field(None, ge=1, description="requests open at once (default: no limit)")
-    seed: int = Field(0, ge=0, description="of the synthetic requests")
+    seed: int = Field(0, ge=0, description="seed of the synthetic requests")
     ttft_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
     tpot_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
     e2el_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
 
     @property
     def synthetic(self) -> SyntheticWorkload:
-        """What the requests are drawn from when no trace is given."""
+        """Return the distribution of requests that is used without a trace."""
         return slice_of(
             SyntheticWorkload,
             self,
@@ -98,14 +101,14 @@ class SimulateSettings(PlannerSettings):
 
     @property
     def workload(self) -> Workload:
-        """The requests, as far as they fit. Raises SettingsError for what describes none."""
+        """Return the requests that fit. Raises SettingsError for a workload without requests."""
         recorded = self.recorded
-        asked = self.synthetic.generate() if recorded is None else recorded
-        return fit_context(asked, self.max_model_len, self.too_long)
+        workload = self.synthetic.generate() if recorded is None else recorded
+        return fit_context(workload, self.max_model_len, self.too_long)
 
     @property
     def options(self) -> SimulationOptions:
-        """The simulator's slice, with the requests. Raises SettingsError for what describes none."""
+        """Return the simulator's options with the requests. Raises SettingsError for a workload without requests."""
         return slice_of(
             SimulationOptions,
             self,

@@ -1,4 +1,4 @@
-"""What the replicas of a simulation cost, and how much of it requests used. Computes from records; decides nothing."""
+"""Cost of the replicas of a simulation, and the share of it that requests used. Computed from records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Dollars of the whole run. attributed = prefill + decode, worked out from the requests; idle from the engines."""
+    """Dollars of the whole run. Attributed = prefill + decode, from the requests; idle, from the engines."""
 
     total_usd: float  # hours of instances x price
     prefill_usd: float
     decode_usd: float
-    idle_usd: float  # instances, or parts of them, with no request to work on, or starting
+    idle_usd: float  # of engines without a request, and of starting instances
 
     @property
     def attributed_usd(self) -> float:
@@ -30,40 +30,40 @@ class Cost:
 
     @property
     def conservation_error(self) -> float:
-        """|attributed + idle - total| / total; 0 when nothing was spent."""
+        """|attributed + idle - total| / total; 0 if nothing was spent."""
         spent = self.attributed_usd + self.idle_usd
         return abs(spent - self.total_usd) / self.total_usd if self.total_usd else 0.0
 
 
 class Bill:
-    """Replicas that are gone are billed by the second, those that are left to the end of the run."""
+    """Bill of all replicas. Terminated replicas are billed by the second, others to the end of the run."""
 
     def __init__(
         self, options: SimulationOptions, replicas: Sequence[Replica], start_ns: int, duration_s: float
     ) -> None:
-        """The run lasts `duration_s` from `start_ns` on."""
+        """Bill a run of `duration_s` from `start_ns` on."""
         self._options, self._replicas = options, replicas
         self._end_ns = start_ns + round(duration_s * NS)
         self.usd_per_ns = options.hourly_usd / HOUR_S / NS / options.data_parallel_size  # of an engine
 
     @cached_property
     def billed_ns(self) -> list[int]:
-        """Of each replica, in order of launch."""
+        """Billed nanoseconds of each replica, in order of launch."""
         return [replica.billed_ns(self._end_ns) for replica in self._replicas]
 
     @property
     def replica_hours(self) -> float:
-        """Hours of instances that are paid for."""
+        """Billed hours of instances."""
         return sum(self.billed_ns) / NS / HOUR_S
 
     @property
     def utilization(self) -> float:
-        """Share of the engines' paid time with a step under way, 0 to 1."""
+        """Share of the engines' billed time with a step under way, 0 to 1."""
         paid_ns = sum(self.billed_ns) * self._options.data_parallel_size
         return self._busy_ns / paid_ns if paid_ns else 0.0
 
     def cost(self, records: Records) -> Cost:
-        """Of the whole run. The price of an instance is divided evenly among its engines."""
+        """Return the cost of the whole run. The price of an instance is divided evenly among its engines."""
         hourly, seconds = self._options.hourly_usd, Counter(each / NS for each in self.billed_ns)
         idle_ns = sum(self.billed_ns) * self._options.data_parallel_size - self._busy_ns
         return Cost(

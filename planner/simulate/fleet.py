@@ -1,7 +1,7 @@
-"""Replicas of a simulated deployment: launched, starting, ready, draining, gone; and what that is billed.
+"""Replicas of a simulated deployment: launched, starting, ready, draining, gone; and their billed time.
 
-A replica is an instance with its engines. It is paid from its launch on, takes requests once it is ready, and what is
-told to go takes no more and leaves when it has none. Moves no time: the driver asks when, and tells what it sees.
+A replica is an instance with its engines. It is billed from its launch on and takes requests once it is ready. A
+draining replica takes no more requests and leaves when it has none. The driver moves time and reports what happens.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ LEAST_BILLED_NS = 60 * NS
 
 @dataclass(slots=True)
 class Replica:
-    """One instance. Times in nanoseconds, NEVER for what has not happened."""
+    """One instance. Times in nanoseconds; NEVER: it has not happened."""
 
     launched_ns: int
-    ready_ns: int  # may be to come
-    drained_ns: int = NEVER  # told to go
+    ready_ns: int  # may lie in the future
+    drained_ns: int = NEVER  # start of draining
     gone_ns: int = NEVER
-    numbers: range = range(0)  # of its engines, from when it is ready until it is gone
-    totals: list[EngineTotals] = field(default_factory=list)  # of the same
+    numbers: range = range(0)  # of its engines, while it is ready or draining
+    totals: list[EngineTotals] = field(default_factory=list)  # of its engines
 
     def billed_ns(self, end_ns: int) -> int:
-        """Up to `end_ns`: whole seconds of one that is gone, the time itself of one that outlives the simulation."""
+        """Return the billed time up to `end_ns`: whole seconds of a gone replica, the exact time of another."""
         if self.gone_ns == NEVER:
             return end_ns - self.launched_ns
         return max(LEAST_BILLED_NS, -(-(self.gone_ns - self.launched_ns) // NS) * NS)
@@ -49,14 +49,14 @@ EngineT = TypeVar("EngineT", bound=Engine)
 
 
 class Fleet(Generic[EngineT]):
-    """All replicas that there ever were. Without a policy their number stays."""
+    """All replicas of the run, including gone ones. Without a policy their number stays."""
 
     def __init__(self, engines: Callable[[], Sequence[EngineT]], start_ns: int, startup_ns: int = 0) -> None:
-        """`engines` makes those of one replica. The first replicas are ready at `start_ns`."""
+        """Start an empty fleet. `engines` makes the engines of one replica; the first ones are ready at `start_ns`."""
         self.replicas: list[Replica] = []  # in order of launch
         self.timeline: list[Count] = []
         self.policy: Policy | None = None
-        self.engines: list[EngineT] = []  # by number; one whose replica is gone stays until its number is used again
+        self.engines: list[EngineT] = []  # by number; an engine of a gone replica stays until its number is reused
         self.startup_ns = startup_ns  # from launch to the first request
         self._make = engines
         self._owner: list[Replica] = []  # by number
@@ -68,19 +68,19 @@ class Fleet(Generic[EngineT]):
 
     @property
     def next_ns(self) -> int:
-        """When there is something to do next; NEVER where nothing scales."""
+        """Time of the next scaling event; NEVER without a policy."""
         if self.policy is None:
             return NEVER
         return min(self._next_tick_ns, self._starting[0].ready_ns) if self._starting else self._next_tick_ns
 
     def begin(self, num_replicas: int, now_ns: int) -> None:
-        """So many are ready at once."""
+        """Launch replicas that are ready at once."""
         for _ in range(num_replicas):
             self._open(self._launched(now_ns, now_ns))
         self._note(now_ns)
 
     def take_ready(self, now_ns: int) -> list[int]:
-        """The numbers of engines that take requests from now on."""
+        """Open replicas that have become ready. Returns the numbers of their engines."""
         opened: list[int] = []
         while self._starting and self._starting[0].ready_ns <= now_ns:
             opened += self._open(self._starting.pop(0))
@@ -89,7 +89,7 @@ class Fleet(Generic[EngineT]):
         return opened
 
     def tick(self, now_ns: int, num_open: int, num_waiting: Callable[[], int]) -> list[int]:
-        """Ask the policy, if it is time, and follow it; the numbers of engines that take no more requests."""
+        """Apply the policy if it is time. Returns the numbers of engines that take no more requests."""
         if self.policy is None or now_ns < self._next_tick_ns:
             return []
         self._next_tick_ns = now_ns + SYNC_NS
@@ -103,7 +103,7 @@ class Fleet(Generic[EngineT]):
         return closed
 
     def emptied(self, number: int, now_ns: int) -> None:
-        """Engine `number` has no request any more."""
+        """Note that engine `number` has no request left."""
         replica = self._owner[number]
         if replica.drained_ns != NEVER and replica.gone_ns == NEVER and self._is_empty(replica):
             self._draining.remove(replica)
@@ -129,7 +129,7 @@ class Fleet(Generic[EngineT]):
         return replica.numbers
 
     def _drain(self, now_ns: int) -> range:
-        """Tell one to go, as Kubernetes chooses: one that starts still, else the youngest."""
+        """Drain the replica that Kubernetes would choose: a starting one, else the youngest."""
         if self._starting:
             self._leave(self._starting.pop(), now_ns)
             return range(0)

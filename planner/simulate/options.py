@@ -1,4 +1,4 @@
-"""What a simulation is asked: model, deployment, limits, workload, prices. Checks and resolves; simulates nothing."""
+"""Options of a simulation: model, deployment, limits, workload, prices. They are checked and resolved here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neuronserve.server.scheduler.batching import POLICIES
 from neuronserve.server.workload.slo import Slo
 from neuronserve.server.workload.workload import Workload
 
-LONGEST_CHUNK = 8192  # tokens of prompts in one step by default
+LONGEST_CHUNK = 8192  # default tokens of prompts in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,48 +35,48 @@ class SimulationOptions:
     workload: Workload
     tensor_parallel_size: int = TENSOR_PARALLEL_SIZE
     data_parallel_size: int = 1  # groups on each instance
-    replicas: int = 1  # instances; where they scale, those at the start, as far as the limits allow
+    replicas: int = 1  # instances; with autoscaling those at the start, within its limits
     max_model_len: int = 4096
     max_num_seqs: int = MAX_NUM_SEQS  # slots that decode is compiled for
-    max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts, or all where they go together
+    max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts, or all if they are encoded together
     max_num_queued_reqs: int = 1024  # of each group
     block_size: int = 32
-    num_blocks: int | None = None  # None: what the memory of the part has left
+    num_blocks: int | None = None  # None: as many as the device memory holds
     enable_prefix_caching: bool = True
     device_memory_utilization: float = 0.9
     quantization: Quantization | None = None
     prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
-    decode_buckets: tuple[int, ...] | None = None  # None: as the stack has them
-    stack: StackName | None = None  # serving software; None: what one would run on the part today
+    decode_buckets: tuple[int, ...] | None = None  # None: those of the stack
+    stack: StackName | None = None  # serving software; None: the usual one of the instance today
     sdk: int = CURRENT_SDK
-    max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
+    max_concurrency: int | None = None  # open requests over all instances; None: requests are sent when they arrive
     routing: Routing = "least-loaded"
     autoscaling: Autoscaling = field(default_factory=Autoscaling)
     slo: Slo = field(default_factory=Slo)
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
-    step_by_step: bool = False  # drive the server's scheduler through every step even where that changes nothing
+    step_by_step: bool = False  # run every step in the scheduler, even if steps are known to be equal
 
     @property
     def device(self) -> Instance:
-        """Raises DeviceError for an unknown name."""
+        """The instance. Raises DeviceError for an unknown name."""
         return instance(self.instance)
 
     @property
     def weight_bytes(self) -> int:
-        """Of the checkpoint that an engine loads."""
+        """Bytes of the checkpoint that an engine loads."""
         return int(num_params(self.model) * STORED_BYTES[self.quantization_dtype])
 
     @property
     def quantization_dtype(self) -> str:
-        """Weights as the cost model names them: eight bits are storage, whatever the type."""
+        """Weight type of the cost model, which knows only the storage size: one name for all 8-bit types."""
         return stored_dtype(self.quantization, "bfloat16")
 
     @property
     def scheduler(self) -> SchedulerConfig:
         tokens, policy = self.max_num_batched_tokens, POLICIES[self.serving_stack.batching]
         if tokens is None:
-            is_whole = policy.waiting_ratio > 0  # all that waited go together, however long they are
+            is_whole = policy.waiting_ratio > 0  # all waiting prompts are encoded together, of any length
             prompts = max(LONGEST_CHUNK, self.max_num_seqs * self.max_model_len) if is_whole else LONGEST_CHUNK
             tokens = prompts + self.max_num_seqs
         return SchedulerConfig(
@@ -90,7 +90,7 @@ class SimulationOptions:
 
     @property
     def hourly_usd(self) -> float:
-        """Of one instance. Raises DeviceError when it is not known."""
+        """Price of one instance. Raises DeviceError if it is not known."""
         if self.usd_per_hour is not None:
             return self.usd_per_hour
         return self.device.price(self.price_basis).usd
@@ -109,13 +109,13 @@ class SimulationOptions:
         """Ascending lengths that decode steps read, up to max_model_len."""
         return self._buckets(self.decode_buckets, self.serving_stack.steps_read)
 
-    def _buckets(self, asked: tuple[int, ...] | None, padding: Padding) -> tuple[int, ...]:
-        if asked is None:
-            asked = powers_of_two(self.max_model_len) if padding == "bucket" else ()
-        return tuple(sorted({*asked, self.max_model_len}))
+    def _buckets(self, given: tuple[int, ...] | None, padding: Padding) -> tuple[int, ...]:
+        if given is None:
+            given = powers_of_two(self.max_model_len) if padding == "bucket" else ()
+        return tuple(sorted({*given, self.max_model_len}))
 
     def check(self) -> None:
-        """Raises SettingsError or DeviceError for what cannot be served."""
+        """Raise SettingsError or DeviceError for a deployment that cannot be served."""
         self._check_numbers()
         if len(self.workload) == 0:
             raise SettingsError("the workload holds no request")
@@ -162,10 +162,10 @@ class SimulationOptions:
             raise SettingsError(f"usd_per_hour is {self.usd_per_hour}: it must be at least 0 and finite")
 
     def resolve_cache(self) -> CacheConfig:
-        """The KV cache of one group: blocks as asked, or what its cores have left, at most twice what slots use.
+        """Return the KV cache of one group: `num_blocks`, or all free memory, at most twice what its slots use.
 
-        Raises DeviceError when the part does not allow the TP, DeviceMemoryError when the model does not fit,
-        SettingsError when fewer or more blocks are asked for than can be.
+        Raises DeviceError if the instance does not allow the TP, DeviceMemoryError if the model does not fit, and
+        SettingsError for an impossible `num_blocks`.
         """
         longest = min(max(self.prefill_buckets or (self.max_model_len,)), self.scheduler.max_num_batched_tokens)
         limits = StepLimits(max(longest, self.max_num_seqs), self.max_num_seqs, num_workers=1)  # prompts go one by one

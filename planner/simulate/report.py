@@ -1,8 +1,8 @@
-"""The figures of a simulation: what a load test prints, and what it cost. Computes from the records; decides nothing.
+"""Figures of a simulation: those of a load test, and the cost. Computed from the records.
 
 Definitions are those of `vllm bench serve`: TTFT from sending to first token; TPOT = (latency - TTFT) / (tokens - 1) of
-each request with two tokens or more; ITL pooled over all gaps; goodput = requests that met every limit a second.
-What replicas cost is in bill.py.
+each request with two tokens or more; ITL pooled over all gaps; goodput = requests a second that met every limit.
+The cost of replicas is in bill.py.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class SimulationReport:
 
     @property
     def failed(self) -> int:
-        """Refused: too long, or the queue was full."""
+        """Number of refused requests: too long, or the queue was full."""
         return self.records.refused.total()
 
     @cached_property
     def duration_s(self) -> float:
-        """From the first arrival to the last token."""
+        """Seconds from the first arrival to the last token."""
         return (int(self._finish.max()) - int(self.options.workload.arrival_ns[0])) / NS if self.completed else 0.0
 
     @cached_property
@@ -72,7 +72,7 @@ class SimulationReport:
 
     @cached_property
     def ttft_ms(self) -> FloatArray:
-        """Of each completed request, in order of arrival; so are the next three."""
+        """TTFT of each completed request, in order of arrival; the next three have the same order."""
         return _ms(self._first - self._sent)
 
     @cached_property
@@ -81,17 +81,17 @@ class SimulationReport:
 
     @cached_property
     def tpot_ms(self) -> FloatArray:
-        """0 of an answer with one token."""
+        """Time per token; 0 for an answer with one token."""
         return _ms(self._finish - self._first) / np.maximum(self._outputs - 1, 1)
 
     @cached_property
     def queue_ms(self) -> FloatArray:
-        """From sending to the first step."""
+        """Time from sending to the first step."""
         return _ms(np.array(self.records.scheduled_ns, dtype=np.int64)[self._done] - self._sent)
 
     @cached_property
     def is_good(self) -> BoolArray:
-        """Of each completed request, in order of arrival: it met every limit."""
+        """Whether each completed request, in order of arrival, met every limit."""
         return self.options.slo.are_met(self.ttft_ms, self.tpot_ms, self.e2el_ms)
 
     @cached_property
@@ -101,47 +101,49 @@ class SimulationReport:
 
     @cached_property
     def bill(self) -> Bill:
-        """What the replicas cost, from the first arrival to the last token."""
+        """Bill of the replicas from the first arrival to the last token."""
         options, start_ns = self.options, int(self.options.workload.arrival_ns[0])
         return Bill(options, self.fleet.replicas, start_ns, self.duration_s)
 
     @cached_property
     def cost(self) -> Cost:
-        """An engine is its even part of an instance: cores that no group uses are paid by the groups that there are."""
+        """Cost of the run. Engines pay equal shares of their instance, so they share the cost of unused cores."""
         return self.bill.cost(self.records)
 
     @cached_property
     def utilization(self) -> float:
-        """Share of the engines' paid time with a step under way, 0 to 1."""
+        """Share of the engines' billed time with a step under way, 0 to 1."""
         return self.bill.utilization
 
     @cached_property
     def scaling(self) -> Scaling | None:
-        """What the autoscaler did; None without one."""
+        """Actions of the autoscaler; None without one."""
         start_ns = int(self.options.workload.arrival_ns[0])
         end_ns = start_ns + round(self.duration_s * NS)
         return None if self.options.autoscaling.is_fixed else Scaling(self.fleet, start_ns, end_ns)
 
     @property
     def num_missed_while_starting(self) -> int:
-        """Requests that missed a limit and came while a replica was starting."""
-        return 0 if self.scaling is None else int((~self.is_good & self.scaling.came_while_starting(self._sent)).sum())
+        """Requests that missed a limit and arrived while a replica was starting."""
+        return (
+            0 if self.scaling is None else int((~self.is_good & self.scaling.arrived_while_starting(self._sent)).sum())
+        )
 
     @cached_property
     def mean_decode_batch(self) -> float:
-        """Busy slots of a decode step; the rest of max_num_seqs is padding that is paid for."""
+        """Mean busy slots of a decode step. The rest of max_num_seqs is padding, which also costs."""
         steps = sum(engine.num_decode_steps for engine in self.engines)
         return sum(engine.num_decode_tokens for engine in self.engines) / steps if steps else 0.0
 
     def request_usd(self) -> FloatArray:
-        """What each request of the workload used, in order of arrival; 0 of one that was refused."""
+        """Return the dollars that each request of the workload used, in order of arrival; 0 for a refused one."""
         shares = np.array(self.records.prefill_shares, dtype=np.float64)
         shares += np.array(self.records.decode_shares, dtype=np.float64)
         return shares * (self.bill.usd_per_ns / SHARES)
 
     @cached_property
     def spreads(self) -> dict[str, Spread]:
-        """Of the times that a load test prints, and of the wait for the first step."""
+        """Spread of each time that a load test prints, and of the wait for the first step."""
         return {
             "ttft": Spread.of(self.ttft_ms),
             "tpot": Spread.of(self.tpot_ms[self._outputs > 1]),
@@ -151,7 +153,7 @@ class SimulationReport:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """The keys of `vllm bench serve`, then those of cost and deployment."""
+        """Return the keys of `vllm bench serve`, then those of cost and deployment."""
         latencies: dict[str, float] = {}
         for name, spread in self.spreads.items():
             latencies |= spread.as_json(name)
@@ -159,7 +161,7 @@ class SimulationReport:
         return self._load_json() | latencies | self._cost_json() | self._deployment_json() | scaling
 
     def limits(self) -> dict[str, dict[str, Any]]:
-        """Of each limit that is set: its value, whether the mean and the percentiles keep it, the share that does."""
+        """Return for each limit its value, whether mean and percentiles keep it, and the share of requests that do."""
         slo, times = self.options.slo, {"ttft": self.ttft_ms, "tpot": self.tpot_ms, "e2el": self.e2el_ms}
         found: dict[str, dict[str, Any]] = {}
         for name, values in times.items():

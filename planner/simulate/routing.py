@@ -1,4 +1,4 @@
-"""Which engine of a simulated deployment gets the next request. Moves no time. Engines come and go."""
+"""Choice of the engine for the next request of a simulated deployment, whose engines come and go."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 
 
 class Balancer(Protocol):
-    """What stands before the engines. Chooses once for each request, in order of arrival, where any engine is open."""
+    """Router in front of the engines. It chooses once for each request, in order of arrival, if an engine is open."""
 
     def open(self, number: int) -> None:
-        """Engine `number`, which has no request, takes them from now on."""
+        """Let engine `number`, which has no request, take requests from now on."""
         ...
 
     def close(self, number: int) -> None:
-        """Engine `number` takes no more; what it has goes on."""
+        """Let engine `number` take no more requests; its own go on."""
         ...
 
     def choose(self, index: int, now_ns: int) -> int:
-        """The number of the open engine for request `index`."""
+        """Return the number of an open engine for request `index`."""
         ...
 
     def refused(self, index: int) -> None:
-        """The engine chosen for request `index` did not take it."""
+        """Note that the chosen engine refused request `index`."""
         ...
 
     def loaded(self, number: int, num_open: int) -> None:
-        """Engine `number`, which may be closed, has so many open requests now."""
+        """Note the number of open requests of engine `number`, which may be closed."""
         ...
 
 
 class LeastLoaded:
-    """The fewest open requests; the first of equals."""
+    """Choose the engine with the fewest open requests; the first of equals."""
 
     def __init__(self) -> None:
         self._loads: dict[int, int] = {}  # of open engines
-        self._heap: list[tuple[int, int]] = []  # (load, engine); stale once the load differs or the engine is closed
+        self._heap: list[tuple[int, int]] = []  # (load, engine); stale if the load differs or the engine is closed
 
     def open(self, number: int) -> None:
-        """Without a request, whatever its number was before."""
+        """Start the engine at load 0."""
         self._loads[number] = 0
         heappush(self._heap, (0, number))
 
     def close(self, number: int) -> None:
-        """Its entries are stale from now on."""
+        """Forget the engine; its entries in the heap become stale."""
         del self._loads[number]
 
     def choose(self, index: int, now_ns: int) -> int:  # noqa: ARG002 - does not look at the request
@@ -63,7 +63,7 @@ class LeastLoaded:
         return heap[0][1]
 
     def refused(self, index: int) -> None:
-        """Nothing was noted."""
+        """Do nothing: the load was not counted yet."""
 
     def loaded(self, number: int, num_open: int) -> None:
         if number in self._loads:
@@ -75,18 +75,18 @@ class LeastLoaded:
 
 
 class RoundRobin:
-    """One after another, whatever their loads: what nginx does by default."""
+    """Choose engines in turn, whatever their loads, as nginx does by default."""
 
     def __init__(self) -> None:
         self._open: list[int] = []  # in order
         self._next = 0  # the least number that may come next
 
     def open(self, number: int) -> None:
-        """In its place among the numbers."""
+        """Insert the engine in the order of numbers."""
         insort(self._open, number)
 
     def close(self, number: int) -> None:
-        """Its turn falls to the one after it."""
+        """Remove the engine; its turn falls to the next one."""
         self._open.remove(number)
 
     def choose(self, index: int, now_ns: int) -> int:  # noqa: ARG002 - does not look at the request
@@ -96,32 +96,32 @@ class RoundRobin:
         return chosen
 
     def refused(self, index: int) -> None:
-        """A turn is a turn."""
+        """Do nothing: the turn is used."""
 
     def loaded(self, number: int, num_open: int) -> None:
-        """Loads do not matter."""
+        """Do nothing: loads do not matter."""
 
 
 class PrefixAware:
-    """The server's own router: open tokens, and the prefixes that each was sent before."""
+    """Choose by the server's own router: open tokens, and the prefixes that each engine received before."""
 
     def __init__(
         self, cache: CacheConfig, request: Callable[[int], Request], engines: Sequence[ScheduledEngine]
     ) -> None:
-        """`cache` is that of one engine; `request` makes the request of an index, under the id that engines use.
+        """Take the cache of one engine, and `request`, which makes the request of an index under the engines' id.
 
-        `engines` may grow, and one may be another after it was closed.
+        `engines` may grow, and an engine may be replaced after it was closed.
         """
         self._router = RouterInVirtualTime(cache, engines)
         self._request, self._engines = request, engines
 
     def open(self, number: int) -> None:
-        """With an empty cache."""
+        """Add the engine with an empty cache."""
         self._router.join(number)
         self._engines[number].router = self._router
 
     def close(self, number: int) -> None:
-        """Its requests count no more, as nothing is compared with them."""
+        """Remove the engine; its requests count no more."""
         self._router.lose(number)
 
     def choose(self, index: int, now_ns: int) -> int:
@@ -132,11 +132,11 @@ class PrefixAware:
         self._router.end(self._request(index).request_id)
 
     def loaded(self, number: int, num_open: int) -> None:
-        """The router counts tokens, which it hears of from the engines."""
+        """Do nothing: the router counts tokens, which engines report to it."""
 
 
 class RouterInVirtualTime(Router):
-    """Knows of every token when it is made, though engines report runs of steps at their end."""
+    """Router that counts every token when it is made, although engines report runs of steps at their end."""
 
     def __init__(self, cache: CacheConfig, engines: Sequence[ScheduledEngine]) -> None:
         super().__init__(0, cache)

@@ -1,4 +1,4 @@
-"""What an autoscaler did in a simulation: how many replicas there were, when, and who came while more were starting."""
+"""Actions of an autoscaler in a simulation: replicas over time, and requests that arrived while some were starting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neuronserve.server.workload.workload import BoolArray, IntArray
 
 @dataclass(frozen=True)
 class Scaling:
-    """Of one fleet, from `start_ns` to `end_ns`."""
+    """Scaling of one fleet from `start_ns` to `end_ns`."""
 
     fleet: Fleet[Any]
     start_ns: int
@@ -26,7 +26,7 @@ class Scaling:
 
     @cached_property
     def share_of_time(self) -> dict[int, float]:
-        """Ready replicas -> share of the time that there were so many, 0 to 1; in order of number."""
+        """Number of ready replicas -> share of the time, 0 to 1; in order of number."""
         spent: Counter[int] = Counter()
         timeline = [*self.fleet.timeline, Count(self.end_ns, 0, 0, 0)]
         for count, following in pairwise(timeline):
@@ -36,11 +36,11 @@ class Scaling:
 
     @property
     def mean_ready(self) -> float:
-        """Replicas that took requests, over the time."""
+        """Mean number of ready replicas over the time."""
         return sum(ready * share for ready, share in self.share_of_time.items())
 
-    def came_while_starting(self, sent_ns: IntArray) -> BoolArray:
-        """Of each time: a replica had been launched and was not ready yet."""
+    def arrived_while_starting(self, sent_ns: IntArray) -> BoolArray:
+        """Return for each time whether a replica was launched and not ready yet."""
         starts: list[tuple[int, int]] = []
         for replica in self.fleet.replicas:
             ready_ns = replica.ready_ns if replica.gone_ns == NEVER else min(replica.ready_ns, replica.gone_ns)
@@ -52,11 +52,11 @@ class Scaling:
             return np.zeros(len(sent_ns), dtype=np.bool_)
         begins, ends = np.array(starts, dtype=np.int64).T
         place = np.searchsorted(begins, sent_ns, side="right") - 1
-        came: BoolArray = (place >= 0) & (sent_ns < ends[place])
-        return came
+        is_starting: BoolArray = (place >= 0) & (sent_ns < ends[place])
+        return is_starting
 
     def as_json(self) -> dict[str, Any]:
-        """Seconds from the first arrival on."""
+        """Return plain values; times are seconds after the first arrival."""
         fleet = self.fleet
         return {
             "startup_delay_s": fleet.startup_ns / NS,

@@ -1,7 +1,7 @@
-"""An engine of the simulation that is the server's own: Scheduler and KVCacheManager, with a runner that only charges.
+"""Simulated engine with the server's own Scheduler and KVCacheManager; steps are charged, not computed.
 
-Prompts get synthetic token ids, so the prefix cache works on what the workload says is shared. Decode steps that the
-scheduler knows to be equal are taken in one go, which changes no record.
+Prompts get synthetic token ids, so the prefix cache works on the prefixes that the workload declares. Decode steps that
+the scheduler knows to be equal are taken in one run, which changes no record.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class ScheduledEngine:
         self._config, self._cache = config, cache
         self.num_open = 0
         self.totals, self.end_ns = EngineTotals(), NEVER
-        self.is_step_by_step = False  # plan and apply every step, also of a run of equal ones
-        self.router: Router | None = None  # hears of every token and every end, at the end of a step or of a run
+        self.is_step_by_step = False  # plan and apply every step, also in a run of equal ones
+        self.router: Router | None = None  # receives every token and every end, at the end of a step or a run
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
         self._last_ns: dict[int, int] = {}  # time of the last token of each open request that has one
-        self._tokens: dict[str, SampledToken] = {}  # that each open request samples in every step, -1 - its index
+        self._tokens: dict[str, SampledToken] = {}  # token of each open request in every step: -1 - its index
         # `_num_steps` equal steps of `_step_ns` from `_start_ns` on; `_decode_ns` of each are its decode.
         self._plan: StepPlan | None = None
         self._start_ns = self._step_ns = self._decode_ns = self._num_steps = 0
@@ -41,11 +41,11 @@ class ScheduledEngine:
 
     @cached_property
     def scheduler(self) -> RunScheduler:
-        """Made with the first request: thousands of engines may never have one."""
+        """Scheduler, made with the first request: thousands of engines may never get one."""
         return RunScheduler(self._config, KVCacheManager(self._cache))
 
     def num_tokens_unreported(self, now_ns: int) -> int:
-        """Tokens that steps of the run under way have made by `now_ns`, which is before its end."""
+        """Return the tokens that the current run has made by `now_ns`, before its end."""
         if self._plan is None or self._num_steps == 1:
             return 0
         return len(self._plan.decode) * ((now_ns - self._start_ns) // self._step_ns)
@@ -81,7 +81,7 @@ class ScheduledEngine:
         assert self._plan is not None
         plan, tokens, now = self._plan, self._tokens, self.end_ns / NS
         self.totals.count(self._num_steps, self._step_ns, len(plan.decode))
-        decoding = [-1 - seq.token_ids[0] for seq in plan.decode]  # what it sampled last names it
+        decoding = [-1 - seq.token_ids[0] for seq in plan.decode]  # the last token encodes the index
         self._charge_decodes(decoding)
         self._note_decodes(decoding)
         if self.is_step_by_step:
@@ -100,7 +100,7 @@ class ScheduledEngine:
         self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
 
     def _note_decodes(self, decoding: list[int]) -> None:
-        """Every token of those that decode, but for ends."""
+        """Note all tokens of decoding requests; `_note_end` notes ends."""
         last_ns, gaps, end_ns = self._last_ns, self._records.gaps, self.end_ns
         first_end_ns = self._start_ns + self._step_ns
         for index in decoding:
@@ -110,7 +110,7 @@ class ScheduledEngine:
             gaps[self._step_ns] += (self._num_steps - 1) * len(decoding)
 
     def _note_prompt(self, event: TokenEvent) -> None:
-        """The token behind a prompt: the first one, or one after a preemption."""
+        """Note the token behind a prompt: the first one, or one after a preemption."""
         index = -1 - self._tokens[event.request_id].token_id
         if event.index == 0:
             self._records.first_token_ns[index] = self.end_ns
@@ -130,14 +130,14 @@ class ScheduledEngine:
             self.router.end(event.request_id)
 
     def _count_repeats(self, plan: StepPlan, context: int) -> int:
-        """Steps like `plan` that follow it and take as long, if nobody comes."""
+        """Return how many equally long steps like `plan` follow it if no request arrives."""
         if self.is_step_by_step:
             return 0
         count = self.scheduler.count_repeats(plan)
         return min(count, self._pricer.decode_bucket(context) - context) if count else 0
 
     def _charge_prompts(self, plan: StepPlan) -> int:
-        """Nanoseconds of the step's prompts, which run one after another; their tokens too come at its end."""
+        """Return the nanoseconds of the step's prompts, which run one by one. Their tokens come at its end."""
         records, total_ns = self._records, 0
         for seq in plan.prefill:
             prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
@@ -154,7 +154,7 @@ class ScheduledEngine:
 
 
 def request_of(workload: Workload, index: int, max_model_len: int) -> Request:
-    """Request `index`; ids sort as indices do, so that ties are served in order of the workload."""
+    """Return request `index`. Ids sort as indices, so ties are served in order of the workload."""
     num_input = int(workload.input_len[index])
     num_output = min(int(workload.output_len[index]), max_model_len - num_input)
     arrival_s = int(workload.arrival_ns[index]) / NS
@@ -162,7 +162,7 @@ def request_of(workload: Workload, index: int, max_model_len: int) -> Request:
 
 
 def _prompt(workload: Workload, index: int, num_input: int) -> tuple[int, ...]:
-    """Each named block is its name over and over, the rest the request's own number, below 0 as no name is."""
+    """Return token ids: each named block repeats its name; the rest repeats a negative number of the request."""
     prompt: list[int] = []
     for name in workload.prefixes[index] if workload.prefixes else ():
         prompt += [name] * workload.prefix_block

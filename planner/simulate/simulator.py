@@ -1,8 +1,8 @@
-"""Serving a workload in virtual time: engines that schedule as the server does, charged by the cost model.
+"""Simulation of a workload in virtual time: engines schedule as the server does, and the cost model charges steps.
 
-Reads no clock and draws no chance: the same options give the same report. Arrivals go to one of the engines of every
-data-parallel group on every instance, by load alone unless the options say otherwise (routing.py). Instances come and
-go where the options let an autoscaler decide (fleet.py, autoscaling.py).
+There is no clock and no randomness: the same options give the same report. Arrivals go to one engine of all groups on
+all instances, by load unless the options say otherwise (routing.py). An autoscaler may add and remove instances
+(fleet.py, autoscaling.py).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from neuronserve.server.workload.workload import Workload
 def run_simulation(options: SimulationOptions) -> SimulationReport:
     """Serve `options.workload` to its end.
 
-    Raises SettingsError for settings that contradict each other or a price that is not known, DeviceError for what the
-    part cannot do, DeviceMemoryError when the model does not fit.
+    Raises SettingsError for contradicting settings or an unknown price, DeviceError for what the instance cannot do,
+    and DeviceMemoryError if the model does not fit.
     """
     options.check()
     cache = options.resolve_cache()
@@ -63,7 +63,7 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
 
 
 def _fleet(options: SimulationOptions, replica: Callable[[], Sequence[ScheduledEngine]]) -> Fleet[ScheduledEngine]:
-    """The first replicas ready when the first request comes, and an autoscaler where one is asked for."""
+    """Return a fleet whose first replicas are ready at the first arrival, with the options' autoscaler if any."""
     scaling, start_ns = options.autoscaling, int(options.workload.arrival_ns[0])
     fleet = Fleet(replica, start_ns, scaling.startup_ns(options.weight_bytes))
     fleet.begin(scaling.clamp(options.replicas), start_ns)
@@ -82,8 +82,9 @@ def _balancer(options: SimulationOptions, fleet: Fleet[ScheduledEngine], cache: 
 
 
 class Driver:
-    """Moves time from event to event. At one instant: what ends is applied, then replicas come and are told to go, then
-    requests arrive, then steps are planned.
+    """Moves time from event to event.
+
+    At one instant ended steps are applied, then replicas open and drain, then requests arrive, then steps are planned.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Driver:
         cache: CacheConfig,
         balancer: Balancer | None = None,
     ) -> None:
-        """`balancer` is LeastLoaded unless given. A fleet has begun, and its engines come and go."""
+        """Take fixed engines, or a fleet that has begun. `balancer` is LeastLoaded unless given."""
         self._fleet = engines if isinstance(engines, Fleet) else None
         self._engines = engines.engines if isinstance(engines, Fleet) else engines
         self._records = records
@@ -105,21 +106,21 @@ class Driver:
         self._config, self._cache = config, cache
         self._loads: list[int] = []  # open requests of each engine
         self._num_routable = 0  # engines that take requests
-        self._held: deque[int] = deque()  # requests that found no engine: sent, and not routed yet
+        self._held: deque[int] = deque()  # sent requests that wait for an open engine
         self._ends: list[tuple[int, int]] = []  # heap of (end_ns, engine); stale once the engine's own end differs
         self._next = 0  # the next arrival
         self._num_open = 0
         self._max_open = 0
-        self.request_ns = 0  # between the sending of a request and its being in a queue: the host's work on it
-        self._coming: deque[tuple[int, int]] = deque()  # (when it is in a queue, request) of those sent, in order
+        self.request_ns = 0  # the host's work on a request, between sending and queue
+        self._coming: deque[tuple[int, int]] = deque()  # sent requests: (time in the queue, index), in order
         self._first_waiting = 0  # no request before it waits for its first step
         for number in range(len(self._engines)):
             self._open(number)
 
     def run(self, max_concurrency: int | None = None, until_ns: int | None = None) -> None:
-        """Until every request is finished or refused, or the first event after `until_ns`.
+        """Run until every request is finished or refused, or to the first event after `until_ns`.
 
-        With `max_concurrency` clients hold a request back while that many are open: a closed loop.
+        With `max_concurrency` clients hold requests back while that many are open: a closed loop.
         """
         self._max_open = len(self._arrival_ns) if max_concurrency is None else max_concurrency
         while (now_ns := self._next_event()) != NEVER:
@@ -133,7 +134,7 @@ class Driver:
                 self._plan(number, now_ns)
 
     def _next_event(self) -> int:
-        """When something happens next; NEVER when all is done."""
+        """Return the time of the next event; NEVER if all is done."""
         now_ns = self._ends[0][0] if self._ends else NEVER
         is_sending = self._is_sending
         if is_sending and (now_ns == NEVER or self._arrival_ns[self._next] < now_ns):
@@ -147,7 +148,7 @@ class Driver:
         return now_ns
 
     def _apply(self, now_ns: int) -> set[int]:
-        """Apply what ends now; the engines that have nothing planned because of it."""
+        """Apply the steps that end now. Returns the engines that are idle after it."""
         idle = set()
         while self._ends and self._ends[0][0] == now_ns:
             number = heappop(self._ends)[1]
@@ -165,7 +166,7 @@ class Driver:
         return idle
 
     def _scale(self, fleet: Fleet[Any], now_ns: int) -> set[int]:
-        """Let replicas come and go; the engines that held requests found idle."""
+        """Open and drain replicas. Returns the idle engines that got held requests."""
         for number in fleet.take_ready(now_ns):
             self._open(number)
         for number in fleet.tick(now_ns, self._num_open, self._num_waiting):
@@ -182,7 +183,7 @@ class Driver:
         self._balancer.open(number)
 
     def _num_waiting(self) -> int:
-        """Requests that were sent, and not placed in a step yet."""
+        """Return the number of sent requests that are in no step yet."""
         first, end = self._first_waiting, self._next
         sent, begun = (
             np.frombuffer(times, dtype=np.int64)[first:end] != NEVER
@@ -193,7 +194,7 @@ class Driver:
         return len(waits)
 
     def _arrive(self, now_ns: int) -> set[int]:
-        """Take what clients send now, and route what has passed the host by now; the engines that this found idle."""
+        """Take the requests of this instant; route those that the host is done with. Returns idle engines with one."""
         idle: set[int] = set()
         while True:
             if self._is_sending and self._arrival_ns[self._next] <= now_ns:
@@ -201,7 +202,7 @@ class Driver:
                 self._num_open += 1
                 self._records.sent_ns[index] = now_ns
                 self._coming.append((now_ns + self.request_ns, index))
-            elif self._coming and self._coming[0][0] <= now_ns:  # one that is refused lets its client send the next
+            elif self._coming and self._coming[0][0] <= now_ns:  # after a refusal its client sends the next
                 index = self._coming.popleft()[1]
                 if self._num_routable:
                     self._route(index, now_ns, idle)
@@ -212,11 +213,11 @@ class Driver:
 
     @property
     def _is_sending(self) -> bool:
-        """Whether a client waits for nothing but the time of the next arrival."""
+        """Whether a client may send the next request as soon as it arrives."""
         return self._next < len(self._arrival_ns) and self._num_open < self._max_open
 
     def _route(self, index: int, now_ns: int, idle: set[int]) -> None:
-        """Give a request to an engine, or count its refusal; an engine that was idle joins `idle`."""
+        """Give a request to an engine, or count its refusal. An idle engine is added to `idle`."""
         number = self._balancer.choose(index, now_ns)
         if not self._is_welcome(index, number):
             self._balancer.refused(index)
@@ -243,7 +244,7 @@ class Driver:
             heapify(self._ends)
 
     def _is_welcome(self, index: int, number: int) -> bool:
-        """Whether the server would take request `index`; a refusal is counted."""
+        """Return whether the server would take request `index`; a refusal is counted."""
         num_input, num_output = self._lengths[index]
         try:
             resolve_max_tokens(

@@ -12,7 +12,7 @@ from neuronserve.server.workload.workload import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of a set of values, in their unit; all 0 of an empty set."""
+    """Mean, deviation and percentiles of values, in their unit; all 0 for no values."""
 
     mean: float = 0.0
     median: float = 0.0
@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: FloatArray) -> Spread:
-        """Of each value once."""
+        """Return the spread of plain values."""
         if not len(values):
             return cls()
         median, *tail = (float(figure) for figure in np.percentile(values, (50, 90, 95, 99)))
@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def of_counts(cls, counts: Mapping[int, int], scale: float) -> Spread:
-        """Of each value times `scale`, as often as counted: what `of` gives of them written out."""
+        """Return the spread of counted values times `scale`; equals `of` over the repeated values."""
         if not counts:
             return cls()
         values = np.array(sorted(counts), dtype=np.float64) * scale
@@ -43,12 +43,12 @@ class Spread:
         return cls(mean, median, std, *tail)
 
     def within(self, limit: float) -> dict[str, bool]:
-        """Which of the figures are at most `limit`."""
+        """Return for each figure whether it is at most `limit`."""
         figures = {"mean": self.mean, "p50": self.median, "p90": self.p90, "p95": self.p95, "p99": self.p99}
         return {name: figure <= limit for name, figure in figures.items()}
 
     def as_json(self, name: str) -> dict[str, float]:
-        """With the keys of `vllm bench serve`, such as mean_ttft_ms for "ttft"."""
+        """Return the figures with the keys of `vllm bench serve`, such as mean_ttft_ms for "ttft"."""
         return {
             f"mean_{name}_ms": self.mean,
             f"median_{name}_ms": self.median,
@@ -60,7 +60,7 @@ class Spread:
 
 
 def _quantile(values: FloatArray, ends: IntArray, share: float) -> float:
-    """`ends[i]` values are at most `values[i]`."""
+    """Return a quantile; `ends[i]` values are at most `values[i]`."""
     place = share * (int(ends[-1]) - 1)
     low = int(place)
     below, above = (

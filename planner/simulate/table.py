@@ -22,14 +22,14 @@ FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
 
 def render(report: SimulationReport) -> Group:
-    """Throughput, times, cost; and a warning where no measurement stands behind the prediction."""
+    """Return throughput, times and cost, and a warning if no measurement supports the prediction."""
     parts: list[Table | str] = [_load(report), _times(report), _cost(report)]
     if report.options.slo.is_set:
         parts.insert(2, _limits(report))
     if report.scaling is not None:
         parts.append(_scaling(report, report.scaling))
     if report.extrapolated:
-        parts.append(f"EXTRAPOLATED, no measurement stands behind these figures: {'; '.join(report.extrapolated)}")
+        parts.append(f"EXTRAPOLATED, no measurement supports these figures: {'; '.join(report.extrapolated)}")
     return Group(*parts)
 
 

@@ -1,7 +1,7 @@
-"""A cassette: recorded answers of an OpenAI endpoint as JSON lines, found again by what was asked. Does no network IO.
+"""A cassette: recorded answers of an OpenAI endpoint as JSON lines, found by their request. No network IO here.
 
-A recording is a request and its whole answer. Of headers only `KEPT` of the answer are stored, and the values of those
-that hold secrets are masked wherever they are repeated.
+A recording is a request and its whole answer. Only the headers `KEPT` of the answer are stored. Secrets of the
+request's headers are masked wherever they occur.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from neuronserve.server.typed_json import JsonError, convert, parse, shown
 
 VERSION = 1
 KEPT = ("content-type", "content-encoding", "retry-after", "retry-after-ms", "x-should-retry")
-SECRET = ("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
-MIN_SECRET_CHARS = 8  # a shorter key, such as "none", is a word of any text
-MAX_COMPARED = 20_000  # characters of a body, when the nearest one is searched
+SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
+MIN_SECRET_CHARS = 8  # a shorter key, such as "none", may be an ordinary word
+MAX_COMPARED = 20_000  # characters of a body that the search for the nearest one compares
 
 
 class CassetteError(StartError):
@@ -37,8 +37,8 @@ class Head(msgspec.Struct, frozen=True):
     upstream: str
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What was asked. `body` is JSON where it was, else text."""
+class RecordedRequest(msgspec.Struct, frozen=True):
+    """A request. `body` is a JSON value if it was JSON, else text."""
 
     method: str
     path: str  # without a query, which may hold a key
@@ -46,14 +46,14 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def canonical(self) -> str:
-        """The body as one text, whatever the order of its keys."""
+        """The body as one text that does not depend on the order of keys."""
         return json.dumps(self.body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 class Recording(msgspec.Struct, frozen=True):
     """One line: a request and its answer."""
 
-    request: Asked
+    request: RecordedRequest
     status: int
     headers: dict[str, str]
     body: str
@@ -62,30 +62,30 @@ class Recording(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> bytes:
-        """The body as it came."""
+        """The body as received."""
         return self.body.encode() if self.encoding == "utf-8" else base64.b64decode(self.body)
 
     def pieces(self) -> Iterator[tuple[float, bytes]]:
-        """The body in the chunks that it came in, each with its time in seconds after the request."""
+        """Yield the chunks of the body, each with its time in seconds after the request."""
         data, begin = self.data, 0
         for seconds, end in self.chunks:
             yield seconds, data[begin:end]
             begin = end
 
 
-def asked(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
-    """The request as it is stored and compared; `headers` have lower-case names."""
+def recorded_request(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> RecordedRequest:
+    """Return the request as it is stored and compared; `headers` have lower-case names."""
     text = masked(body, headers).decode("utf-8", "backslashreplace")
     try:
-        return Asked(method, path, parse(text) if text else None)
+        return RecordedRequest(method, path, parse(text) if text else None)
     except JsonError:
-        return Asked(method, path, text)
+        return RecordedRequest(method, path, text)
 
 
 def recording(
-    request: Asked, status: int, headers: Mapping[str, str], body: bytes, chunks: Sequence[tuple[float, int]]
+    request: RecordedRequest, status: int, headers: Mapping[str, str], body: bytes, chunks: Sequence[tuple[float, int]]
 ) -> Recording:
-    """An answer as it is stored; secrets in `body` have been masked."""
+    """Return an answer as it is stored. Secrets in `body` must be masked already."""
     kept = {name: headers[name] for name in KEPT if name in headers}
     times = tuple((round(seconds, 6), end) for seconds, end in chunks)
     try:
@@ -95,8 +95,8 @@ def recording(
 
 
 def masked(data: bytes, headers: Mapping[str, str]) -> bytes:
-    """`data` with each secret of these headers, of a request, replaced by as many asterisks."""
-    for name in SECRET:
+    """Return `data` with each secret of a request's headers replaced by as many asterisks."""
+    for name in SECRET_HEADERS:
         for secret in {headers.get(name, ""), headers.get(name, "").rpartition(" ")[2]}:
             if len(secret) >= MIN_SECRET_CHARS:
                 data = data.replace(secret.encode("latin-1"), b"*" * len(secret))
@@ -104,10 +104,10 @@ def masked(data: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 class CassetteWriter:
-    """Appends recordings to a file, each as one line at once."""
+    """Appends recordings to a file, one line each."""
 
     def __init__(self, path: Path, upstream: str, is_appending: bool) -> None:
-        """Raises CassetteError when the file is there and should not be, or cannot be written."""
+        """Open the file. Raises CassetteError if it exists without `is_appending`, or cannot be written."""
         if path.exists() and not is_appending:
             raise CassetteError(f"{path} exists: --append adds to it")
         try:
@@ -121,7 +121,7 @@ class CassetteWriter:
             self._write(Head(VERSION, upstream))
 
     def add(self, recording: Recording) -> None:
-        """Store one more. Raises OSError when the disk is full."""
+        """Append a recording. Raises OSError if the disk is full."""
         self._write(recording)
 
     def _write(self, line: msgspec.Struct) -> None:
@@ -133,7 +133,7 @@ class CassetteWriter:
 
 
 def read(path: Path) -> list[Recording]:
-    """The recordings of a file, in their order. Raises CassetteError, which names the line."""
+    """Return the recordings of a file, in order. Raises CassetteError with the line."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -147,12 +147,12 @@ def read(path: Path) -> list[Recording]:
             number += 1
             found.append(convert(parse(line), Recording))
     except JsonError as error:
-        raise CassetteError(f"{path}: line {number} is none of a cassette: {error}") from error
+        raise CassetteError(f"{path}: line {number} is no line of a cassette: {error}") from error
     return found
 
 
 class Cassette:
-    """Recordings by what was asked. One that was recorded several times is answered in that order, then as last."""
+    """Recordings by request. A request with several recordings gets them in order, then always the last."""
 
     def __init__(self, recordings: Iterable[Recording]) -> None:
         self._all = list(recordings)
@@ -166,12 +166,12 @@ class Cassette:
 
     @property
     def model(self) -> str:
-        """The first model that was asked for."""
+        """The first requested model."""
         bodies = (each.request.body for each in self._all)
         return next((str(body["model"]) for body in bodies if isinstance(body, dict) and "model" in body), "")
 
-    def take(self, request: Asked) -> Recording | None:
-        """The next answer to a request; None when it was never recorded."""
+    def take(self, request: RecordedRequest) -> Recording | None:
+        """Return the next answer to a request; None if it was never recorded."""
         found = self._by_request.get(key := _key(request))
         if found is None:
             return None
@@ -179,8 +179,8 @@ class Cassette:
         self._num_given[key] = number + 1
         return found[min(number, len(found) - 1)]
 
-    def nearest(self, request: Asked) -> str:
-        """Which recording is most like a request that is none of them, and what is different, in words."""
+    def nearest(self, request: RecordedRequest) -> str:
+        """Return which recording is most like an unknown request, and the first difference, as text."""
         near = [(place, each.request) for place, each in enumerate(self._all, 1) if each.request.path == request.path]
         if not near:
             paths = sorted({f"{each.request.method} {each.request.path}" for each in self._all})
@@ -188,7 +188,7 @@ class Cassette:
         body = request.canonical[:MAX_COMPARED]
         matcher = SequenceMatcher(b=body, autojunk=False)
 
-        def likeness(item: tuple[int, Asked]) -> float:
+        def likeness(item: tuple[int, RecordedRequest]) -> float:
             matcher.set_seq1(item[1].canonical[:MAX_COMPARED])
             return matcher.quick_ratio() + (item[1].method == request.method)
 
@@ -199,11 +199,11 @@ class Cassette:
 
 
 def difference(recorded: Any, now: Any, path: str = "") -> str:
-    """Where two JSON values differ first, and how."""
+    """Return the first difference of two JSON values, as text."""
     if isinstance(recorded, dict) and isinstance(now, dict):
         for name in [*recorded, *(name for name in now if name not in recorded)]:
             if name not in now or name not in recorded:
-                side = "is not asked for now" if name in recorded else "is missing"
+                side = "is missing now" if name in recorded else "was not recorded"
                 return f"{path}{name} {side}"
             if recorded[name] != now[name]:
                 return difference(recorded[name], now[name], f"{path}{name}.")
@@ -215,5 +215,5 @@ def difference(recorded: Any, now: Any, path: str = "") -> str:
     return f"{path.removesuffix('.') or 'the body'} is {shown(recorded)}, not {shown(now)}"
 
 
-def _key(request: Asked) -> tuple[str, str, str]:
+def _key(request: RecordedRequest) -> tuple[str, str, str]:
     return request.method, request.path, request.canonical

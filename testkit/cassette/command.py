@@ -1,4 +1,4 @@
-"""`neuronserve record` and `neuronserve replay`: each is a small server until it gets a signal."""
+"""`neuronserve record` and `neuronserve replay`: small servers that run until a signal."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ UPSTREAM_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where such a server listens, and the file that says so."""
+class Address:
+    """Address on which the server listens, and the file that it writes when it is ready."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ class Place:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with a file that says when it is ready."""
+    """uvicorn that writes a file when it is ready."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, ready_file: ReadyFile, model: str = "") -> None:
         quiet = {"log_config": None, "access_log": False, "server_header": False}
@@ -50,15 +50,15 @@ class _Server(uvicorn.Server):
         self._file.write(address(self._listener), model=self._model)
         log.info("ready: %s", address(self._listener))
 
-    async def run_there(self) -> None:
-        """Serve until a signal."""
+    async def run_until_signal(self) -> None:
+        """Serve until a signal, then remove the file."""
         try:
             await self.serve([self._listener])
         finally:
             self._file.remove()
 
 
-def run_record(upstream: str, cassette: Path, is_appending: bool, place: Place) -> None:
+def run_record(upstream: str, cassette: Path, is_appending: bool, place: Address) -> None:
     """Pass requests on to `upstream` and record them until interrupted. Raises StartError."""
     file, listener = ReadyFile(place.ready_file), bind(place.host, place.port)
     writer = CassetteWriter(cassette, httpx2.URL(upstream).host, is_appending)
@@ -66,7 +66,7 @@ def run_record(upstream: str, cassette: Path, is_appending: bool, place: Place) 
     async def serve() -> None:
         async with httpx2.AsyncClient(timeout=UPSTREAM_TIMEOUT_S, follow_redirects=False) as client:
             app = CrossSite(Recorder(upstream, writer, client), names_of(place.host))
-            await _Server(app, listener, file).run_there()
+            await _Server(app, listener, file).run_until_signal()
 
     try:
         asyncio.run(serve())
@@ -74,12 +74,13 @@ def run_record(upstream: str, cassette: Path, is_appending: bool, place: Place) 
         writer.close()
 
 
-def run_replay(cassette: Path, has_timings: bool, faults: FaultConfig | None, place: Place) -> None:
-    """Answer as recorded until interrupted. Raises StartError."""
+def run_replay(cassette: Path, has_timings: bool, faults: FaultConfig | None, place: Address) -> None:
+    """Replay recorded answers until interrupted. Raises StartError."""
     file, recorded = ReadyFile(place.ready_file), Cassette(read(cassette))
     listener = bind(place.host, place.port)
     log.info("%d recordings in %s", len(recorded), cassette)
     app: ASGIApp = Replayer(recorded, has_timings)
     if faults is not None:
-        app = FaultInjector(app, faults, lambda *_: None)  # there are no metrics here; the log has a line for each
-    asyncio.run(_Server(RequestIds(CrossSite(app, names_of(place.host))), listener, file, recorded.model).run_there())
+        app = FaultInjector(app, faults, lambda *_: None)  # no metrics here; the log has a line for each fault
+    server = _Server(RequestIds(CrossSite(app, names_of(place.host))), listener, file, recorded.model)
+    asyncio.run(server.run_until_signal())

@@ -1,4 +1,4 @@
-"""The proxy that records: passes each request on to an endpoint, its answer back as it comes, and stores both."""
+"""Recording proxy: it passes requests on to an endpoint, streams the answers back, and stores both."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 from neuronserve.server.api.errors import error_response
 from neuronserve.server.api.http.connection_end import end_connection
 from neuronserve.server.errors import RequestError
-from neuronserve.testkit.cassette.cassette import CassetteWriter, asked, masked, recording
+from neuronserve.testkit.cassette.cassette import CassetteWriter, masked, recorded_request, recording
 
 log = logging.getLogger("neuronserve.record")
-OF_CONNECTION = frozenset(  # headers of one hop, and those that httpx writes itself
+HOP_HEADERS = frozenset(  # headers of one hop, and headers that httpx writes itself
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
     | {"host", "content-length", "accept-encoding", "expect"}
 )
@@ -29,10 +29,10 @@ class UpstreamFailed(RequestError):
 
 
 class Recorder:
-    """ASGI application. An answer is stored when it is complete, also if its client has gone meanwhile."""
+    """ASGI application. It stores an answer when it is complete, even if its client has disconnected."""
 
     def __init__(self, upstream: str, cassette: CassetteWriter, client: httpx2.AsyncClient) -> None:
-        """`upstream` with or without /v1 at its end, which each path has anyway."""
+        """Take `upstream` with or without /v1 at its end; every path has it anyway."""
         self._upstream = upstream.rstrip("/").removesuffix("/v1")
         self._cassette, self._client = cassette, client
 
@@ -51,7 +51,7 @@ class Recorder:
         try:
             await self._pass_back(scope, body, answer, begin, send)
         except httpx2.HTTPError as error:
-            log.warning("not recorded: the endpoint broke its answer off: %s", error)
+            log.warning("answer not recorded: the endpoint ended it early: %s", error)
             end_connection(scope, "close")
         finally:
             await answer.aclose()
@@ -64,32 +64,32 @@ class Recorder:
             data += chunk
             chunks.append((time.monotonic() - begin, len(data)))
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        given = headers_of(scope)
-        request = asked(scope["method"], scope["path"], body, given)
-        self._cassette.add(recording(request, answer.status_code, answer.headers, masked(data, given), chunks))
+        sent = headers_of(scope)
+        request = recorded_request(scope["method"], scope["path"], body, sent)
+        self._cassette.add(recording(request, answer.status_code, answer.headers, masked(data, sent), chunks))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         log.info("recorded %s %s: %d, %d bytes", scope["method"], scope["path"], answer.status_code, len(data))
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body of a request."""
+    """Return the whole body of a request."""
     parts: list[bytes] = []
     while True:
         message = await receive()
         parts.append(message.get("body", b""))
-        if not message.get("more_body", False):  # the last part, or the client's end
+        if not message.get("more_body", False):  # the last message, or a disconnected client
             return b"".join(parts)
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """The headers of a request, with lower-case names."""
+    """Return the headers of a request, with lower-case names."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _passed_on(scope: Scope) -> list[tuple[bytes, bytes]]:
-    kept = [(name, value) for name, value in scope["headers"] if name.decode("latin-1") not in OF_CONNECTION]
-    return [*kept, (b"accept-encoding", b"identity")]  # a cassette can be read
+    kept = [(name, value) for name, value in scope["headers"] if name.decode("latin-1") not in HOP_HEADERS]
+    return [*kept, (b"accept-encoding", b"identity")]  # people can read the cassette
 
 
 def _is_of_answer(name: bytes) -> bool:
-    return name.decode("latin-1").lower() not in OF_CONNECTION - {"content-length"}
+    return name.decode("latin-1").lower() not in HOP_HEADERS - {"content-length"}

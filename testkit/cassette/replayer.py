@@ -1,4 +1,4 @@
-"""The server that replays a cassette. What was not recorded gets a 404 that says what is nearest."""
+"""Server that replays a cassette. An unknown request gets a 404 with the nearest recording."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from neuronserve.server.api.errors import error_response
 from neuronserve.server.errors import RequestError
-from neuronserve.testkit.cassette.cassette import Cassette, Recording, asked
+from neuronserve.testkit.cassette.cassette import Cassette, Recording, recorded_request
 from neuronserve.testkit.cassette.recorder import headers_of, read_body
 
 PROBES = frozenset({"/health", "/health/live", "/health/ready"})
@@ -26,11 +26,11 @@ class Replayer:
     """ASGI application over a cassette."""
 
     def __init__(self, cassette: Cassette, has_timings: bool) -> None:
-        """`has_timings`: chunks come when they came, else at once."""
+        """Replay `cassette`; with `has_timings` chunks keep their recorded times, else they are sent at once."""
         self._cassette, self._has_timings = cassette, has_timings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = asked(scope["method"], scope["path"], await read_body(receive), headers_of(scope))
+        request = recorded_request(scope["method"], scope["path"], await read_body(receive), headers_of(scope))
         found = self._cassette.take(request)
         if found is not None:
             await self._answer(found, send)

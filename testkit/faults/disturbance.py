@@ -1,4 +1,4 @@
-"""Faults in the middle of an answer: what becomes of the messages that an application sends."""
+"""Faults in the middle of an answer: they change the messages that an application sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGE = "This error was injected on purpose; the server is well."
 
 
 def disturbed(injection: Injection, scope: Scope, send: Send) -> Send:
-    """`send` with the fault; `scope` is that of the request."""
+    """Return `send` with the fault; `scope` is that of the request."""
     rule = injection.rule
     if isinstance(rule, TruncatedJson):
         return TruncatedBody(rule.keep, send)
@@ -28,7 +28,7 @@ def disturbed(injection: Injection, scope: Scope, send: Send) -> Send:
 
 
 class TruncatedBody:
-    """Holds a whole answer back until its end, and sends the share of it that is kept."""
+    """Holds back a whole answer until its end, then sends the kept share of it."""
 
     def __init__(self, keep: float, send: Send) -> None:
         self._keep, self._send = keep, send
@@ -50,9 +50,9 @@ class TruncatedBody:
 
 
 class DisturbedStream:
-    """Passes a stream on event by event, and counts its tokens up to the fault.
+    """Passes on a stream event by event, and counts its tokens up to the fault.
 
-    An answer that is too short gets the fault behind its last token. A whole answer can be slow only.
+    A stream that is too short gets the fault after its last token. An answer without a stream can only be slow.
     """
 
     def __init__(self, injection: Injection, scope: Scope, send: Send) -> None:
@@ -62,7 +62,7 @@ class DisturbedStream:
         self._num_tokens = self._num_events = 0
         self._is_stream = False
         self._is_due = not isinstance(injection.rule, Slow)
-        self._has_ended = False  # whatever the application still sends is dropped
+        self._has_ended = False  # later messages of the application are dropped
 
     async def __call__(self, message: Message) -> None:
         if self._has_ended:
@@ -132,7 +132,7 @@ class DisturbedStream:
         return b"data: " + error_bytes(error) + b"\n\n"
 
     async def _end(self) -> None:
-        """End the answer as HTTP has it: the application then sees a client that has gone."""
+        """End the answer properly; the application then sees a disconnected client."""
         self._has_ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

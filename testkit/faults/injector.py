@@ -1,4 +1,4 @@
-"""The middleware that gives requests their faults: in place of an answer, or in the middle of one."""
+"""Middleware that injects faults into answers, and its addition to a server's API."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from neuronserve.testkit.faults.rules import (
 )
 
 log = logging.getLogger("neuronserve.faults")
-HEADER_LABEL = "header"  # of faults that a request has asked for
+HEADER_LABEL = "header"  # label of faults by a request's header
 Count = Callable[[str, str], None]
 Draw = Callable[[Sequence[int]], Awaitable[Drawn | None]]
 
 
 class InjectedError(RequestError):
-    """An error that the server was told to give."""
+    """An injected error."""
 
     kind = "server_error"
     code = "injected_fault"
@@ -49,7 +49,7 @@ class InjectedError(RequestError):
 
 
 class InjectedLimit(QueueFull):
-    """A limit that was not reached, or a pause that nobody takes."""
+    """An injected rate limit or unavailability."""
 
     code = "injected_fault"
 
@@ -59,12 +59,12 @@ class InjectedLimit(QueueFull):
 
 
 class FaultInjector:
-    """Middleware. Innermost: what it does to an answer is counted and logged as the answer."""
+    """Innermost middleware: a disturbed answer is counted and logged as any answer."""
 
     def __init__(self, app: ASGIApp, config: FaultConfig, count: Count, draw: Draw | None = None) -> None:
-        """`count` is told the fault and the rule's label of each that is injected.
+        """Take the rules. `count` gets the fault and the rule's label of each injection.
 
-        `draw` asks whoever counts the requests where it is not this one.
+        `draw` asks the process that counts the requests, if it is another one.
         """
         self._app = app
         self._injections = Injections(config.rules, config.seed)
@@ -88,7 +88,9 @@ class FaultInjector:
             await self._app(scope, receive, send)
             return
         self._count(injection.rule.kind, injection.label)
-        log.info("fault %s of rule %s for its request %d", injection.rule.kind, injection.label, injection.number)
+        log.info(
+            "fault %s injected by rule %s into its request %d", injection.rule.kind, injection.label, injection.number
+        )
         if isinstance(injection.rule, Reset):
             end_connection(scope, "reset")
             while (await receive())["type"] != "http.disconnect":
@@ -100,7 +102,7 @@ class FaultInjector:
             await self._app(without_direct_writer(scope), receive, disturbing)
 
     async def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
-        """Raises InvalidRequest for a header that names no fault."""
+        """Return the injection for a request, if any. Raises InvalidRequest for an invalid header."""
         text = headers.get(FAULT_HEADER.lower()) if self._is_header_allowed else None
         rule = None if text is None else header_rule(text)
         places = self._injections.accepting(path, headers, body)
@@ -118,7 +120,7 @@ class FaultInjector:
 
 
 def _refusal(rule: Rule) -> RequestError | None:
-    """The error that stands in place of the answer."""
+    """Return the error that replaces the answer, if the fault is one."""
     match rule:
         case RateLimit():
             return InjectedLimit(rule.retry_after, 429, "rate_limit_error")
@@ -131,7 +133,7 @@ def _refusal(rule: Rule) -> RequestError | None:
 
 
 def _marking(injection: Injection, send: Send) -> Send:
-    """Name the fault in a header, so that nobody searches for it elsewhere."""
+    """Add a header with the fault, so that users see that it was injected."""
 
     async def marked(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -143,9 +145,9 @@ def _marking(injection: Injection, send: Send) -> Send:
 
 
 async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive, dict[str, Any]]:
-    """A JSON body, {} where there is none; and what gives the application the same messages again.
+    """Return a `receive` that repeats the messages, and the JSON body; {} if there is none.
 
-    Raises PayloadTooLarge, as the limit around this middleware does.
+    Raises PayloadTooLarge from the body limit around this middleware.
     """
     if "json" not in headers.get("content-type", ""):
         return receive, {}
@@ -157,7 +159,7 @@ async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive
             break
     try:
         body = json.loads(b"".join(message.get("body", b"") for message in messages))
-    except (ValueError, RecursionError):  # the application says what is wrong with it
+    except (ValueError, RecursionError):  # the application reports the error
         body = {}
 
     async def again() -> Message:
@@ -166,7 +168,7 @@ async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive
     return again, body if isinstance(body, dict) else {}
 
 
-FAULTS = "faults"  # name of the question to the hub; its body is the places of rules
+FAULTS = "faults"  # name of the question to the hub; its body has the indices of rules
 _PLACES = msgspec.msgpack.Decoder(list[int])
 _DRAWN: msgspec.msgpack.Decoder[Drawn | None] = msgspec.msgpack.Decoder(Drawn | None)
 
@@ -175,8 +177,8 @@ _DRAWN: msgspec.msgpack.Decoder[Drawn | None] = msgspec.msgpack.Decoder(Drawn | 
 class FaultInjection:
     """Implements neuronserve.server.api.addition.Addition.
 
-    With several API processes the one that has the engines counts the requests of all: a rule's third request is the
-    third of the server.
+    With several API processes the process with the engines counts all requests, so a rule's third request is the third
+    of the server.
     """
 
     config: FaultConfig
@@ -191,13 +193,13 @@ class FaultInjection:
         return {"faults": self.config.as_json()}
 
     def offer(self, hub: Any) -> None:
-        """Count for the workers of a hub."""
+        """Count requests for the workers of a hub."""
         injections = Injections(self.config.rules, self.config.seed)
         hub.offer(FAULTS, lambda _, body: msgspec.msgpack.encode(injections.draw(_PLACES.decode(body))))
 
 
 def remote_draw(engines: RemoteEngines) -> Draw:
-    """Return `Injections.draw` of the process that has the engines."""
+    """Return `Injections.draw` of the process with the engines."""
 
     async def draw(places: Sequence[int]) -> Drawn | None:
         return _DRAWN.decode(await engines.ask(FAULTS, msgspec.msgpack.encode(places)))

@@ -1,4 +1,4 @@
-"""Rules of faults as users write them: a YAML or JSON file, or the header of a request."""
+"""Rules of faults as users write them: a YAML or JSON file, or a request header."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NESTED = {"match": Match, "first_token": Latency, "token": Latency}
 
 
 def read_rules(path: Path) -> FaultConfig:
-    """The rules and the seed of a file. Raises SettingsError, which names the key, its value and the nearest name."""
+    """Return the rules and the seed of a file. Raises SettingsError with the key, its value and the nearest name."""
     import yaml
 
     try:
@@ -30,12 +30,12 @@ def read_rules(path: Path) -> FaultConfig:
         raise SettingsError(f"--inject-faults: cannot read {str(path)!r}: {error.strerror}") from error
     except JsonError as error:
         raise SettingsError(f"--inject-faults: {path}: {error}") from error
-    except (yaml.YAMLError, ValueError) as error:  # no UTF-8, or a date that there is not
+    except (yaml.YAMLError, ValueError) as error:  # no UTF-8, or an invalid date
         raise SettingsError(f"--inject-faults: {path} is not YAML: {str(error).splitlines()[0]}") from error
 
 
 def header_rule(text: str) -> Rule:
-    """The rule in a header such as `cut; after_tokens=3`. Raises InvalidRequest."""
+    """Return the rule in a header such as `cut; after_tokens=3`. Raises InvalidRequest."""
     kind, *fields = (part.strip() for part in text.split(";"))
     try:
         pairs = [field.partition("=") for field in fields if field]
@@ -52,7 +52,7 @@ def _scalar(text: str) -> int | float | str:
 
 
 def _rule(content: dict[str, Any], path: str) -> Rule:
-    """Raises JsonError."""
+    """Return a checked rule. Raises JsonError."""
     kind = content.get("fault")
     if kind is None:
         raise JsonError(f"{path}fault is missing: one of {', '.join(KINDS)}")

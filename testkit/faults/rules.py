@@ -1,7 +1,7 @@
-"""Faults that a server injects into its answers on purpose, and which requests get one. Decides, and does no IO.
+"""Rules of faults that a server injects into its answers on purpose, and the choice of requests. No IO here.
 
-A rule is one fault and the requests that it is for. Its draws depend on the seed, its place and the number of the
-request among those that it matches, so a run can be repeated.
+A rule is one fault and a pattern of requests. Its draws depend on the seed, its index and the number of the request
+among its matches, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_S)]
 Tokens = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Asked = Mapping[str, Any]
-Drawn = tuple[int, int]  # a rule's place, and the number of the request among those that it matches
-BY_HEADER = -1  # the place of what a request asks for itself
+Body = Mapping[str, Any]
+Drawn = tuple[int, int]  # a rule's index, and the number of the request among its matches
+BY_HEADER = -1  # index of the fault of a request's own header
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """A lognormal latency by the two figures it is known by, in seconds; without a `p99` it is always the median."""
+    """A lognormal latency by its median and 99th percentile, in seconds; without `p99` it is always the median."""
 
     median: Seconds
     p99: Seconds | None = None
 
     def draw(self, random: Random) -> float:
-        """One latency, in seconds."""
+        """Draw one latency, in seconds."""
         if self.p99 is None or self.median == 0:
             return self.median
         sigma = math.log(max(1.0, self.p99 / self.median)) / P99_SIGMAS
@@ -42,7 +42,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """Which requests a rule is for. Texts are patterns with * and ?; what is not given matches everything."""
+    """Pattern of requests. Texts may have * and ?; a field that is not given matches everything."""
 
     path: str = "/v1/*"
     model: str | None = None
@@ -51,8 +51,8 @@ class Match(msgspec.Struct, frozen=True):
     header: dict[str, str] = {}
     stream: bool | None = None
 
-    def accepts(self, path: str, headers: Mapping[str, str], body: Asked) -> bool:
-        """Whether a request is meant. `headers` have lower-case names; `body` is {} where it is no JSON object."""
+    def accepts(self, path: str, headers: Mapping[str, str], body: Body) -> bool:
+        """Return whether a request matches. Names in `headers` are lower-case; `body` is {} unless a JSON object."""
         found = [(self.path, path), (self.model, body.get("model")), (self.user, body.get("user"))]
         found += [(self.api_key, key_of(headers))]
         found += [(pattern, headers.get(name.lower())) for name, pattern in self.header.items()]
@@ -63,19 +63,19 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault, and when. Without `probability`, `every` and `times` each request that matches gets it."""
+    """One fault and its requests. Without `probability`, `every` and `times` each matching request gets it."""
 
     kind: ClassVar[str]
-    of_streams: ClassVar[bool | None] = None  # only of streams, only of whole answers, or of either
+    of_streams: ClassVar[bool | None] = None  # True: only streams; False: only whole answers; None: both
 
     match: Match = Match()
     probability: Share = 1.0
-    every: Count = 1  # the n-th, 2n-th, ... request that matches
-    times: Count | None = None  # at most; the requests that follow are answered
+    every: Count = 1  # the n-th, 2n-th, ... matching request
+    times: Count | None = None  # largest number of injections; later requests are answered
     name: str | None = None  # in metrics and the log
 
-    def accepts(self, path: str, headers: Mapping[str, str], body: Asked) -> bool:
-        """Whether the request matches, and its answer has the form that the fault is one of."""
+    def accepts(self, path: str, headers: Mapping[str, str], body: Body) -> bool:
+        """Return whether the request matches, and the fault applies to the form of its answer."""
         is_stream = body.get("stream") is True
         return self.of_streams in {None, is_stream} and self.match.accepts(path, headers, body)
 
@@ -88,7 +88,7 @@ class RateLimit(Rule, frozen=True, kw_only=True):
 
 
 class ServerError(Rule, frozen=True, kw_only=True):
-    """An error of the server."""
+    """A server error in place of an answer."""
 
     kind = "server_error"
     status: Annotated[int, msgspec.Meta(ge=500, le=599)] = 500
@@ -108,7 +108,7 @@ class Reset(Rule, frozen=True, kw_only=True):
 
 
 class Slow(Rule, frozen=True, kw_only=True):
-    """The first token, or a whole answer, comes later by `first_token`, each further token by `token` (seconds)."""
+    """The first token, or a whole answer, is delayed by `first_token`, each further token by `token` (seconds)."""
 
     kind = "slow"
     first_token: Seconds | Latency = 0.0
@@ -116,7 +116,7 @@ class Slow(Rule, frozen=True, kw_only=True):
 
 
 class Cut(Rule, frozen=True, kw_only=True):
-    """A stream ends in the middle: well, without its last events; by a closed connection; or by one that is reset."""
+    """A stream ends early: properly without its last events, by a closed connection, or by a reset one."""
 
     kind = "cut"
     of_streams = True
@@ -125,7 +125,7 @@ class Cut(Rule, frozen=True, kw_only=True):
 
 
 class MalformedChunk(Rule, frozen=True, kw_only=True):
-    """One event of a stream is no JSON; the stream goes on behind it."""
+    """One event of a stream is invalid JSON; the stream continues."""
 
     kind = "malformed_chunk"
     of_streams = True
@@ -133,7 +133,7 @@ class MalformedChunk(Rule, frozen=True, kw_only=True):
 
 
 class ErrorEvent(Rule, frozen=True, kw_only=True):
-    """A stream ends by an error in the dialect's form, under the status 200 that it began with."""
+    """A stream with status 200 ends with an error in the dialect's form."""
 
     kind = "error_event"
     of_streams = True
@@ -141,7 +141,7 @@ class ErrorEvent(Rule, frozen=True, kw_only=True):
 
 
 class TruncatedJson(Rule, frozen=True, kw_only=True):
-    """A whole answer is cut to a share of its bytes, with a Content-Length that fits."""
+    """A whole answer is cut to a share of its bytes, with a matching Content-Length."""
 
     kind = "truncated_json"
     of_streams = False
@@ -158,43 +158,43 @@ KINDS: dict[str, type[Rule]] = {
 
 
 class FaultConfig(msgspec.Struct, frozen=True):
-    """What is injected: by rules, and by a header of requests where that is allowed."""
+    """Rules of faults, and whether requests may ask for faults by a header."""
 
     rules: tuple[Rule, ...] = ()
     seed: int = 0
     is_header_allowed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """What may be shown to everybody: no pattern, since that may be of a key."""
+        """Return the public fields. Patterns are left out, as they may contain a key."""
         kinds = [rule.kind for rule in self.rules]
         return {"seed": self.seed, "rules": kinds, "allow_fault_header": self.is_header_allowed}
 
 
 class Injection(msgspec.Struct, frozen=True):
-    """A fault that one request gets."""
+    """A fault for one request."""
 
     rule: Rule
     label: str  # of the rule
-    number: int  # of the request among those that the rule matches, from 1
+    number: int  # of the request among the rule's matches, from 1
     random: Random
 
 
 class Injections:
-    """The choice for one request after the other. It depends on their numbers alone, which are counted once."""
+    """Choice of faults for requests. It depends only on the numbers of the requests, which are counted here."""
 
     def __init__(self, rules: Sequence[Rule], seed: int) -> None:
         self._rules, self._seed = rules, seed
         self._seen: Counter[int] = Counter()
         self._given: Counter[int] = Counter()
 
-    def accepting(self, path: str, headers: Mapping[str, str], body: Asked) -> list[int]:
-        """The places of the rules that match a request."""
+    def accepting(self, path: str, headers: Mapping[str, str], body: Body) -> list[int]:
+        """Return the indices of the rules that match a request."""
         return [place for place, rule in enumerate(self._rules) if rule.accepts(path, headers, body)]
 
     def draw(self, places: Sequence[int]) -> Drawn | None:
-        """The first of these rules whose turn it is, and the number of the request; each of them counts it.
+        """Return the first of these rules that applies, and the number of the request. Each of them counts the request.
 
-        In the place of a header each request has its turn.
+        A fault by header always applies.
         """
         chosen: Drawn | None = None
         for place in places:
@@ -207,9 +207,9 @@ class Injections:
         return chosen
 
     def injection(self, place: int, number: int) -> Injection:
-        """What the rule in a place does to its request of that number."""
+        """Return the injection of rule `place` into its request `number`."""
         random = self._random(place, number)
-        random.random()  # by which it was drawn
+        random.random()  # `_has_turn` used the first value
         rule = self._rules[place]
         return Injection(rule, rule.name or str(place + 1), number, random)
 
@@ -223,6 +223,6 @@ class Injections:
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:
-    """The API key of a request, as OpenAI's or as Anthropic's clients send it."""
+    """Return the API key of a request, as OpenAI's or Anthropic's clients send it."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")

@@ -1,4 +1,4 @@
-"""Events of a stream as bytes: where one ends, and whether it brings a part of the output, in any dialect."""
+"""Events of a stream as bytes: their ends, and whether one has output, in any dialect."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _DATA = re.compile(rb"^data: ?(.*)$", re.MULTILINE)
 
 
 class EventSplitter:
-    """Puts events together again, however their bytes come."""
+    """Splits a stream into events, for any split into chunks."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that are complete now, each with the empty line that ends it."""
+        """Return the events that are complete now, each with the empty line that ends it."""
         self._rest += data
         events, begin = [], 0
         for end in _END.finditer(self._rest):
@@ -27,18 +27,18 @@ class EventSplitter:
         return events
 
     def rest(self) -> bytes:
-        """What has come of an event that never ended."""
+        """Return the bytes of an incomplete last event."""
         rest, self._rest = self._rest, b""
         return rest
 
 
 def is_comment(event: bytes) -> bool:
-    """Whether the event keeps the connection alive and says nothing."""
+    """Return whether the event is a comment, which only keeps the connection alive."""
     return event.startswith(b":")
 
 
 def has_output(event: bytes) -> bool:
-    """Whether the event has text, reasoning or a part of a tool call: with this server, a token, rarely more."""
+    """Return whether the event has text, reasoning or tool call data: with this server one token, rarely more."""
     try:
         payload = json.loads(b"\n".join(_DATA.findall(event)))
     except ValueError:  # [DONE], or nothing

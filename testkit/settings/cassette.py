@@ -15,12 +15,10 @@ class _CassetteSettings(Settings):
     cassette: CliPositionalArg[Path] = Field(description="file of recorded answers, JSON lines")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one")
-    ready_file: File = Field(
-        None, description="file that says where the server is, as JSON, from when it is ready until it ends"
-    )
+    ready_file: File = Field(None, description="file with the server's address as JSON, while it is ready")
 
     def put_in_force(self) -> None:
-        """Also the log."""
+        """Apply the settings, and log to stderr."""
         super().put_in_force()
         log_to_stderr("info")
 
@@ -29,7 +27,7 @@ class RecordSettings(_CassetteSettings):
     """Settings of `neuronserve record`."""
 
     upstream: str = Field(description="address of the endpoint to record, such as https://api.openai.com")
-    append: CliToggleFlag[bool] = Field(False, description="add to a file that is there")
+    append: CliToggleFlag[bool] = Field(False, description="add to an existing file")
 
     @field_validator("upstream")
     @classmethod
@@ -43,4 +41,4 @@ class RecordSettings(_CassetteSettings):
 class ReplaySettings(_CassetteSettings, FaultSettings):
     """Settings of `neuronserve replay`."""
 
-    timings: CliToggleFlag[bool] = Field(False, description="give chunks out when they came (default: at once)")
+    timings: CliToggleFlag[bool] = Field(False, description="send chunks at their recorded times (default: at once)")

@@ -1,4 +1,4 @@
-"""Settings of faults that a server injects into its own answers, so that clients can be tested with them."""
+"""Settings of faults that a server injects into its answers to test clients."""
 
 import msgspec
 from pydantic import Field
@@ -20,7 +20,7 @@ class FaultSettings(Settings):
 
     @property
     def fault_config(self) -> FaultConfig | None:
-        """The rules; None = no faults at all. Raises SettingsError."""
+        """Rules of faults; None: no injection. Raises SettingsError."""
         if self.inject_faults is None and not self.allow_fault_header:
             return None
         found = FaultConfig() if self.inject_faults is None else read_rules(self.inject_faults)

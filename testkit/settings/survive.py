@@ -13,11 +13,13 @@ from neuronserve.testkit.survival.trials import NAMES, TRIALS
 
 
 class SurviveSettings(ReportSettings):
-    """Settings of `neuronserve survive`; the client's command follows behind `--`."""
+    """Settings of `neuronserve survive`; the client's command follows after `--`."""
 
-    model: str | None = Field(None, description="what the server serves (default: the built-in model)")
+    model: str | None = Field(None, description="model of the server (default: the built-in one)")
     device: str = Field("inf2.xlarge", description="instance that the server emulates")
-    pace: Literal["host", "device"] = Field("host", description="as fast as this host computes, or as the part would")
+    pace: Literal["host", "device"] = Field(
+        "host", description="as fast as this host computes, or as the accelerator would"
+    )
     timeout: float = Field(60, gt=0, le=86400, description="seconds after which the command counts as hung")
     only: Texts = Field((), description=f"trial to run, of {', '.join(NAMES)}; may be repeated (default: all)")
 
@@ -28,7 +30,7 @@ class SurviveSettings(ReportSettings):
         return self
 
     def plan(self, command: Sequence[str]) -> Plan:
-        """What is run. Raises SettingsError without a command."""
+        """Return the plan of the run. Raises SettingsError without a command."""
         if not command:
             raise SettingsError("there is no command: neuronserve survive [flags] -- python my_client.py")
         trials = [trial for trial in TRIALS if not self.only or trial.name in self.only]

@@ -18,7 +18,7 @@ WIDTH = 100  # columns of a table that goes to a file or a pipe
 
 
 def run_survive(plan: Plan, json_file: Path | None) -> int:
-    """Run all trials; 1 when the command did not survive one. Raises as `survive` does."""
+    """Run all trials. Returns 1 if the command did not survive one. Raises the errors of `survive`."""
     outcomes = []
     for outcome in survive(plan):
         outcomes.append(outcome)

@@ -1,4 +1,4 @@
-"""Runs a client's command through each trial on one server, and judges how it ended."""
+"""Run of a client's command through each trial on one server, and the verdict on its end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from neuronserve.testkit.survival.trials import UNDISTURBED, Trial, rules
 
 Verdict = Literal["survived", "failed", "hung", "wrong output", "not met"]
 GOOD: frozenset[Verdict] = frozenset({"survived", "not met"})
-LAST_CHARS = 500  # of what a failed command wrote to stderr
-DIRECT = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}  # no proxy can reach this host
+LAST_CHARS = 500  # of a failed command's stderr
+DIRECT = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}  # a proxy cannot reach this host
 INJECTED = "neuronserve:injected_faults_total"
 
 
 class ClientFailed(StartError):
-    """The command fails without any fault, so nothing can be said of it."""
+    """The command fails without any fault, so it cannot be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A trial, the requests that met its fault, and how the command ended."""
+    """A trial, the number of requests that met its fault, and the end of the command."""
 
     trial: Trial
     num_met: int
     run: Run
-    is_equal: bool | None  # its output to the undisturbed one; None where two undisturbed ones differ
+    is_equal: bool | None  # output equals the undisturbed one; None if two undisturbed outputs differ
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run, and through what."""
+    """A command and its trials."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -62,18 +62,18 @@ class Plan:
 
 
 def survive(plan: Plan) -> Iterator[Outcome]:
-    """The outcomes, one after the other. Raises StartError where the server or the undisturbed command fails."""
+    """Yield the outcomes. Raises StartError if the server or the undisturbed command fails."""
     with tempfile.TemporaryDirectory(prefix="neuronserve-survive-") as directory:
         file = Path(directory) / "rules.yaml"
         file.write_text(rules(plan.trials))
         try:
             with running_server(plan.model, args=[*plan.flags, "--inject-faults", str(file)]) as server:
-                yield from _on(server, plan)
+                yield from _outcomes(server, plan)
         except ServerFailed as error:
             raise StartError(str(error)) from error
 
 
-def _on(server: Server, plan: Plan) -> Iterator[Outcome]:
+def _outcomes(server: Server, plan: Plan) -> Iterator[Outcome]:
     def run(key: str) -> Run:
         found = Server(server.url, server.model, server.pid, key)
         return _run(plan.command, {**plan.environment, **found.env, **DIRECT}, plan.timeout_s)
@@ -88,7 +88,7 @@ def _on(server: Server, plan: Plan) -> Iterator[Outcome]:
 
 
 def _undisturbed(run: Callable[[str], Run]) -> bytes | None:
-    """What the command writes; None where it never writes the same twice. Raises ClientFailed."""
+    """Return the command's output; None if two outputs differ. Raises ClientFailed."""
     first, second = (run(f"survive-{UNDISTURBED}") for _ in range(2))
     for each in (first, second):
         if each.exit_code != 0:
@@ -98,7 +98,7 @@ def _undisturbed(run: Callable[[str], Run]) -> bytes | None:
 
 
 def judged(trial: Trial, num_met: int, run: Run, is_equal: bool | None) -> Verdict:
-    """How the command took a trial."""
+    """Return the verdict on a trial."""
     if run.exit_code is None:
         return "hung"
     if run.exit_code != 0:
@@ -109,7 +109,7 @@ def judged(trial: Trial, num_met: int, run: Run, is_equal: bool | None) -> Verdi
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Run:
-    """Run the command in a process group of its own, so that nothing of it is left."""
+    """Run the command in its own process group, so that all its processes can be killed."""
     begin = time.monotonic()
     try:
         process = subprocess.Popen(

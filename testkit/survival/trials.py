@@ -1,4 +1,4 @@
-"""What a client is put through: one fault each, as rules that its API key selects."""
+"""Trials of a client: one fault each, as rules that its API key selects."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Trial:
     fault: str
     fields: dict[str, Any] = field(default_factory=dict)
     times: int | None = 1
-    may_fail: bool = False  # ending with an error is all that can be asked of a client
+    may_fail: bool = False  # a client may end with an error
 
     @property
     def api_key(self) -> str:
-        """The key by which the server knows the trial."""
+        """The key that selects the trial's rule."""
         return f"survive-{self.name}"
 
     @property
     def rule(self) -> dict[str, Any]:
-        """The rule as in a file of --inject-faults. Listing models, which clients do at their start, is no trial."""
+        """The rule of a file for --inject-faults. It does not match the list of models, which clients request first."""
         match = {"api_key": self.api_key, "model": "*"}
         times = {} if self.times is None else {"times": self.times}
         return {"fault": self.fault, "name": self.name, "match": match, **times, **self.fields}
@@ -52,5 +52,5 @@ NAMES = tuple(trial.name for trial in TRIALS)
 
 
 def rules(trials: Sequence[Trial]) -> str:
-    """The file of all rules; JSON, which is YAML."""
+    """Return the file of all rules, as JSON, which is valid YAML."""
     return json.dumps({"rules": [trial.rule for trial in trials]}, indent=1)

@@ -1,4 +1,4 @@
-"""Each example, as a person would run it, against a live server."""
+"""Each example against a live server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short ways for tests to run a scenario against a scripted server, in one event loop."""
+"""Helpers that run a scenario against a scripted server in one event loop."""
 
 from __future__ import annotations
 

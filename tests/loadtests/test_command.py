@@ -188,7 +188,7 @@ def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sigint_ends_a_run_with_its_results_saved(mock_url: str, tmp_path: Path) -> None:
-    """A run of an hour, told to stop: code 1, and everything that was done is in the files."""
+    """An interrupted long run: exit code 1, and the files have all completed requests."""
     words = f"--base-url {mock_url} --max-concurrency 2 --num-prompts 20000 --random-input-len 2 --random-output-len 2"
     more = f"--num-warmups 0 --max-lag-ms 1e9 --disable-progress --json {tmp_path}/r.json"
     process = subprocess.Popen([sys.executable, "-m", "neuronserve.loadtests", *words.split(), *more.split()])
@@ -225,7 +225,7 @@ NAMES = ("cost_per_million_output_tokens_usd", "cost_per_million_input_tokens_us
 def test_cost_per_token_comes_from_a_neuronserve_server_by_itself(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No flag says an instance or a price; the dollars are those that the server charged."""
+    """Without flags for instance and price, the dollars are those that the server charged."""
     words, before = f"--base-url {server.url} {SMALL}", charged_usd(server)
     assert run(f"{words} --num-warmups 0 --json {tmp_path}/r.json") == 0
     usd = charged_usd(server) - before
@@ -275,7 +275,7 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words() -> None:
 
 
 class _Page(HTMLParser):
-    """Notes what a page would load, and whether its tags close."""
+    """Collects the resources that a page would load, and checks that tags are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,7 +298,7 @@ class _Page(HTMLParser):
 
 
 def check_page(text: str) -> None:
-    """Self-contained and well formed, with no figure that is none."""
+    """Assert that a page is self-contained and well formed, and shows no missing figure."""
     page = _Page()
     page.feed(text)
     assert page.open == []

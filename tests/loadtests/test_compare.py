@@ -80,7 +80,7 @@ def test_lower_is_better_for_latency() -> None:
 
 @pytest.mark.parametrize("rounds", [4, thorough(5), thorough(10), thorough(30)])
 def test_the_interval_covers_the_truth_about_as_often_as_it_says(rounds: int) -> None:
-    """Of 300 made-up comparisons whose true ratio is 1.3; with few rounds a bootstrap stays a little too narrow."""
+    """Coverage in 300 random comparisons with the true ratio 1.3. A bootstrap of few rounds is a little narrow."""
     generator = np.random.default_rng(rounds)
     covered = 0
     for seed in range(300):

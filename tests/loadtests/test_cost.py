@@ -1,4 +1,4 @@
-"""Cost per token: the formula, its parts adding up, and the two accounts kept apart."""
+"""Cost per token: the formula, its sum, and the two separate accounts."""
 
 from __future__ import annotations
 

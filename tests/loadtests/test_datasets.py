@@ -1,4 +1,4 @@
-"""Datasets: lengths, sharing, files of each format, and what is wrong with a bad one."""
+"""Datasets: lengths, shared prefixes, files of each format, and errors in files."""
 
 from __future__ import annotations
 

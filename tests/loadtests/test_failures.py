@@ -1,4 +1,4 @@
-"""Everything a server can do wrong: a counted failure of its kind, the others unharmed, nothing lost."""
+"""Failures of a server: each is counted by its kind, harms no other request, and loses no record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: list[tuple[Fault, str, str]] = [
     ("no_stream", "malformed", "'text/html', not 'text/event-stream'"),
     ("not_http", "malformed", "not an HTTP/1.1 answer"),
     ("truncate", "truncated", "neither a finish reason nor"),
-    ("too_few", "token_count", "asked for exactly 5 tokens, got 4"),
+    ("too_few", "token_count", "requested exactly 5 tokens, got 4"),
     ("no_token", "empty", "no token"),
 ]
 
@@ -97,7 +97,7 @@ async def test_an_unreachable_endpoint_is_a_clear_error() -> None:
 
 
 class _Gone(MockServer):
-    """The address of a server that is no more."""
+    """Return the address of a stopped server."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 async def _one_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers a connection's first request; on the second it closes without a word."""
+    """Answers the first request of a connection, and closes it on the second."""
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -139,7 +139,7 @@ async def _no_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 async def _fetch(handler: Handler, times: int) -> list[tuple[int, bytes]]:
-    """Answers to requests one after the other; all that was opened is closed when this returns."""
+    """Send requests one after the other and return their answers; all connections are closed at the end."""
     served: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

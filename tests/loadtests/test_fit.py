@@ -1,4 +1,4 @@
-"""Lengths follow the model that a server has: no scenario fails because its requests are longer."""
+"""Lengths follow the server's model: no scenario fails because its requests are longer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_built_in_scenarios_fit_a_model_of_2048_tokens(small_model_url: str, nam
 
 @pytest.mark.parametrize(
     ("flag", "reason"),
-    [("--request-rate 3", "--start-rate says where it begins"), ("--num-prompts 9", "at least --min-prompts")],
+    [("--request-rate 3", "--start-rate is the first one"), ("--num-prompts 9", "at least --min-prompts")],
 )
 def test_a_sweep_refuses_what_it_decides_itself(flag: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep", *flag.split(), "--goodput", "ttft:2000"]) == 2

@@ -1,7 +1,7 @@
-"""One server measured by guidellm and by us: the comparison itself, and where guidellm is installed a real one.
+"""One server measured by guidellm and by this project: the comparison itself, and a real one if guidellm is installed.
 
-What is compared for real is what was sent and generated. Times are printed by `python -m tools.guidellm_check` on a
-quiet host; no test depends on them.
+The real one compares what was sent and generated. `python -m tools.guidellm_check` prints times on a quiet host; no
+test depends on them.
 """
 
 from __future__ import annotations

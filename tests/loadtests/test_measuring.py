@@ -1,8 +1,8 @@
-"""What a run measures, against a server that wrote down when it really sent each token.
+"""Measurements of a run, compared with a server that recorded when it sent each token.
 
-The two clocks are one (both are in this process), so the only error is the time from the mock's write to our read. A
-busy host adds to it as much as it likes, but not to each of several requests: the one that it kept waiting least is
-held to a wide bound, which catches a wrong definition and not a slow machine.
+Both are in this process and share one clock, so the only error is the time from the mock's write to the read. A busy
+host can delay requests, but hardly all of them: the least delayed one is held to a wide bound, which catches a wrong
+definition and not a slow machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def test_the_same_server_by_a_plain_httpx_client() -> None:
 
 
 async def plain_request(url: str) -> tuple[float, float]:
-    """TTFT and TPOT of one request, in seconds, in the simplest way there is."""
+    """Return TTFT and TPOT of one request, in seconds, by a plain client."""
     body = {"model": "mock", "prompt": [1, 2, 3], "max_tokens": 8, "stream": True}
     times: list[float] = []
     async with httpx.AsyncClient(timeout=20) as client:
@@ -80,7 +80,7 @@ async def plain_request(url: str) -> tuple[float, float]:
 
 
 async def test_open_loop_does_not_wait_for_a_slow_server() -> None:
-    """The server holds every answer back until the tenth request: a generator that waited would wait for ever."""
+    """The server holds back all answers until the tenth request: a waiting generator would wait forever."""
     measurement, _ = await run_script(
         Script(hold_until=10), arrival={"arrival": "constant", "request_rate": 50.0}, dataset={"num_prompts": 10}
     )
@@ -94,7 +94,7 @@ def number(record: RequestRecord) -> int:
 
 
 async def test_a_concurrency_limit_hides_in_ttft_but_not_in_intended_ttft() -> None:
-    """Four requests wanted at once, one at a time sent: the last waits three answers, which only one metric shows."""
+    """Four requests at once with one open at a time: the last waits for three answers, which only one metric shows."""
     measurement, _ = await run_script(
         Script(ttft_s=0.2, itl_s=0.0),
         arrival={"arrival": "burst", "max_concurrency": 1},

@@ -1,4 +1,4 @@
-"""Metrics on records made by hand: the definitions, figure by figure."""
+"""Metrics of hand-made records: each definition."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_definitions_of_one_request() -> None:
 
 
 def test_tpot_is_of_tokens_and_itl_of_chunks() -> None:
-    """Two tokens came in each chunk: a gap between chunks is twice a token's time."""
+    """Each chunk has two tokens, so a gap between chunks is twice a token's time."""
     figures = summarize([record(output_tokens=9)], 1.0, NO_SLO)
     assert figures["median_tpot_ms"] == pytest.approx(50)
     assert figures["median_itl_ms"] == pytest.approx(100)

@@ -1,4 +1,4 @@
-"""The small parts: vocabulary, alarm, lag, progress, records, files, and the watch over all of them."""
+"""Small modules: vocabulary, alarm, lag, progress, records and files."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_base_url_that_is_none_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_limits_of_taste_and_what_may_be_imported(path: Path) -> None:
-    """Load tests reach the server by its wire alone: they share its records of workloads and prices."""
+    """Load tests use the server only over HTTP; they share its records of workloads and prices."""
     text = path.read_text()
     assert text.count("\n") <= 300
     tree = ast.parse(text)

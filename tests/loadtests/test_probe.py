@@ -1,4 +1,4 @@
-"""The probe of an endpoint: it asks for no more than it has said, and ends politely whatever the server does."""
+"""The probe of an endpoint: it stays within its stated bound, and ends properly for any failure of the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_it_asks_for_what_it_has_said_and_no_more() -> None:
     assert (len(bodies), at_once) == (most, 4)
     assert sum(len(body["prompt"]) for body in bodies) == read
     assert sum(body["max_tokens"] for body in bodies) == written
-    assert len({tuple(body["prompt"]) for body in bodies}) == most  # nothing of one is in a cache for another
+    assert len({tuple(body["prompt"]) for body in bodies}) == most  # no prompt is in a cache for another
     assert [name for name, _ in reports] == [step.name for step in Probe(SMALL).steps]
     assert all(report["completed"] > 0 and report["median_itl_ms"] > 0 for _, report in reports)
 

@@ -1,4 +1,4 @@
-"""Scenarios and flags: built-in ones load, flags win, and nothing unknown or impossible passes."""
+"""Scenarios and flags: built-in ones load, flags override, and unknown or impossible values are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event stream parser: the same events however the bytes are split, and no endless memory."""
+"""The parser of event streams: the same events for any split of the bytes, and bounded memory."""
 
 from __future__ import annotations
 

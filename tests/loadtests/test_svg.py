@@ -1,4 +1,4 @@
-"""Charts: every point inside the frame, round ticks, and nothing that breaks on odd data."""
+"""Charts: all points inside the frame, round ticks, and no failure on odd data."""
 
 from __future__ import annotations
 

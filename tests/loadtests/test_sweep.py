@@ -1,4 +1,4 @@
-"""Sweeps: the knee, what a point may not prove, and the cost curve."""
+"""Sweeps: the knee, points that prove nothing, and the cost curve."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def point(rate: float, good: float, **changes: Any) -> dict[str, Any]:
 
 
 class Server:
-    """A server that holds its limits up to a rate, and remembers what it was asked."""
+    """A server that holds its limits up to a rate, and records the tried rates."""
 
     def __init__(self, knee: float, **changes: Any) -> None:
         self.knee, self.changes = knee, changes

@@ -1,4 +1,4 @@
-"""The same request records give the figures of `vllm bench serve`: its definitions once more, in plain Python."""
+"""Records give the same figures as the definitions of `vllm bench serve`, written here in plain Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DURATION_S = 7.0
 
 @st.composite
 def records(draw: st.DrawFn) -> RequestRecord:
-    """A request of any length; its last token comes with the last chunk, some chunks carry several tokens."""
+    """A request of any length. The last chunk has the last token; some chunks have several tokens."""
     ttft_s = draw(st.floats(0.001, 5))
     gaps = draw(st.lists(st.floats(0, 2), max_size=6))
     sent_s = draw(st.floats(0, 5))
@@ -57,7 +57,7 @@ def latency_figures(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 def by_definition(done: Sequence[RequestRecord], slo: Slo) -> dict[str, float]:
-    """What `vllm bench serve` (0.32) reports of these completed requests."""
+    """Return the figures of `vllm bench serve` (0.32) for these completed requests."""
     ttfts: list[float] = []
     tpots: list[float] = []
     gaps: list[float] = []

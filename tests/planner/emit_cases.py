@@ -1,6 +1,6 @@
-"""Deployments with figures of their own, so that no calibration changes what is written for them.
+"""Deployments with fixed figures, so that a new calibration does not change their files.
 
-`python -m tests.planner.emit_cases` writes the golden folders anew.
+`python -m tests.planner.emit_cases` rewrites the golden folders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports of load tests as an endpoint with known coefficients would give them, for tests of what is made of them."""
+"""Reports of load tests of an endpoint with known coefficients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def truth(deployment: Deployment, decode: float, prefill: float, host: HostWork 
 
 
 def run(num_open: int, input_len: int, output_len: int, ttft_s: float, itl_s: float, **changes: Any) -> dict[str, Any]:
-    """What is read of the result of a closed-loop run of equal requests, five for each that is open."""
+    """Return the used fields of a closed-loop run of equal requests, five for each open one."""
     completed = 5 * num_open
     spreads = {
         name: {"mean": n, "p1": n, "p50": n, "p99": n}
@@ -60,7 +60,7 @@ def run(num_open: int, input_len: int, output_len: int, ttft_s: float, itl_s: fl
 
 
 def measured(deployment: Deployment, calibration: Calibration, loads: Iterator[tuple[int, int]]) -> list[Any]:
-    """Runs of `loads` (requests open at once, prompt tokens) on an endpoint that is exactly as `calibration` says."""
+    """Return runs of `loads` (open requests, prompt tokens) on an endpoint with exactly the times of `calibration`."""
     cost, host = deployment.cost(calibration), calibration.host(deployment.stack.name)
     runs = []
     for num_open, input_len in loads:

@@ -1,4 +1,4 @@
-"""Measurements of a part whose coefficients are known: what a fit is to find again."""
+"""Measurements of an accelerator with known coefficients, which a fit must find."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def seconds_of(work: Work, coefficients: dict[str, float]) -> float:
 
 
 def made_by(coefficients: dict[str, float], observations: Iterable[Observation]) -> list[Observation]:
-    """The same steps on a part with these coefficients."""
+    """Return the same steps on an accelerator with these coefficients."""
     return [replace(o, seconds=seconds_of(o.work, coefficients)) for o in observations]
 
 
 def noisy(observations: Sequence[Observation], share: float, seed: int = 0) -> list[Observation]:
-    """Times that are off by a normal `share`, the same each time."""
+    """Return times with a normal relative error of `share`; repeated calls give the same."""
     factors = np.exp(np.random.default_rng(seed).normal(0.0, share, len(observations)))
     return [replace(o, seconds=o.seconds * float(f)) for o, f in zip(observations, factors, strict=True)]
 
@@ -66,7 +66,7 @@ def observations(degrees: Sequence[int] = (2, 8), phases: Sequence[Phase] = ("de
 
 
 def observed(name: str, shape: ModelSpec, sizes: tuple[int, int, int], phase: Phase, number: int) -> Observation:
-    """The observation `number` of a grid; `sizes` are the degree, the batch and the positions."""
+    """Return observation `number` of a grid; `sizes` are the degree, the batch and the positions."""
     tp, batch, positions = sizes
     kind = number // 2  # phases come in pairs
     runtime = Runtime("int8" if kind % 3 == 0 else "bf16", is_continuous=bool(kind % 2))
@@ -88,7 +88,7 @@ def observed(name: str, shape: ModelSpec, sizes: tuple[int, int, int], phase: Ph
 
 
 def bare(steps: Iterable[Observation]) -> list[Observation]:
-    """Steps with hardly an optional kind of work, so that a choice of terms is quick."""
+    """Return steps with few optional kinds of work, so that the choice of terms is quick."""
     names = {name for name, term in TERMS.items() if not term.is_optional} | {"slot_layer"}
     return [replace(o, work={name: units for name, units in o.work.items() if name in names}) for o in steps]
 

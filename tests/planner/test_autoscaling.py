@@ -1,4 +1,4 @@
-"""Autoscalers: what each asks for, seen from a table of observations; and limits that are none."""
+"""Autoscalers: wanted numbers for a table of observations, and impossible limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""calibrate as a user meets it: a fit and a check of a file, as numbers, JSON and tables."""
+"""`neuronserve calibrate`: a fit and a check of a file, as numbers, JSON and tables."""
 
 from __future__ import annotations
 

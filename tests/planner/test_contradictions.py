@@ -1,4 +1,4 @@
-"""Measurements that cannot all be true: steps of two sources, faster load tests than steps, users that never were."""
+"""Contradicting measurements: steps of two sources, load tests faster than steps, and wrong numbers of users."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_the_published_steps_that_contradict_each_other_are_a_group_of_their_own
     [
         ([of("a", 1.0), of("b", 1.4)], set()),
         ([of("a", 1.0), of("b", 1.6)], {0, 1}),
-        ([of("a", 1.0), of("a", 1.6, number=1)], set()),  # one source may repeat itself badly
+        ([of("a", 1.0), of("a", 1.6, number=1)], set()),  # one source may vary
         ([of("a", 1.0), of("b", 1.6, sdk=27)], {0, 1}),
         ([of("a", 1.0), of("b", 1.6, sdk=26)], set()),  # two releases may differ
         ([of("b", 1.6, sdk=26), of("a", 1.0)], set()),
-        ([of("a", 1.0), of("b", 1.6), of("c", 1.3)], {0, 1}),  # who is in the middle contradicts nobody
+        ([of("a", 1.0), of("b", 1.6), of("c", 1.3)], {0, 1}),  # a time in the middle contradicts none
         ([of("a", 1.0), of("a", 1.1), of("a", 9.0), of("b", 1.2)], set()),  # the median of a series counts
     ],
 )

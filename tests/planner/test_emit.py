@@ -1,4 +1,4 @@
-"""What `plan --emit` writes: as it was before, of the row of the plan, and as its own readers take it."""
+"""Files of `plan --emit`: unchanged golden files, the figures of the row, and schemas of their readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report() -> PlanReport:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_files_are_as_they_were(case: str) -> None:
-    """When this fails, and should: `python -m tests.planner.emit_cases`, and read the difference."""
+    """After an intended change run `python -m tests.planner.emit_cases`, and read the difference."""
     golden = {path.name: path.read_text() for path in (GOLDEN / case).iterdir()}
     assert written(CASES[case]) == golden
 
@@ -116,7 +116,7 @@ def test_the_readme_tells_of_every_target_and_every_placeholder() -> None:
 
 
 def test_prompts_fit_the_last_bucket_of_the_plugin_which_is_the_whole_length() -> None:
-    """Its pages: the last buckets are max_num_batched_tokens and max_num_seqs; contexts are multiples of 128 below."""
+    """The plugin's last buckets are max_num_batched_tokens and max_num_seqs; contexts are multiples of 128."""
     found = 0
     for d in ROWS:
         text = rendered(d).texts.get("vllm-neuron.sh")

@@ -1,4 +1,4 @@
-"""The folder of `plan --emit`: what is written over what, which row, and that what is written runs."""
+"""The folder of `plan --emit`: existing files, the chosen row, and runs of the written files."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def free_port() -> int:
 
 
 def has_ended(pid: int) -> bool:
-    """True once there is no such process, within a minute."""
+    """Return whether the process ends within a minute."""
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -168,7 +168,7 @@ def has_ended(pid: int) -> bool:
 
 
 def wait_for(path: Path) -> Any:
-    """What the fake server has written of itself."""
+    """Return the facts that the fake server has written."""
     deadline = time.monotonic() + 60
     while not (path.exists() and path.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.02)

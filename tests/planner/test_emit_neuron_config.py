@@ -1,4 +1,4 @@
-"""What `plan --emit` writes for the real part, `serve` takes: the same limits, and nothing refused."""
+"""`serve` accepts the configuration of `plan --emit` for the real accelerator, with the same limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan --emit` writes for Kubernetes and AWS, by the schemas of those who read it."""
+"""Files of `plan --emit` for Kubernetes and AWS against the schemas of their readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_values_are_those_of_the_chart() -> None:
 
 
 def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Values as helm puts them together."""
+    """Return values merged as helm does."""
     both = {
         key: merged(under[key], value) if isinstance(value, dict) and isinstance(under.get(key), dict) else value
         for key, value in over.items()
@@ -142,7 +142,7 @@ def service_model(name: str) -> Any:
 
 
 def outside(value: Any, shape: Any) -> Iterator[str]:
-    """What the client leaves to the service to refuse: enumerations, patterns, upper bounds."""
+    """Check enumerations, patterns and upper bounds, which only the service would refuse."""
     if shape.type_name == "structure":
         for key, member in value.items():
             yield from outside(member, shape.members[key])

@@ -1,4 +1,4 @@
-"""The fit: it finds what the data say, keeps what they do not, and bears with outliers."""
+"""The fit: it finds known coefficients, keeps undetermined ones, and resists outliers."""
 
 from __future__ import annotations
 

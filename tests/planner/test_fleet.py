@@ -1,4 +1,4 @@
-"""Deployments that scale: nothing is lost, nobody is paid twice, and the time of a start is felt."""
+"""Deployments that scale: no request is lost, no instance is billed twice, and a start takes time."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_who_is_told_to_go_finishes_what_it_has() -> None:
     report = ran(workload=trickle, autoscaling=scaling, routing="round-robin")
     assert report.completed == len(report.options.workload)
     drained = [r for r in report.fleet.replicas if NEVER != r.drained_ns < r.gone_ns]
-    assert drained  # some had requests when they were told
+    assert drained  # some had requests when they began to drain
     last = max(finish for finish in report.records.finish_ns if finish <= drained[0].gone_ns)
     assert last == drained[0].gone_ns  # and left with the last of them
 
@@ -145,7 +145,7 @@ def test_missed_limits_are_counted_apart_where_they_came_while_one_started() -> 
     assert 0 < figures["slo_misses_while_starting"] < figures["slo_misses"] == int((report.ttft_ms > 4000).sum())
     fleet: Fleet[Any] = Fleet(list, 0)
     fleet.replicas = [Replica(10, 30), Replica(20, 40, 25, 25), Replica(50, 60), Replica(55, 70, 65, 65), Replica(0, 0)]
-    came = Scaling(fleet, 0, 100).came_while_starting(np.array([9, 10, 29, 30, 49, 50, 64, 65]))
+    came = Scaling(fleet, 0, 100).arrived_while_starting(np.array([9, 10, 29, 30, 49, 50, 64, 65]))
     assert came.tolist() == [False, True, True, False, False, True, True, False]
 
 

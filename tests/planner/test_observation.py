@@ -1,4 +1,4 @@
-"""Which work a published figure is the time of: one test for each definition in use, and for each reason to pass."""
+"""Work behind a published figure: one test for each definition in use, and for each reason to skip a row."""
 
 from __future__ import annotations
 

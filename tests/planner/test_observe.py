@@ -1,4 +1,4 @@
-"""`neuronserve observe`: known coefficients come back, and what the figures do not determine is said."""
+"""`neuronserve observe`: it finds known coefficients, and reports undetermined ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.planner.observing import DEPLOYMENT, HOST, SLOTS, measured, run, trut
 ALONE = [(1, 100), (1, 1000), (1, 4000)]
 SEVERAL = [(2, 100), (SLOTS, 100), (2 * SLOTS, 100)]  # over two engines
 TRUTH = {"decode_scale": 3.0, "prefill_scale": 2.0, "slot_s": HOST.slot_s, "request_s": HOST.request_s}
-UNSEEN, HIDDEN = "nothing observed depends on it", "not determined by what was observed"
+UNSEEN, HIDDEN = "nothing observed depends on it", "the observations do not determine it"
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ READ_UNDER: dict[StackName, tuple[tuple[int, ...], tuple[int, ...]]] = {  # posi
 
 
 async def test_what_a_load_test_writes_is_read() -> None:
-    """One seam: the form of `bench serve`, from a server that takes the same time for everything."""
+    """The reports of `bench serve` are read, from a server with equal times for all steps."""
     async with MockServer(Script(ttft_s=0.02, itl_s=0.01)) as server:  # gaps in which a busy host merges no chunks
         shape = ProbeShape(max_model_len=256, max_num_seqs=4, repeats=2)
         runs = await Probe(shape).run(EndpointSpec(base_url=server.url), None, lambda _: None)
@@ -188,7 +188,7 @@ def test_the_calibration_knows_the_endpoint_and_what_was_published() -> None:
 
 
 def files(tmp_path: Path, loads: list[tuple[int, int]]) -> list[str]:
-    """The runs as reports: one file for each, as flags."""
+    """Write each run as a report file. Returns the flags that name them."""
     flags = []
     for number, (_, found) in enumerate(measured(DEPLOYMENT, truth(DEPLOYMENT, 3, 2), iter(loads))):
         path = tmp_path / f"{number}.json"
@@ -206,7 +206,7 @@ def test_reports_become_a_calibration_that_plan_and_simulate_use(
     out, plans = tmp_path / "mine.json", []
     argv = ["observe", "http://gpu.example:8000", *FLAGS.split(), *files(tmp_path, [*ALONE, *SEVERAL])]
     assert main([*argv, "-o", str(out)]) == 0
-    assert "not determined" not in capsys.readouterr().out
+    assert "do not determine" not in capsys.readouterr().out
     report, mine = json.loads(out.read_text()), read_calibration(out)
     assert (report["endpoint"], report["stack"]) == ("gpu.example:8000", "vllm-neuron")
     assert mine.host("vllm-neuron").slot_s == pytest.approx(HOST.slot_s)

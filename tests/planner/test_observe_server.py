@@ -1,4 +1,4 @@
-"""The known truth: a server that keeps the pace of given coefficients is observed, and they come back."""
+"""`observe` finds the coefficients of a server that is paced by known ones."""
 
 from __future__ import annotations
 

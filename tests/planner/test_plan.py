@@ -1,4 +1,4 @@
-"""`plan` from outside: figures worked by hand from two step times, the order, what is refused, and how it scales."""
+"""`plan`: figures computed by hand from two step times, the order, refusals, and scaling."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_meets_the_limits_comes_first_and_cheapest_first(chat: PlanReport) 
 
 
 def sure_costs(report: PlanReport, basis: PriceBasis) -> list[float]:
-    """Dollars an hour of priced rows within the limits, with the instances that nine of ten times are enough."""
+    """Return the 90th percentile of dollars an hour of priced rows within the limits."""
     rows = [(c, price) for c in report.candidates if c.meets_slo and (price := c.at_rate[basis])]
     most = [(price.hourly_usd / c.instances, c.known.instances[1]) for c, price in rows]
     return [usd * (inf if count is None else count) for usd, count in most]
@@ -303,7 +303,7 @@ def test_options_without_an_answer_are_refused(change: dict[str, object], said: 
         (
             {"devices": ("inf2.xlarge",), "tensor_parallel_sizes": (8,)},
             DeviceError,
-            "tensor_parallel_size is 8: no part in question allows it: inf2.xlarge has 2 NeuronCores and allows 1, 2",
+            "tensor_parallel_size is 8: no considered instance allows it: inf2.xlarge has 2 NeuronCores and allows 1, ",
         ),
         ({"tensor_parallel_sizes": (7,)}, DeviceError, "tensor_parallel_size is 7"),
         ({"input_tokens": 8000}, SettingsError, "input_tokens + output_tokens is 8201: llama-8b has 8192 positions"),
@@ -335,7 +335,9 @@ def test_a_model_larger_than_any_instance_is_refused_with_the_nearest() -> None:
     huge = DecoderSizes(1000, 16_384, 1 << 22, 64, 8, 128, 32_000).spec("LlamaForCausalLM", 131_072)
     with pytest.raises(DeviceMemoryError) as refusal:
         plan_model(huge, CHAT, INSTANCES)
-    assert "fits on no part in question. Nearest is 16 x trn3-gen1 with tensor_parallel_size 64" in str(refusal.value)
+    assert "fits on no considered instance. Nearest is 16 x trn3-gen1 with tensor_parallel_size 64" in str(
+        refusal.value
+    )
     assert "GiB on each core" in str(refusal.value)
 
 

@@ -1,4 +1,4 @@
-"""The plan and the simulation of the same deployment tell the same story, over models, lengths, rates and limits."""
+"""The plan and the simulation of a deployment agree, over models, lengths, rates and limits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_so_does_one_of_each_stack(stack: StackName, lengths: tuple[int, int]) -
 
 @pytest.mark.parametrize("stack", STACK_NAMES)
 def test_every_stack_does_in_a_simulation_what_was_planned(stack: StackName) -> None:
-    """At 60 % of what one instance with three groups of 16 slots can do."""
+    """The load is 60 % of one instance with three groups of 16 slots."""
     asked = PlanOptions("llama-8b", 700, 200, 1.0, devices=("inf2.48xlarge",), tensor_parallel_sizes=(8,), stack=stack)
     one = replace(asked, dtypes=("bfloat16",), max_batch=16)
     (most,) = (row.saturated_output_tokens_s / 200 for row in plan(one).candidates if row.batch == 16)

@@ -1,4 +1,4 @@
-"""Plans of encoders, held against the Neuron SDK's published rows, which no fit has seen, and a simulated replica."""
+"""Plans of encoders, compared with the Neuron SDK's published rows, which no fit has seen, and a simulated replica."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_pass_has_no_server_around_it() -> None:
 
 
 def simulated(batch: int, load: float, count: int = 40_000) -> float:
-    """Mean latency in passes of a server that takes up to `batch` waiting texts at once."""
+    """Return the mean latency, in passes, of a server that takes up to `batch` waiting texts at once."""
     arrivals = np.cumsum(np.random.default_rng(1).exponential(1 / (load * batch), count))
     now, done, total = 0.0, 0, 0.0
     while done < count:
@@ -153,7 +153,7 @@ def test_what_has_no_answer_is_refused() -> None:
         plan_encoder(replace(MINI, model="llama-8b"))
     with pytest.raises(SettingsError, match="input_tokens is 600: bert-base-uncased has 512 positions"):
         plan_encoder(replace(MINI, model="bert-base-uncased", input_tokens=600))
-    with pytest.raises(DeviceMemoryError, match="fits on no part in question"):
+    with pytest.raises(DeviceMemoryError, match="fits on no considered instance"):
         plan_encoder(replace(MINI, model="bert-large-uncased", device_memory_utilization=0.01))
 
 

@@ -1,4 +1,4 @@
-"""Options of a step: drafts that are checked, adapters, and models of every kind at the default options."""
+"""Options of a step: draft models, adapters, and models of every kind at the default options."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_draft_needs_memory_for_its_weights_and_its_cache() -> None:
     buckets = Buckets(prefill=4096, decode=8192)
     alone, both = Memory(model, buckets), Memory(model, buckets, Beside(draft))
     added = both.needed_bytes(8, "bfloat16", 4) - alone.needed_bytes(8, "bfloat16", 4)
-    weights = 2 * 1.5e9 / 8  # tied: the part has embedding and output layer
+    weights = 2 * 1.5e9 / 8  # tied: the core has embedding and output layer
     cache = 4 * 8192 * 16 * 2 * 64 * 2  # slots, positions, layers, K and V of the one KV head of a core, bytes
     assert added == pytest.approx(weights + cache, rel=0.03)
 

@@ -1,4 +1,4 @@
-"""Replicas over several instances: when they are considered, what they cost, and what is said of them."""
+"""Replicas over several instances: when they are considered, their cost, and their notes."""
 
 from __future__ import annotations
 

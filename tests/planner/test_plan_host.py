@@ -1,4 +1,4 @@
-"""What depends on the instance around the chips: memory of its host, its region, and its logical cores."""
+"""Properties of an instance beside its chips: memory of its host, its region, and its logical cores."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_physical_cores_have_half_the_memory_and_no_measurement() -> None:
 
 
 def test_what_no_part_in_question_can_have_is_refused() -> None:
-    with pytest.raises(DeviceError, match=r"lnc is 2: the parts in question can have 1$"):
+    with pytest.raises(DeviceError, match=r"lnc is 2: the considered instances can have 1$"):
         plan(replace(BOTH, devices=("inf2.xlarge",)))
 
 

@@ -1,4 +1,4 @@
-"""What a batch needs, worked by hand. What ran on a real part fits: tests/placement."""
+"""Memory of a batch, computed by hand. tests/placement checks configurations that ran on a real accelerator."""
 
 from __future__ import annotations
 

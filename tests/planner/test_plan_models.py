@@ -1,4 +1,4 @@
-"""Every way to name a model, and what is said of a name that is none."""
+"""Names of models, and the refusals of unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables and pictures of a plan, as a reader meets them."""
+"""Tables and pictures of a plan."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_table_leads_with_the_cheapest_and_tells_of_the_rest(report: PlanRep
     best = report.best
     assert best is not None
     assert rows_of(text, WITHIN)[0][:5] == [best.device, str(best.tp), str(best.dp), "bf16", str(best.batch)]
-    for title in (WITHIN, "Fits, but misses the limits", "Cannot be had"):
+    for title in (WITHIN, "Fits, but misses the limits", "Excluded"):
         assert title in text
     assert "TTFT at most 1000 ms, TPOT at most 30 ms" in text
     assert "no power figure is published" in text

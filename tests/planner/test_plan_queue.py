@@ -1,4 +1,4 @@
-"""The queue formulas against hand-worked cases, their own limits, and a plain simulation of such a replica."""
+"""The queue formulas against hand-computed cases, their limits, and a plain simulation of a replica."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ loads = st.just(0.0) | st.floats(1e-12, 0.99)  # of saturation
 
 
 def simulate(replica: Replica, rate: float, num_requests: int, seed: int = 7) -> tuple[float, float]:
-    """Mean TTFT and TPOT when prompts go first, one at a time, whenever a slot is free; arrivals are Poisson."""
+    """Return mean TTFT and TPOT if prompts go first, one at a time, when a slot is free; arrivals are Poisson."""
     rng = random.Random(seed)
     arrivals, now = deque[float](), 0.0
     for _ in range(num_requests):

@@ -1,4 +1,4 @@
-"""What `plan` says beside "fits": whether a configuration is known to run on the real part, with source and date."""
+"""Reports on whether a planned configuration runs on the real accelerator, with source and date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan in a terminal: every figure whole at any width, the recommendation first, the command that runs it."""
+"""A plan in a terminal: no figure is cut at any width; the recommendation and its command come first."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_the_serve_command_is_the_row(reports: Callable[[str], PlanReport], name
 
 def test_what_cannot_be_had_is_counted_and_listed_when_asked(reports: Callable[[str], PlanReport]) -> None:
     report = reports("chat")
-    assert any(f"{len(report.excluded)} configurations cannot be had" in line for line in lines(report, 120))
-    assert "Cannot be had" in lines(report, WIDE, is_wide=True)
+    assert any(f"{len(report.excluded)} configurations are excluded" in line for line in lines(report, 120))
+    assert "Excluded" in lines(report, WIDE, is_wide=True)
 
 
 def test_notes_name_flags_and_give_reasons_once(reports: Callable[[str], PlanReport]) -> None:

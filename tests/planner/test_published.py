@@ -1,4 +1,4 @@
-"""Tables of published rows: what is read, and the line of what cannot be."""
+"""Tables of published rows: values, and refusals with the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published GPU figures: form of the table, which rows come beside a plan, and what `plan --gpus` shows of them."""
+"""Published GPU figures: the table, the rows beside a plan, and the output of `plan --gpus`."""
 
 from __future__ import annotations
 

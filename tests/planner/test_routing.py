@@ -1,4 +1,4 @@
-"""Where requests go: by turns, by load, or to what is cached already."""
+"""Routing of requests: in turn, by load, or by cached prefixes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK = 128
 
 
 def conversations(num_users: int, num_turns: int) -> Workload:
-    """A prompt is all that its user said before and a block more; the order of users changes with each turn."""
+    """Each prompt extends its user's last prompt by one block; the order of users changes with each turn."""
     random = np.random.default_rng(1)
     prefixes = [
         tuple(1000 * user + said for said in range(turn + 1))

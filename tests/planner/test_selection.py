@@ -1,4 +1,4 @@
-"""Which terms are kept, and that no error is of a fit that has seen what it predicts."""
+"""The choice of terms, and errors only from fits that have not seen the predicted rows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rows_that_take_no_part_have_no_error() -> None:
 
 @pytest.mark.parametrize("way", ["source", "model", "degree"])
 def test_no_choice_and_no_coefficient_sees_what_it_is_judged_by(way: str) -> None:
-    """The times of one fold are made absurd: predictions of that fold stay, those of the others move."""
+    """Absurd times in one fold leave predictions of that fold unchanged and change the others."""
     steps = bare(STEPS)
     folds = Folds.of(steps)
     own = folds.labels[way] == 0

@@ -1,4 +1,4 @@
-"""Load tests of a table: how they are read, simulated, fitted and refused."""
+"""Load tests of a table: reading, simulation, fit and refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def served(rows: dict[str, PublishedRow]) -> dict[str, ServingRow]:
 
 
 def coefficients(**hosts: HostWork) -> ServingCoefficients:
-    """The start of a fit with other hosts, a stack's name being written with underscores."""
+    """Return the start of a fit with other hosts; stack names are written with underscores."""
     named: dict[Any, HostWork] = {name.replace("_", "-"): work for name, work in hosts.items()}
     return replace(ServingCoefficients(), hosts=ServingCoefficients().hosts | named)
 
@@ -152,7 +152,7 @@ def test_the_hosts_request_work_is_a_wait_and_slots_slow_every_token(served: dic
 
 
 def made(rows: list[ServingRow], truth: ServingCoefficients) -> list[ServingRow]:
-    """The same load tests, measured on stacks and clients with these coefficients."""
+    """Return the same load tests, measured on stacks and clients with these coefficients."""
     return [replace(row, measured=dict(zip(QUANTITIES, row.predict(truth, 2), strict=True))) for row in rows]
 
 
@@ -217,7 +217,7 @@ def test_contradicted_load_tests_are_fitted_to_by_nobody(rows: dict[str, Publish
 def test_a_source_of_load_tests_is_judged_by_steps_and_hosts_that_had_not_seen_it(
     rows: dict[str, PublishedRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a source measured is made absurd: predictions of its own rows stay."""
+    """Absurd measurements of a source leave predictions of its own rows unchanged."""
     chosen = [rows[row_id] for row_id in ("685", "689", "824", "827")]
     asked: list[str] = []
 

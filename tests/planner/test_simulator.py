@@ -1,4 +1,4 @@
-"""Simulations from outside: what is asked, what is reported, and the laws that the figures obey."""
+"""Simulations: options, reports, and the laws that figures obey."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BASE = SimulationOptions(MODEL, "inf2.xlarge", CHAT.generate(), 2, max_model_len
 
 
 def workload(*requests: tuple[float, int, int], **fields: Any) -> Workload:
-    """Of (seconds, input, output)."""
+    """Return a workload of (seconds, input, output)."""
     times, inputs, outputs = zip(*requests, strict=True)
     arrival = np.rint(np.array(times) * 1e9).astype(np.int64)
     return Workload("by hand", arrival, np.array(inputs), np.array(outputs), **fields)
@@ -76,7 +76,7 @@ def test_two_prompts_follow_each_other_and_never_share_a_charge_with_decode() ->
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
 def test_one_request_alone_under_each_stack(stack: Stack) -> None:
-    """What its host does first, its prompt and its steps as the stack pads them, and the host's work in each."""
+    """Return the time of the host's work, the padded prompt, and the padded steps with the host's share."""
     options = replace(BASE, workload=workload((0.0, 300, 11)), stack=stack.name)
     report, host = run_simulation(options), default_calibration().host(stack.name)
     cost = CostModel.of(MODEL, instance("inf2.xlarge"), 2, Runtime(is_continuous=stack.is_continuous))

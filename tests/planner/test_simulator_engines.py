@@ -1,4 +1,4 @@
-"""Runs of equal steps change nothing: every record as it is step by step, bit by bit, on random small workloads."""
+"""Runs of equal steps give exactly the records of single steps, on random small workloads."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_device_time_of_the_requests_is_the_busy_time_of_the_engines(case: Case)
 
 
 def pressed(is_caching: bool) -> Case:
-    """Two sequences that fit when they are admitted and not when they have grown."""
+    """Two sequences fit at first, and no longer after they have grown."""
     config = SchedulerConfig(max_model_len=64, max_num_seqs=2, max_num_batched_tokens=66)
     return Case([(0, 8, 30), (0, 8, 30)], config, CacheConfig(12, 4, is_caching), (64,), 1)
 

@@ -1,4 +1,4 @@
-"""The engine of the published load tests: slots, waiting prompts, and that runs of steps change nothing."""
+"""The engine of the published load tests: slots, waiting prompts, and runs of steps."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_step_takes_the_hosts_work_for_the_slots_in_use() -> None:
 
 
 def stepped(load: Workload, policy: BatchingPolicy, slots: int) -> list[int]:
-    """When each answer ends, one step at a time: the rules of BatchingPolicy written out again."""
+    """Return the end of each answer, step by step: an independent version of the rules of BatchingPolicy."""
     ready = [int(time) + TIMES.request_host_ns for time in load.arrival_ns]
     left, ends, queue, busy = load.output_len.tolist(), [0] * len(load), list(range(len(load))), []
     now, since = 0, 0

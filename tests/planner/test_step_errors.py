@@ -1,4 +1,4 @@
-"""A fit of steps with its errors: who takes part, what evidence is kept, and what a left-out source may not change."""
+"""A fit of steps with its errors: used rows, kept evidence, and the independence from a left-out source."""
 
 from __future__ import annotations
 

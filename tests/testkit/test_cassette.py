@@ -1,4 +1,4 @@
-"""Cassettes: what was recorded through a proxy is replayed, secrets are nowhere, and a miss names the nearest."""
+"""Cassettes: recorded answers are replayed, secrets are masked, and a miss names the nearest recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.testing import replaying, running
-from neuronserve.testkit.cassette.cassette import Cassette, CassetteError, asked, difference, masked, read, recording
+from neuronserve.testkit.cassette.cassette import (
+    Cassette,
+    CassetteError,
+    difference,
+    masked,
+    read,
+    recorded_request,
+    recording,
+)
 from tests.api.serving import Server as Upstream
 from tests.api.serving import environment, run_command, running_server, until
 
@@ -42,14 +50,14 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def recorder(upstream: str, cassette: Path, *flags: str) -> Iterator[str]:
-    """The address of a proxy that records."""
+    """Yield the address of a recording proxy."""
     argv = [sys.executable, "-m", "neuronserve", "record", "--upstream", upstream, str(cassette), "--port", "0", *flags]
     with running(argv) as ready:
         yield ready["url"]
 
 
 def converse(url: str, key: str) -> list[Any]:
-    """What a client gets: a whole answer, a stream, a refusal, models."""
+    """Return a client's answers: a whole one, a stream, a refusal, models."""
     question: Any = {"model": "fake", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 8, "seed": 1}
     with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
         whole = client.chat.completions.create(**question)
@@ -170,7 +178,7 @@ def test_an_address_with_a_key_in_it_is_no_upstream() -> None:
 @given(st.dictionaries(st.text(max_size=4), JSON_VALUES, max_size=4))
 def test_the_order_of_keys_is_no_difference(body: dict[str, Any]) -> None:
     turned = dict(reversed(body.items()))
-    one, other = (asked("POST", "/v1/x", json.dumps(each).encode(), {}) for each in (body, turned))
+    one, other = (recorded_request("POST", "/v1/x", json.dumps(each).encode(), {}) for each in (body, turned))
     assert one.canonical == other.canonical
     cassette = Cassette([recording(one, 200, {}, b"answer", [(0.1, 6)])])
     assert cassette.take(other) is not None
@@ -187,13 +195,13 @@ def test_secrets_are_masked_in_place(data: bytes, place: int) -> None:
     hidden = masked(text, {"authorization": f"Bearer {KEY}", "x-api-key": "none"})
     assert KEY.encode() not in hidden
     assert len(hidden) == len(text)
-    kept = recording(asked("GET", "/", b"", {}), 200, {"set-cookie": KEY}, hidden, [(0.0, len(hidden))])
+    kept = recording(recorded_request("GET", "/", b"", {}), 200, {"set-cookie": KEY}, hidden, [(0.0, len(hidden))])
     assert (kept.data, kept.headers) == (hidden, {})
 
 
 def test_what_was_asked_twice_is_answered_in_order_and_then_as_last() -> None:
-    request = asked("GET", "/v1/x", b"", {})
+    request = recorded_request("GET", "/v1/x", b"", {})
     cassette = Cassette([recording(request, 200, {}, text, [(0.0, 1)]) for text in (b"a", b"b")])
     given = [cassette.take(request) for _ in range(3)]
     assert [each.body for each in given if each] == ["a", "b", "b"]
-    assert cassette.take(asked("GET", "/v1/y", b"", {})) is None
+    assert cassette.take(recorded_request("GET", "/v1/y", b"", {})) is None

@@ -1,4 +1,4 @@
-"""Faults on purpose, as clients on sockets meet them: in place of an answer, in the middle of one, slowly, by wish."""
+"""Injected faults over sockets: in place of an answer, in the middle of one, as delays, and by header."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOKENS = 32
 
 @pytest.fixture(scope="module")
 def faulty(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with rules, that takes wishes too."""
+    """A server with rules that also accepts the header."""
     file = tmp_path_factory.mktemp("faults") / "rules.yaml"
     file.write_text(RULES)
     with running_server(
@@ -57,7 +57,7 @@ def post(server: Server, fault: str | None = None, team: str = "none", **more: A
 
 
 def raw(server: Server, fault: str, **more: Any) -> tuple[bytes, bool]:
-    """All bytes of an answer as they came, and whether the connection was reset behind them."""
+    """Return all bytes of an answer, and whether the connection was reset after them."""
     content = json.dumps(body(**more)).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Inject-Fault: {fault}\r\n"
     got = b""
@@ -178,7 +178,7 @@ def test_a_whole_answer_is_no_json_and_as_long_as_it_says(faulty: Server) -> Non
 
 
 def test_a_slow_answer_is_the_same_answer(faulty: Server) -> None:
-    """How slow it was is not measured here: delays are drawn in `test_latencies_have_their_quantiles`."""
+    """The delay is not measured here; `test_latencies_have_their_quantiles` checks the distribution."""
     text = [post(faulty, fault, stream=True).text for fault in (None, "slow; first_token=0.05; token=0.001")]
     assert written(text[0]) == written(text[1])
     assert post(faulty, "slow; first_token=0.01").json()["choices"] == post(faulty).json()["choices"]

@@ -1,4 +1,4 @@
-"""pytest's plugin in projects of others: found by its entry point, started once, no cost while no test asks for it."""
+"""The pytest plugin in other projects: found by its entry point, one server, and no cost if no test uses it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kernel_c
 
 
 def seen(project: pytest.Pytester) -> dict[str, int]:
-    """The server's pid that each worker and file has seen."""
+    """Return the server's pid that each worker and file has seen."""
     return {path.name: int(path.read_text()) for path in Path(project.path).glob("seen-*")}
 
 

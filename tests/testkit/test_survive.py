@@ -1,4 +1,4 @@
-"""Clients that survive, that fail, that hang, and that say something wrong, under the command that tells them apart."""
+"""`neuronserve survive` with clients that survive, fail, hang or give a wrong output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import http.client, json, os, sys, time, urllib.request
 
 def answer():
     question = [{"role": "user", "content": "Hello!"}]
-    body = {"model": "default", "messages": question, "max_tokens": 12, "temperature": 0, "stream": True}
+    body = {"model": "default", "messages": question, "max_tokens": 64, "temperature": 0, "stream": True}
+    body["ignore_eos"] = True  # long enough that a busy host does not send all of it as one event
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     text, done = "", False
@@ -48,7 +49,7 @@ TIMEOUT_S = 10 * PATIENCE_S
 
 
 def survive(tmp_path: Path, kernel_cache: str, client: str, *flags: str) -> tuple[int, dict[str, str], str]:
-    """Exit code, verdicts by trial, and everything printed."""
+    """Return exit code, verdicts by trial, and the output."""
     script, report = tmp_path / "client.py", tmp_path / "report.json"
     script.write_text(client)
     argv = [
@@ -81,7 +82,7 @@ def test_a_careful_client_survives_and_is_equal(tmp_path: Path, kernel_cache: st
     assert code == 0
 
 
-def test_a_careless_client_is_told_what_it_did_not_survive(tmp_path: Path, kernel_cache: str) -> None:
+def test_a_careless_client_gets_the_trials_that_it_did_not_survive(tmp_path: Path, kernel_cache: str) -> None:
     names = ("server-error", "cut-end", "truncated-json")
     code, verdicts, said = survive(tmp_path, kernel_cache, f"CAREFUL = False\n{CLIENT}", *only(*names))
     assert verdicts == {"server-error": "failed", "truncated-json": "not met", "cut-end": "wrong output"}, said

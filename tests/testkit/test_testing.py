@@ -1,4 +1,4 @@
-"""The helper and the file behind it: there when a server is ready, gone when it has ended."""
+"""`neuronserve.testing` and its ready file: present while a server is ready, removed when it has ended."""
 
 from __future__ import annotations
 
