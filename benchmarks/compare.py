@@ -109,13 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Hugging Face checkpoint directory, or a GGUF file, which llama.cpp then loads too",
     )
     parser.add_argument("--workload", nargs="+", choices=kinds, default=["decode", "prefill"], help="what to compare")
-    parser.add_argument(
-        "--peers",
-        nargs="+",
-        choices=list(PEERS),
-        default=[],
-        help="peers to compare with (default: all installed)",
-    )
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=[], help="peers (default: all installed)")
     parser.add_argument("--repetitions", type=_positive, default=5, help="rounds; from 6 on, intervals cover 95 %%")
     parser.add_argument("--max-seconds", type=float, help="begin no further round of a case after this time")
     parser.add_argument(

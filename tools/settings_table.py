@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic.fields import FieldInfo
 
+from neuronserve.server.settings.help_groups import GROUPS
 from neuronserve.testkit.settings.faults import FaultyServeSettings
-
-# Headings in the order of the page; a class that is not here comes last, under its own name.
-_HEADINGS = {
-    "ServeSettings": "Server",
-    "ModelSettings": "Model",
-    "EngineSettings": "Engine",
-    "TimeSettings": "Modelled time",
-    "CatalogSettings": "Catalogue and prices",
-    "AdapterSettings": "Adapters",
-    "PoolingSettings": "Embeddings",
-    "KeySettings": "API keys",
-    "TlsSettings": "HTTPS",
-    "FaultSettings": "Faults",
-    "Settings": "All commands",
-}
 
 
 def table() -> str:
-    """One table for each class of settings."""
-    groups: dict[str, list[str]] = {heading: [] for heading in _HEADINGS.values()}
-    for name, field in FaultyServeSettings.model_fields.items():
-        groups.setdefault(_group(name), []).append(_row(name, field))
-    return "\n".join(line for group, rows in groups.items() if rows for line in _section(group, rows))
+    """Return one table for each heading of `serve --help --advanced`."""
+    fields = FaultyServeSettings.model_fields
+    return "\n".join(line for heading, names in GROUPS.items() for line in _section(heading, names, fields))
 
 
-def _section(group: str, rows: list[str]) -> Iterator[str]:
-    yield f"### {group}\n\n| flag | default | meaning |\n|---|---|---|"
-    yield from rows
+def _section(heading: str, names: Sequence[str], fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    yield f"### {heading[0].upper()}{heading[1:]}\n\n| flag | default | meaning |\n|---|---|---|"
+    yield from (_row(name, fields[name]) for name in names)
     yield ""
-
-
-def _group(name: str) -> str:
-    """Heading of the class that defines the setting."""
-    owner = next(kind.__name__ for kind in FaultyServeSettings.__mro__[::-1] if name in inspect.get_annotations(kind))
-    return _HEADINGS.get(owner, owner.removesuffix("Settings"))
 
 
 def _row(name: str, field: FieldInfo) -> str:

@@ -1,7 +1,7 @@
-"""Which ranges of this process's memory kernels may touch, by name: what the checked mode holds every access against.
+"""Named ranges of this process's memory that kernels may access. The checked mode compares every access with them.
 
-Whoever makes memory for kernels enters it; a range is forgotten with the memory that it names. Ranges lie apart or one
-inside the other, as one layer's keys do in the memory of the whole cache.
+Code that allocates memory for kernels registers it; a range ends with its memory. Ranges are disjoint or nested, such
+as one layer's keys in the memory of the whole cache.
 """
 
 from __future__ import annotations
