@@ -127,7 +127,7 @@ def test_a_planned_default_model_is_served_and_checked_by_what_was_written(
     assert cli.main([*words.split(), "--emit", str(out)]) == 0
     told = capsys.readouterr().out
     assert f"written: {out / README}" in told
-    executable(tmp_path / "bin" / "neuronserve", f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m server "$@"\n')
+    executable(tmp_path / "bin" / "neuronserve", f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m neuronserve "$@"\n')
     command = ["env", f"PATH={path_first(tmp_path / 'bin')['PATH']}", str(out / "neuronserve.sh"), "--port", "0"]
     with running(command) as url:
         check = f"--scenario {out}/check.toml --base-url {url} --num-prompts 12 --num-warmups 1 --max-lag-ms 1e9"
