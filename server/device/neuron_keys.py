@@ -33,7 +33,7 @@ class Key:
     target: str = ""  # field of NeuronConfig
     values: Mapping[Any, Any] = field(default_factory=dict)  # value of the field by value of the key; {} = the same
     off: tuple[Any, ...] = ()  # values of a refused key that request nothing
-    why: str = ""  # a refused key is refused
+    why: str = ""  # reason for refusing the key
 
 
 @dataclass(frozen=True, slots=True)
