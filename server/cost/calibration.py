@@ -41,9 +41,8 @@ class GroupError:
 
     n: int
     all: ErrorStats  # of this calibration
-    left_out: dict[str, ErrorStats | None] = field(
-        default_factory=dict
-    )  # of fits without some data, by what was left out
+    # Errors of fits that left out some data, by that data.
+    left_out: dict[str, ErrorStats | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

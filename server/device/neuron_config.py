@@ -14,15 +14,15 @@ from typing import Any
 from neuronserve.server.config import NeuronConfig
 from neuronserve.server.device.buckets import powers_of_two
 from neuronserve.server.device.neuron_keys import (
-    DIALECTS,
     FORMATS,
     FORMS,
     NXD_INFERENCE,
+    PROGRAMS,
     SAMPLING_KEYS,
     SEGMENTS,
     VLLM_NEURON,
-    Dialect,
     Key,
+    Program,
 )
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.typed_json import JsonError, parse, shown, shown_key
@@ -57,14 +57,14 @@ def read_additional_config(text: str, max_model_len: int | None = None) -> ReadC
         sections[plain] = value
     _refuse_images(sections, flag)
     read = [
-        _read(dialect, sections.pop(dialect.name), flag, max_model_len)
-        for dialect in DIALECTS
-        if dialect.name in sections
+        _read(program, sections.pop(program.name), flag, max_model_len)
+        for program in PROGRAMS
+        if program.name in sections
     ]
     for name in sections:
         raise SettingsError(f"{flag}: {shown_key(name)}: {_misplaced(name)}")
     if len(read) > 1:
-        programs = " and ".join(f"{dialect.name} is {dialect.program}'s" for dialect in DIALECTS)
+        programs = " and ".join(f"{program.name} is {program.title}'s" for program in PROGRAMS)
         raise SettingsError(f"{flag}: {programs}: give one of them")
     return read[0] if read else ReadConfig()
 
@@ -100,17 +100,17 @@ def _refuse_images(sections: dict[str, Any], flag: str) -> None:
         raise SettingsError(f"{flag}: {LANGUAGE_ONLY} is {shown(language_only)}: must be true or false")
 
 
-def _read(dialect: Dialect, section: Any, flag: str, max_model_len: int | None, is_nested: bool = True) -> ReadConfig:
-    where = f"{flag}: {dialect.name}" if is_nested else flag
+def _read(program: Program, section: Any, flag: str, max_model_len: int | None, is_nested: bool = True) -> ReadConfig:
+    where = f"{flag}: {program.name}" if is_nested else flag
     if not isinstance(section, dict | None):
         raise SettingsError(f"{where} is {shown(section)}: must be a JSON object")
     reading = _Reading(where, f"{where}." if is_nested else f"{where}: ", max_model_len)
     for name, value in (section or {}).items():
-        key = dialect.keys.get(name)
+        key = program.keys.get(name)
         if key is None:
-            raise SettingsError(f"{reading.prefix}{shown_key(name)}: {_unknown_key(dialect, name)}")
+            raise SettingsError(f"{reading.prefix}{shown_key(name)}: {_unknown_key(program, name)}")
         reading.take(key, value)
-    for check in CHECKS[dialect.name]:
+    for check in CHECKS[program.name]:
         check(reading)
     return reading.result()
 
@@ -190,17 +190,17 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 
 def _misplaced(name: str) -> str:
-    for dialect in DIALECTS:
-        if name in dialect.keys:
-            return f"it belongs in {dialect.name}"
-    return _unknown(name, [dialect.name for dialect in DIALECTS])
+    for program in PROGRAMS:
+        if name in program.keys:
+            return f"it belongs in {program.name}"
+    return _unknown(name, [program.name for program in PROGRAMS])
 
 
-def _unknown_key(dialect: Dialect, name: str) -> str:
-    for other in DIALECTS:
+def _unknown_key(program: Program, name: str) -> str:
+    for other in PROGRAMS:
         if name in other.keys:
-            return f"it is a key of {other.program} ({other.name}), not of {dialect.program}"
-    return _unknown(name, dialect.keys)
+            return f"it is a key of {other.title} ({other.name}), not of {program.title}"
+    return _unknown(name, program.keys)
 
 
 def _async(reading: _Reading) -> None:

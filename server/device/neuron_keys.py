@@ -33,15 +33,15 @@ class Key:
     target: str = ""  # field of NeuronConfig
     values: Mapping[Any, Any] = field(default_factory=dict)  # value of the field by value of the key; {} = the same
     off: tuple[Any, ...] = ()  # values of a refused key that request nothing
-    why: str = ""  # a refused key is refused
+    why: str = ""  # reason for refusing the key
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """The configuration of one program: its place in --additional-config, and its keys."""
+class Program:
+    """One program of Neuron: the name of its configuration in --additional-config, its own name, and its keys."""
 
     name: str
-    program: str
+    title: str
     keys: Mapping[str, Key]
 
 
@@ -144,7 +144,7 @@ EXPERTS = """moe_fused_nki_kernel_enabled router_topk_nki_kernel_enabled expert_
     return_expert_index return_router_logits hybrid_sharding_config moe_tp_degree moe_ep_degree
     transpose_shared_experts_weights blockwise_matmul_config router_config"""
 
-NXD_INFERENCE = Dialect(
+NXD_INFERENCE = Program(
     "override_neuron_config",
     "NxD Inference",
     _table(
@@ -197,7 +197,7 @@ NXD_INFERENCE = Dialect(
     ),
 )
 
-VLLM_NEURON = Dialect(
+VLLM_NEURON = Program(
     "neuron_config",
     "the vLLM-Neuron plugin",
     _table(
@@ -220,7 +220,7 @@ VLLM_NEURON = Dialect(
     ),
 )
 
-DIALECTS = (NXD_INFERENCE, VLLM_NEURON)
+PROGRAMS = (NXD_INFERENCE, VLLM_NEURON)
 
 # Keys of on_device_sampling_config: OnDeviceSamplingConfig of NxD Inference, and reference-configuration. Requests
 # say how they are sampled; these are defaults and limits of the real sampler, which the emulated one does not have.

@@ -11,7 +11,7 @@ import pytest
 
 from neuronserve.server.config import NeuronConfig
 from neuronserve.server.device.neuron_config import ReadConfig, read_additional_config, read_override_config
-from neuronserve.server.device.neuron_keys import DIALECTS, FORMS
+from neuronserve.server.device.neuron_keys import FORMS, PROGRAMS
 from neuronserve.server.errors import SettingsError
 
 
@@ -160,24 +160,24 @@ def test_the_old_flag_takes_the_keys_by_themselves() -> None:
     assert (read.config.max_num_seqs, read.origins) == (2, {"max_num_seqs": "--override-neuron-config: batch_size"})
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_each_row_of_the_table_is_whole(dialect: Any) -> None:
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_each_row_of_the_table_is_whole(program: Any) -> None:
     known = {field.name for field in dataclasses.fields(NeuronConfig)}
-    for name, key in dialect.keys.items():
+    for name, key in program.keys.items():
         assert name == key.name
         assert key.form in FORMS
         assert not key.target or key.target in known
         assert bool(key.target) or key.effect != "recorded"
         assert (key.effect == "refused") == bool(key.off), name
         assert (key.effect == "refused") == bool(key.why), name
-        read = read_additional_config(json.dumps({dialect.name: {name: None}}), 512)
+        read = read_additional_config(json.dumps({program.name: {name: None}}), 512)
         assert fields(read) in ({}, {"samples_on_device": False})
 
 
 def test_the_page_names_every_key_that_changes_what_is_served() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "coming-from" / "nxd-inference.md").read_text()
-    for dialect in DIALECTS:
-        for key in dialect.keys.values():
+    for program in PROGRAMS:
+        for key in program.keys.values():
             assert key.effect != "honoured" or f"`{key.name}`" in page, key.name
-        accepted = [key for key in dialect.keys.values() if key.effect == "accepted"]
+        accepted = [key for key in program.keys.values() if key.effect == "accepted"]
         assert f"| {len(accepted)} others" in page or all(f"`{key.name}`" in page for key in accepted)
