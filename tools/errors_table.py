@@ -10,10 +10,8 @@ from neuronserve.server.errors import RequestError
 # Modules that define errors of requests.
 MODULES = (
     "neuronserve.server.errors",
-    "neuronserve.server.api.errors",
     "neuronserve.server.api.http.cross_site",
     "neuronserve.server.api.http.static_files",
-    "neuronserve.server.api.endpoints.adapters",
     "neuronserve.server.api.endpoints.admin",
 )
 

@@ -42,8 +42,8 @@ TEXT_LENGTH = 512  # tokens of an encoder's pass, unless the model's limit is lo
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Smallest instance that holds a model: bytes on each core, with one sequence of the longest context."""
+class SmallestFit:
+    """The smallest instance and degree that hold a model, with the bytes of each core for one longest sequence."""
 
     device: str
     tensor_parallel_size: int
@@ -56,7 +56,7 @@ class Served:
 
     spec: ModelSpec
     weights: str
-    place: Place | None  # None: it fits no instance of the catalogue
+    fit: SmallestFit | None  # None: no instance of the catalogue holds it
     tools: str
     reasoning: str
 
@@ -68,8 +68,8 @@ class Served:
     def __str__(self) -> str:
         kind = "an encoder, by `serve` and `embed`" if self.is_encoder else f"tools: {self.tools}"
         where = "fits on no instance of the catalogue"
-        if self.place is not None:
-            where = f"{self.place.num_bytes / GIB:.1f} GiB on {self.place.device} TP{self.place.tensor_parallel_size}"
+        if self.fit is not None:
+            where = f"{self.fit.num_bytes / GIB:.1f} GiB on {self.fit.device} TP{self.fit.tensor_parallel_size}"
         parts = [f"yes; {where}", kind]
         if not self.is_encoder:
             parts.append(f"reasoning: {self.reasoning}")
@@ -88,8 +88,8 @@ def served(model: str, device: str, gguf_cache: Path) -> Served:
     spec, formats, weights = _weights(directory, part)
     tools, reasoning = parsers_for(load_chat_template(directory))
     has_head = decoder_graph(spec).has_head
-    place = _place(spec, part, formats) if has_head else _encoder_place(spec, part, formats)
-    return Served(spec, weights, place, tools, reasoning)
+    fit = _smallest_fit(spec, part, formats) if has_head else _smallest_encoder_fit(spec, part, formats)
+    return Served(spec, weights, fit, tools, reasoning)
 
 
 def _weights(directory: Path, part: Instance) -> tuple[ModelSpec, WeightFormats, str]:
@@ -128,7 +128,7 @@ def _as_stored(checkpoint: Checkpoint, spec: ModelSpec, part: Instance) -> Weigh
     return WeightFormats("bfloat16", main, plain, wide_modules=wide)
 
 
-def _place(spec: ModelSpec, part: Instance, formats: WeightFormats) -> Place | None:
+def _smallest_fit(spec: ModelSpec, part: Instance, formats: WeightFormats) -> SmallestFit | None:
     shape = ServingShape(
         "bfloat16",
         spec.max_position,
@@ -144,20 +144,20 @@ def _place(spec: ModelSpec, part: Instance, formats: WeightFormats) -> Place | N
     if device is None:
         return None
     footprint = Footprint.of(spec, tp, shape, device.chip.lnc)
-    return Place(device.name, tp, sum(footprint.with_kv(footprint.min_blocks).values()))
+    return SmallestFit(device.name, tp, sum(footprint.with_kv(footprint.min_blocks).values()))
 
 
 def _fits(spec: ModelSpec, part: Instance, tp: int, shape: ServingShape) -> bool:
     return Footprint.of(spec, tp, shape, part.chip.lnc).fits(budget_bytes(part, UTILIZATION))
 
 
-def _encoder_place(spec: ModelSpec, part: Instance, formats: WeightFormats) -> Place | None:
+def _smallest_encoder_fit(spec: ModelSpec, part: Instance, formats: WeightFormats) -> SmallestFit | None:
     texts = 1, min(TEXT_LENGTH, spec.max_position)
     for device in (part, *instances()):
         for tp in device.allowed_tp:
             needed = encoder_bytes(spec, tp, formats, texts, device.chip.lnc)
             if needed <= budget_bytes(device, UTILIZATION):
-                return Place(device.name, tp, needed)
+                return SmallestFit(device.name, tp, needed)
     return None
 
 

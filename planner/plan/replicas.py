@@ -25,7 +25,7 @@ from neuronserve.server.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlannedLoad:
     """A model, its demand, and the graphs that are compiled for it."""
 
     model: ModelSpec
@@ -36,7 +36,7 @@ class Asked:
     prompts: tuple[tuple[int, float], ...]  # bucket, share of the requests
 
     @classmethod
-    def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> Asked:
+    def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> PlannedLoad:
         """Return the workload. Raises SettingsError for too few positions or a draft with another vocabulary."""
         if trace is None:
             demand, buckets = Demand.fixed(options), Buckets.of(options, model)
@@ -74,16 +74,16 @@ class Group:
     stack: Stack
 
     @classmethod
-    def of(cls, asked: Asked, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Group:
+    def of(cls, planned: PlannedLoad, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Group:
         """Return the group. Raises DeviceError for more stages than the model or its draft has layers."""
-        options, part = asked.options, part_of(place)
+        options, part = planned.options, part_of(place)
         stack, speculation = options.stack_on(part), options.speculation
         checked = 1 if speculation is None else speculation.num_tokens + 1
         runtime = Runtime(dtype, stack.is_continuous, tokens_per_slot=checked, lora_rank=options.lora_rank)
-        own = PipelineModel.of(asked.model, place, tp, stages, runtime)
-        if speculation is None or asked.draft is None:
+        own = PipelineModel.of(planned.model, place, tp, stages, runtime)
+        if speculation is None or planned.draft is None:
             return cls(place, tp, dtype, stages, own, stack)
-        draft = PipelineModel.of(asked.draft, place, tp, stages, Runtime(is_continuous=stack.is_continuous))
+        draft = PipelineModel.of(planned.draft, place, tp, stages, Runtime(is_continuous=stack.is_continuous))
         return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, speculation.num_tokens), stack)
 
     @property
@@ -100,47 +100,47 @@ class Group:
         """Number of replicas on the instance or group. Each has equally many stages on every instance."""
         return self.part.num_cores // (self.tp * self.stages // self.count)
 
-    def prompts(self, asked: Asked) -> tuple[tuple[int, float], ...]:
+    def prompts(self, planned: PlannedLoad) -> tuple[tuple[int, float], ...]:
         """Return the compiled lengths of prompts, ascending, each with its share of the requests."""
-        return asked.prompts if self.stack.prompts_fill == "bucket" else ((asked.buckets.decode, 1.0),)
+        return planned.prompts if self.stack.prompts_fill == "bucket" else ((planned.buckets.decode, 1.0),)
 
-    def replica(self, asked: Asked, batch: int) -> tuple[Replica, float, str]:
+    def replica(self, planned: PlannedLoad, batch: int) -> tuple[Replica, float, str]:
         """Return the replica, the idle share of its stages in decode, and why no measurement supports its times."""
-        decode, stack = self.cost.decode(batch, asked.buckets.decode), self.stack
-        prefills = [(self.cost.prefill(length, length), share) for length, share in self.prompts(asked)]
+        decode, stack = self.cost.decode(batch, planned.buckets.decode), self.stack
+        prefills = [(self.cost.prefill(length, length), share) for length, share in self.prompts(planned)]
         mean_s = sum(cost.interval_s * share for cost, share in prefills)
         later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
         cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
         reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
-        host, vocab = default_calibration().host(stack.name), 0 if stack.samples_on_device else asked.model.vocab_size
-        speculation = asked.options.speculation
+        host, vocab = default_calibration().host(stack.name), 0 if stack.samples_on_device else planned.model.vocab_size
+        speculation = planned.options.speculation
         replica = Replica(
             mean_s,
             decode.elapsed_s + host.step_s(1, batch, vocab),
             batch,
-            asked.demand.output_tokens,
+            planned.demand.output_tokens,
             cv2,
-            asked.demand.steps_cv2,
+            planned.demand.steps_cv2,
             later_stages_s=later_s,
-            shorter=self._shorter(asked, batch),
+            shorter=self._shorter(planned, batch),
             policy=POLICIES[stack.batching],
             request_s=host.request_s,
             host_slot_s=host.slot_s + host.logit_s * vocab,
-            padded=self._padded(asked, batch),
+            padded=self._padded(planned, batch),
             tokens_per_step=1.0 if speculation is None else speculation.tokens_per_step,
         )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
 
-    def _shorter(self, asked: Asked, batch: int) -> tuple[tuple[float, float], ...]:
+    def _shorter(self, planned: PlannedLoad, batch: int) -> tuple[tuple[float, float], ...]:
         """Return seconds on each decode bucket below the longest, with the share of contexts within it."""
         if self.stack.steps_read == "model length":
             return ()
-        buckets = powers_of_two(asked.buckets.decode)[:-1]
-        return tuple((self.cost.decode(batch, size).elapsed_s, asked.demand.share_within(size)) for size in buckets)
+        buckets = powers_of_two(planned.buckets.decode)[:-1]
+        return tuple((self.cost.decode(batch, size).elapsed_s, planned.demand.share_within(size)) for size in buckets)
 
-    def _padded(self, asked: Asked, batch: int) -> tuple[tuple[int, float], ...]:
+    def _padded(self, planned: PlannedLoad, batch: int) -> tuple[tuple[int, float], ...]:
         """Return the slots of graphs below the largest, with the seconds of their steps."""
         if not self.stack.pads_slots:
             return ()
         smaller = (1 << power for power in range(batch.bit_length() - 1))
-        return tuple((slots, self.cost.decode(slots, asked.buckets.decode).elapsed_s) for slots in smaller)
+        return tuple((slots, self.cost.decode(slots, planned.buckets.decode).elapsed_s) for slots in smaller)

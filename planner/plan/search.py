@@ -16,7 +16,7 @@ from neuronserve.planner.plan.memory import Beside, Memory, loading_notes, why_n
 from neuronserve.planner.plan.options import LIMITS, PlanOptions
 from neuronserve.planner.plan.parts import GROUP_SIZES, parts_in_question, place_of
 from neuronserve.planner.plan.queueing import MAX_LOAD, Replica
-from neuronserve.planner.plan.replicas import Asked, Group
+from neuronserve.planner.plan.replicas import Group, PlannedLoad
 from neuronserve.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
 from neuronserve.planner.plan.weight_types import WeightDtype, why_no_type
 from neuronserve.planner.plan.words import (
@@ -58,8 +58,8 @@ def plan_model(
     check_degrees(options, parts)
     for stages in options.pipeline_parallel_sizes:
         stage_layers(model.num_layers, stages)  # refuses more stages than layers
-    asked = Asked.of(model, options, trace)
-    search = _Search(asked, Memory(model, asked.buckets, Beside.of(options, asked.draft)))
+    planned = PlannedLoad.of(model, options, trace)
+    search = _Search(planned, Memory(model, planned.buckets, Beside.of(options, planned.draft)))
     candidates: list[Candidate] = []
     excluded: list[Excluded] = []
     for count in options.instances_per_replica or (1, *GROUP_SIZES):
@@ -72,24 +72,24 @@ def plan_model(
         raise nothing_fits(model, options, excluded)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
     notes = (
-        *demand_notes(asked.demand),
+        *demand_notes(planned.demand),
         *slo_notes(options, candidates),
         *loading_notes(model, options, parts, candidates),
         *price_notes(parts, options.chip_watts),
     )
     version = default_calibration().version
     found_all = tuple(candidates), tuple(excluded)
-    return PlanReport(options, model, asked.demand, asked.buckets, version, *found_all, notes, parts)
+    return PlanReport(options, model, planned.demand, planned.buckets, version, *found_all, notes, parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    asked: Asked
+    planned: PlannedLoad
     memory: Memory
 
     @property
     def _options(self) -> PlanOptions:
-        return self.asked.options
+        return self.planned.options
 
     def parts(self, parts: tuple[Instance, ...], count: int) -> tuple[list[Candidate], list[Excluded]]:
         """Return candidates and exclusions of all instances, in groups of `count`."""
@@ -129,7 +129,7 @@ class _Search:
         if unfit is not None:
             yield unfit
             return
-        group = Group.of(self.asked, place, tp, dtype, stages)
+        group = Group.of(self.planned, place, tp, dtype, stages)
         batch = 1
         while batch <= self._options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
             yield self._candidate(group, batch)
@@ -141,21 +141,21 @@ class _Search:
         if tp * stages > place.num_cores:
             reason = f"{stages // count} stages of {tp} NeuronCores are more than its {part.num_cores}"
             return Excluded(place.name, tp, dtype, reason, pp=stages)
-        for model in filter(None, (self.asked.model, self.asked.draft)):
+        for model in filter(None, (self.planned.model, self.planned.draft)):
             if stages > model.num_layers:
                 reason = f"{stages} stages are more than the {model.num_layers} layers of {model.architecture}"
                 return Excluded(place.name, tp, dtype, reason, pp=stages)
         lacks = self.memory.needed_bytes(tp, dtype, 1, stages, part.chip.lnc) - budget
         if lacks > 0:
-            reason = f"one slot of {self.asked.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
+            reason = f"one slot of {self.planned.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
             return Excluded(place.name, tp, dtype, reason, lacks, stages)
-        reason = why_not_loaded(self.asked.model, dtype, part, count, self._options)
+        reason = why_not_loaded(self.planned.model, dtype, part, count, self._options)
         return Excluded(place.name, tp, dtype, reason, 0, stages) if reason else None
 
     def _candidate(self, group: Group, batch: int) -> Candidate:
         options, part, dp, each = self._options, group.part, group.dp, group.count
-        demand = self.asked.demand
-        replica, bubble, extrapolated = group.replica(self.asked, batch)
+        demand = self.planned.demand
+        replica, bubble, extrapolated = group.replica(self.planned, batch)
         within = replace(replica, peers=dp).rate_within(options.limits)
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one place, requests a second
         fewest = fewest_places(replica, dp, options) if within else None
@@ -203,9 +203,11 @@ class _Search:
 
     def _known(self, group: Group, batch: int, replica: Replica, count: int) -> Known:
         """Return the evidence for the figures of a row, and their bands."""
-        decode = group.cost.band("decode", batch, self.asked.buckets.decode)
-        prefill = group.cost.band("prefill", 1, group.prompts(self.asked)[-1][0])
-        return Known.of(replica, prefill, decode, Load(self._options, self.asked.demand, group.dp, count, group.count))
+        decode = group.cost.band("decode", batch, self.planned.buckets.decode)
+        prefill = group.cost.band("prefill", 1, group.prompts(self.planned)[-1][0])
+        return Known.of(
+            replica, prefill, decode, Load(self._options, self.planned.demand, group.dp, count, group.count)
+        )
 
 
 def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:

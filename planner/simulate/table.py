@@ -88,8 +88,8 @@ def _limits(report: SimulationReport) -> Table:
 
 
 def _scaling(report: SimulationReport, scaling: Scaling) -> Table:
-    asked = report.options.autoscaling
-    title = f"Replicas: {asked.autoscale}, {asked.min_replicas} to {asked.max_replicas}"
+    scaling_options = report.options.autoscaling
+    title = f"Replicas: {scaling_options.autoscale}, {scaling_options.min_replicas} to {scaling_options.max_replicas}"
     table = Table(title=title, show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
