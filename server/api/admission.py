@@ -85,7 +85,7 @@ class Admission:
             if limit_s is not None and delay_s > 0 and wait_s > limit_s:
                 room_s = min(wait_s - limit_s, delay_s)
                 return _Refusal(rank, what, limit, wait_s, limit_s, room_s, service_s)
-        forecast.admit(request, first_s if delay_s > 0 else 0.0, chance * service_s)
+        forecast.admit(request, first_s, chance * service_s, waits=delay_s > 0)
         return None
 
     def _load(self, rank: int, newcomer: Request | None) -> EngineLoad:

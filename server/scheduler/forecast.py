@@ -115,12 +115,14 @@ class Forecast:
         """Return the wait that most of the latest requests of the priority did not exceed, given their forecast."""
         return foreseen_s * self._margins.ratio(request.priority)
 
-    def admit(self, request: Request, foreseen_s: float, service_s: float) -> None:
-        """Count an admitted request: the forecast of its first token (0: it need not wait) and its service time."""
+    def admit(self, request: Request, first_s: float, service_s: float, waits: bool) -> None:
+        """Count an admitted request: the forecast of its first token, its service time, and whether it must wait.
+
+        Requests that need not wait are compared as well, so that a stalled engine is trusted again afterwards.
+        """
         self._shares.add(request.priority, request.tenant, request.arrival_time, service_s)
-        if foreseen_s > 0:
-            self._margins.expect(request.request_id, request.priority, request.arrival_time, foreseen_s)
-        else:
+        self._margins.expect(request.request_id, request.priority, request.arrival_time, first_s)
+        if not waits:
             self._booked.clear()  # the engine is idle, so refused clients did not return at their times
 
     def service_s(self, load: EngineLoad, num_sequences: int, num_prompt_tokens: int) -> float:

@@ -107,19 +107,30 @@ def test_the_margin_is_the_ratio_that_nearly_all_waits_of_the_priority_kept() ->
     forecast = taught()
     for number in range(2 * NUM_RATIOS_KEPT):
         name = f"r{number}"
-        forecast.admit(arriving(50.0, name=name), foreseen_s=0.5, service_s=0.0)
+        forecast.admit(arriving(50.0, name=name), 0.5, 0.0, waits=True)
         forecast.record(report(500 + number, begin=51.4), 0, 0, [name])  # 1.5 s
     assert forecast.corrected_s(arriving(60.0), 2.0) == pytest.approx(6.0)
     assert forecast.corrected_s(arriving(60.0, priority=1), 2.0) == 2.0
     for number in range(NUM_RATIOS_KEPT):  # older ones are forgotten; waits shorter than foreseen shorten nothing
-        forecast.admit(arriving(70.0, name="early"), foreseen_s=5.0, service_s=0.0)
+        forecast.admit(arriving(70.0, name="early"), 5.0, 0.0, waits=True)
         forecast.record(report(700 + number, begin=70.0), 0, 0, ["early"])
     assert forecast.corrected_s(arriving(80.0), 2.0) == 2.0
 
 
+def test_an_engine_that_stood_still_is_trusted_again_after_requests_that_need_not_wait() -> None:
+    forecast = taught()
+    forecast.admit(arriving(400.0), 0.1, 0.0, waits=True)
+    forecast.record(report(400, begin=460.0), 0, 0, ["a"])  # a minute late
+    assert forecast.corrected_s(arriving(461.0), 0.1) > 50
+    for number in range(NUM_RATIOS_KEPT):
+        forecast.admit(arriving(500.0 + number), 0.1, 0.0, waits=False)
+        forecast.record(report(401 + number, begin=500.0 + number), 0, 0, ["a"])
+    assert forecast.corrected_s(arriving(600.0), 0.1) == pytest.approx(0.1)
+
+
 def test_the_first_tokens_of_a_restarted_engine_are_not_compared() -> None:
     forecast = taught()
-    forecast.admit(arriving(0.0), foreseen_s=0.1, service_s=0.0)
+    forecast.admit(arriving(0.0), 0.1, 0.0, waits=True)
     forecast.record(report(1, begin=2000.0), 1, 0, ["a"])
     assert forecast.corrected_s(arriving(0.0), 1.0) == 1.0
 
@@ -127,9 +138,9 @@ def test_the_first_tokens_of_a_restarted_engine_are_not_compared() -> None:
 def test_later_requests_that_are_served_first_lengthen_the_wait() -> None:
     forecast = taught()
     for number in range(200):  # half of the engine's time for urgent requests, a quarter for tenant b
-        forecast.admit(arriving(number / 10, priority=-1, name="u"), 1.0, service_s=0.05)
-        forecast.admit(arriving(number / 10, tenant="b", name="b"), 1.0, service_s=0.025)
-        forecast.admit(arriving(number / 10, tenant="c", name="c"), 1.0, service_s=0.01)
+        forecast.admit(arriving(number / 10, priority=-1, name="u"), 1.0, 0.05, waits=True)
+        forecast.admit(arriving(number / 10, tenant="b", name="b"), 1.0, 0.025, waits=True)
+        forecast.admit(arriving(number / 10, tenant="c", name="c"), 1.0, 0.01, waits=True)
     assert forecast.lengthened_s(arriving(20.0, priority=-1), 1.0) == 1.0
     assert forecast.lengthened_s(arriving(20.0, tenant="c"), 1.0) == pytest.approx(2.0, rel=0.1)
     assert forecast.lengthened_s(arriving(20.0, tenant="b"), 1.0) == pytest.approx(1 / (1 - 0.6), rel=0.1)
@@ -144,7 +155,7 @@ def test_returns_are_spaced_within_a_tenant_and_a_priority() -> None:
     assert forecast.retry_after_s(arriving(0.0, tenant="b"), 1.0, 2.0) == 1.0
     assert forecast.retry_after_s(arriving(0.0, priority=-1), 1.0, 2.0) == 1.0
     assert max(forecast.retry_after_s(arriving(0.0), 1.0, 2.0) for _ in range(99)) == MAX_RETRY_S
-    forecast.admit(arriving(5.0), foreseen_s=0.0, service_s=1.0)  # finds nothing ahead: nobody returned
+    forecast.admit(arriving(5.0), 0.1, 1.0, waits=False)  # finds nothing ahead: nobody returned
     assert forecast.retry_after_s(arriving(5.0), 1.0, 2.0) == 1.0
 
 
@@ -158,7 +169,7 @@ def test_what_is_kept_of_clients_is_bounded() -> None:
     forecast = taught()
     for number in range(2 * MAX_KEPT):
         newcomer = arriving(0.0, priority=number, tenant=f"t{number}", name=f"r{number}")
-        forecast.admit(newcomer, 1.0, 1.0)
+        forecast.admit(newcomer, 1.0, 1.0, waits=True)
         forecast.record(report(500 + number), 0, 0, [newcomer.request_id])
         forecast.retry_after_s(newcomer, 1.0, 1.0)
     assert len(forecast._booked) == len(forecast._shares._taken) == len(forecast._margins._ratios) == MAX_KEPT
