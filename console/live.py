@@ -33,11 +33,6 @@ class LiveStream:
         self._steps: list[int | None] = []  # the last step of each engine when its blocks were read
         self._last_blocks: bytes | None = None
 
-    @property
-    def num_pages(self) -> int:
-        """Number of open pages."""
-        return len(self._pages)
-
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Yield the frames of one page: the server and the last minute at once, then the news of each second."""
         recorder, page = self._recorder, Page()

@@ -27,6 +27,7 @@ class _Refusal:
     limit: str  # name of the setting
     wait_s: float  # that the request may wait
     limit_s: float
+    room_s: float  # until the limit would hold, or nothing is ahead any more
     service_s: float  # that the engine needs for the request
 
 
@@ -61,8 +62,7 @@ class Admission:
         refusals = [self._refusal(number, requests, 1 / len(ranks)) for number in ranks]
         first = min((each for each in refusals if each is not None), key=lambda each: each.wait_s, default=None)
         if first is not None and all(refusals):
-            wait_s = first.wait_s - first.limit_s
-            after_s = self._forecasts[first.rank].retry_after_s(requests[0], wait_s, first.service_s)
+            after_s = self._forecasts[first.rank].retry_after_s(requests[0], first.room_s, first.service_s)
             raise _overloaded(first, max(1, ceil(after_s)))
 
     def _refusal(self, rank: int, requests: Sequence[Request], chance: float) -> _Refusal | None:
@@ -74,17 +74,18 @@ class Admission:
         forecast, load = self._forecasts[rank], self._load(rank, request)
         num_prompt = len(request.prompt_token_ids)
         delay_s = forecast.lengthened_s(request, forecast.delay_s(load))
-        first_s = forecast.lengthened_s(request, forecast.delay_s(load, num_prompt))
-        service_s = forecast.service_s(len(requests), num_prompt)
+        first_s = forecast.first_token_s(delay_s, num_prompt)
+        service_s = forecast.service_s(load, len(requests), num_prompt)
         limits = (
             ("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay),
             ("its first token", "ttft_slo_ms", first_s, config.ttft_limit_s),
         )
         for what, limit, foreseen_s, limit_s in limits:
-            corrected_s = forecast.corrected_s(request, foreseen_s)
-            if limit_s is not None and delay_s > 0 and corrected_s > limit_s:
-                return _Refusal(rank, what, limit, corrected_s, limit_s, service_s)
-        forecast.admit(request, first_s if delay_s > 0 else 0.0, chance * service_s)
+            wait_s = forecast.corrected_s(request, foreseen_s)
+            if limit_s is not None and delay_s > 0 and wait_s > limit_s:
+                room_s = min(wait_s - limit_s, delay_s)
+                return _Refusal(rank, what, limit, wait_s, limit_s, room_s, service_s)
+        forecast.admit(request, first_s, chance * service_s, waits=delay_s > 0)
         return None
 
     def _load(self, rank: int, newcomer: Request | None) -> EngineLoad:
@@ -104,7 +105,8 @@ class Admission:
         else:
             ahead = forecast.turns.before(newcomer, waiting, to_come, mean)
         num_free = _free_places(client.report, self._config.max_num_seqs)
-        return EngineLoad(num_free, len(ahead), computing + sum(each.num_tokens for each in ahead))
+        num_running = 0 if client.report is None else client.report.num_running
+        return EngineLoad(num_running, num_free, len(ahead), computing + sum(each.num_tokens for each in ahead))
 
 
 def _num_known(sequence: OpenSequence) -> int:

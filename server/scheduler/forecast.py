@@ -1,9 +1,9 @@
-"""Wait of a request that arrives now: the tokens ahead of it over the rate at which the engine computes tokens.
+"""Wait of a request that arrives now: the tokens ahead of it over the rates at which the engine computes tokens.
 
-Tokens ahead are the prompts computed before the request's own and, once the batch is full, the tokens that sequences
-generate until enough of them have ended to give the request a place. Two corrections are measured: by how much waits
-exceeded their forecasts (by priority), and the share of the engine that later requests took which are served first.
-Pure: times are arguments.
+Tokens ahead are the prompts computed before the request's own, at the measured time of a prompt token, and, once the
+batch is full, the tokens that sequences generate until enough of them have ended to give the request a place, at the
+measured time of a step. Two corrections are measured as well: by how much waits exceeded their forecasts (by priority),
+and the share of the engine that later requests took which are served first. Pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from neuronserve.server.scheduler.turns import Turns
 from neuronserve.server.types import Request, StepReport
 
-# Assumed until steps are measured; low, so that a server that has just started takes a full batch and little more.
-FIRST_TOKENS_PER_S = 750.0
+# Assumed until steps are measured; slow, so that a server that has just started takes a full batch and little more.
+FIRST_STEP_S, FIRST_PROMPT_TOKEN_S = 0.1, 0.001
 FIRST_LENGTH = 64.0  # tokens that a sequence generates, assumed until sequences have ended
-NUM_STEPS_KEPT = 64  # steps that the rate is measured over, the latest ones weighted most
+NUM_STEPS_KEPT = 64  # steps of each kind that rates are measured over, the latest ones weighted most
 NUM_ENDS_KEPT = 64  # ended sequences that their mean length is measured over
 NUM_ENDS_KNOWN = 8  # ended sequences from which their mean length counts as known
 NUM_RATIOS_KEPT = 64  # waits of a priority that are compared with their forecasts
@@ -38,6 +38,7 @@ MAX_KEPT = 256  # priorities and tenants
 class EngineLoad:
     """Work that a new request finds at an engine."""
 
+    num_running: int  # sequences in the batch
     num_free_places: int  # of the batch
     num_ahead: int = 0  # waiting sequences that get a place before the request
     num_prompt_tokens: int = 0  # to compute before the request's own prompt
@@ -54,7 +55,8 @@ class Forecast:
     def __init__(self) -> None:
         self.turns = Turns()
         self._last: StepReport | None = None
-        self._num_tokens, self._seconds = 0.0, 0.0
+        self._decodes = self._decode_s = 0.0  # steps without prompts, and their seconds
+        self._prompt_tokens = self._prompt_s = 0.0  # prompt tokens, and the seconds that they added to steps
         self._num_generated, self._num_ended = FIRST_LENGTH, 1.0
         self._margins = _Margins()
         self._shares = _Shares()
@@ -67,9 +69,14 @@ class Forecast:
         return self._num_generated / self._num_ended
 
     @property
-    def tokens_per_s(self) -> float:
-        """Tokens, of prompts and generated, that the engine computes in a second."""
-        return self._num_tokens / self._seconds if self._seconds and self._num_tokens else FIRST_TOKENS_PER_S
+    def step_s(self) -> float:
+        """Mean seconds of a step without prompts, in which each running sequence generates one token."""
+        return self._decode_s / self._decodes if self._decodes else FIRST_STEP_S
+
+    @property
+    def prompt_token_s(self) -> float:
+        """Mean seconds that a prompt token adds to the steps."""
+        return self._prompt_s / self._prompt_tokens if self._prompt_tokens else FIRST_PROMPT_TOKEN_S
 
     def record(self, report: StepReport, num_generated: int, num_ended: int, firsts: Collection[str] = ()) -> None:
         """Measure a step: its time, the tokens that it generated and the sequences that it ended.
@@ -85,17 +92,20 @@ class Forecast:
             self._margins.compare(request_id, report.time)
         is_next = last is not None and last.step_id + 1 == report.step_id and last.num_running + last.num_waiting > 0
         begin = last.time if last is not None and is_next else report.start_time
-        keep = 1 - 1 / NUM_STEPS_KEPT
-        self._num_tokens = keep * self._num_tokens + report.num_tokens
-        self._seconds = keep * self._seconds + max(0.0, report.time - begin)
+        self._measure(report, max(0.0, report.time - begin))
         keep = (1 - 1 / NUM_ENDS_KEPT) ** num_ended
         self._num_generated = keep * self._num_generated + num_generated
         self._num_ended = keep * self._num_ended + num_ended
 
-    def delay_s(self, load: EngineLoad, num_prompt_tokens: int = 0) -> float:
-        """Seconds until a request has a place in the batch and so many tokens of its prompt have been computed."""
-        num_computed = load.num_prompt_tokens * self._uncached_share + num_prompt_tokens
-        return (num_computed + load.num_ends * self.tokens_per_sequence) / self.tokens_per_s
+    def delay_s(self, load: EngineLoad) -> float:
+        """Seconds until a request has a place in the batch and all prompts before its own have been computed."""
+        num_places = max(1, load.num_running + load.num_free_places)
+        num_decodes = load.num_ends * self.tokens_per_sequence / num_places
+        return num_decodes * self.step_s + load.num_prompt_tokens * self._uncached_share * self.prompt_token_s
+
+    def first_token_s(self, delay_s: float, num_prompt_tokens: int) -> float:
+        """Seconds until the first token of a request with such a delay, which comes after the step under way."""
+        return delay_s + num_prompt_tokens * self.prompt_token_s + self.step_s
 
     def lengthened_s(self, request: Request, delay_s: float) -> float:
         """Return such a delay, lengthened by later requests that are served before this one."""
@@ -105,17 +115,21 @@ class Forecast:
         """Return the wait that most of the latest requests of the priority did not exceed, given their forecast."""
         return foreseen_s * self._margins.ratio(request.priority)
 
-    def admit(self, request: Request, foreseen_s: float, service_s: float) -> None:
-        """Count an admitted request: the forecast of its first token (0: it need not wait) and its service time."""
+    def admit(self, request: Request, first_s: float, service_s: float, waits: bool) -> None:
+        """Count an admitted request: the forecast of its first token, its service time, and whether it must wait.
+
+        Requests that need not wait are compared as well, so that a stalled engine is trusted again afterwards.
+        """
         self._shares.add(request.priority, request.tenant, request.arrival_time, service_s)
-        if foreseen_s > 0:
-            self._margins.expect(request.request_id, request.priority, request.arrival_time, foreseen_s)
-        else:
+        self._margins.expect(request.request_id, request.priority, request.arrival_time, first_s)
+        if not waits:
             self._booked.clear()  # the engine is idle, so refused clients did not return at their times
 
-    def service_s(self, num_sequences: int, num_prompt_tokens: int) -> float:
-        """Seconds of the engine for so many sequences with one prompt."""
-        return (num_prompt_tokens + num_sequences * self.tokens_per_sequence) / self.tokens_per_s
+    def service_s(self, load: EngineLoad, num_sequences: int, num_prompt_tokens: int) -> float:
+        """Seconds of the engine for so many sequences with one prompt, in a full batch."""
+        num_places = max(1, load.num_running + load.num_free_places)
+        num_decodes = num_sequences * self.tokens_per_sequence / num_places
+        return num_decodes * self.step_s + num_prompt_tokens * self.prompt_token_s
 
     def retry_after_s(self, request: Request, wait_s: float, service_s: float) -> float:
         """Seconds after which a refused request may return: not before `wait_s`, nor together with others.
@@ -129,6 +143,16 @@ class Forecast:
             self._booked[line] = now + after_s + RETURN_GAP * service_s
         _bound(self._booked, MAX_KEPT)
         return after_s
+
+    def _measure(self, report: StepReport, seconds: float) -> None:
+        keep = 1 - 1 / NUM_STEPS_KEPT
+        if report.num_prefill_tokens:
+            own_s = seconds - (self.step_s if report.num_decode_tokens and self._decodes else 0.0)
+            self._prompt_tokens = keep * self._prompt_tokens + report.num_prefill_tokens
+            self._prompt_s = keep * self._prompt_s + max(0.0, own_s)
+        elif report.num_decode_tokens:
+            self._decodes = keep * self._decodes + 1
+            self._decode_s = keep * self._decode_s + seconds
 
     @property
     def _uncached_share(self) -> float:
