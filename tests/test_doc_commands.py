@@ -43,9 +43,9 @@ def commands(page: Path, program: str) -> Iterator[str]:
 
 @cache
 def page_of(command: str) -> str:
-    """What the command's --help prints."""
+    """Return the output of the command's --help, with the advanced settings."""
     with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as ended:
-        main([*command.split(), "--help"])
+        main([*command.split(), "--help", "--advanced"])
     assert ended.value.code == 0
     return out.getvalue()
 

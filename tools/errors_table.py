@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from neuronserve.server.errors import RequestError
 
 # Modules that define errors of requests.
-MODULES = (
-    "neuronserve.server.errors",
-    "neuronserve.server.api.http.cross_site",
-    "neuronserve.server.api.http.static_files",
-    "neuronserve.server.api.endpoints.admin",
-)
+MODULES = ("neuronserve.server.errors", "neuronserve.server.api.errors")
 
 
 def table() -> str:

@@ -28,9 +28,9 @@ def _row(name: str, field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default as a user would write it; a dash where there is none, or where the meaning states it."""
+    """Return the default as a user would write it; a dash if there is none, or if the meaning states it."""
     value = None if field.is_required() else field.get_default(call_default_factory=True)
-    if value is None or value == ():
+    if value is None or value == () or "(default: " in (field.description or ""):
         return "-"
     if isinstance(value, bool):
         return "on" if value else "off"
