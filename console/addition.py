@@ -7,12 +7,12 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from neuronserve.console.live import LiveStream
-from neuronserve.console.pages import pages_router
-from neuronserve.console.plan_routes import PlanPage, plan_router
-from neuronserve.console.question import Defaults, InForce
-from neuronserve.console.snapshot import Recorder
-from neuronserve.server.api.http.event_stream import EventStream
+from ..server.api.http.event_stream import EventStream
+from .live import LiveStream
+from .pages import pages_router
+from .plan_routes import PlanPage, plan_router
+from .question import Defaults, InForce
+from .snapshot import Recorder
 
 
 @dataclass(frozen=True, slots=True)

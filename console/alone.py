@@ -7,15 +7,15 @@ import sys
 import uvicorn
 from fastapi import FastAPI
 
-from neuronserve.console.pages import pages_router
-from neuronserve.console.plan_routes import PlanPage, plan_router
-from neuronserve.console.question import Defaults, InForce
-from neuronserve.server import __version__
-from neuronserve.server.api import errors
-from neuronserve.server.api.http.cross_site import CrossSite
-from neuronserve.server.api.http.host_names import names_of
-from neuronserve.server.api.http.middleware import HeadAsGet, RequestIds
-from neuronserve.server.api.listener import address, bind
+from ..server import __version__
+from ..server.api import errors
+from ..server.api.http.cross_site import CrossSite
+from ..server.api.http.host_names import names_of
+from ..server.api.http.middleware import HeadAsGet, RequestIds
+from ..server.api.listener import address, bind
+from .pages import pages_router
+from .plan_routes import PlanPage, plan_router
+from .question import Defaults, InForce
 
 
 def planner_app(in_force: InForce, model: str, host: str) -> FastAPI:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronserve.server.api.telemetry.lifecycle import RequestLife
-from neuronserve.server.clock import NS
-from neuronserve.server.cost.charge_rate import ChargeRate
-from neuronserve.server.types import StepReport
+from ..server.api.telemetry.lifecycle import RequestLife
+from ..server.clock import NS
+from ..server.cost.charge_rate import ChargeRate
+from ..server.types import StepReport
 
 BIN_S = 0.1
 NUM_BINS = 600  # a minute, for each engine

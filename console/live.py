@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from neuronserve.console.history import BIN_S, NUM_BINS
-from neuronserve.console.snapshot import NOT_SERVING, Recorder, blocks_record
-from neuronserve.server.api.http.event_stream import frame
-from neuronserve.server.errors import EngineDead
-from neuronserve.server.link.client import EngineClient
-from neuronserve.server.link.hub.remote import RemoteEngine
-from neuronserve.server.link.messages import BlockMap, ReadBlocks
+from ..server.api.http.event_stream import frame
+from ..server.errors import EngineDead
+from ..server.link.client import EngineClient
+from ..server.link.hub.remote import RemoteEngine
+from ..server.link.messages import BlockMap, ReadBlocks
+from .history import BIN_S, NUM_BINS
+from .snapshot import NOT_SERVING, Recorder, blocks_record
 
 PERIOD_S = 1.0
 PATIENCE_S = 0.5  # for an engine in a long step

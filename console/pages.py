@@ -5,7 +5,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from neuronserve.server.api.http.static_files import StaticFiles
+from ..server.api.http.static_files import StaticFiles
 
 FOLDER = Path(__file__).parent / "static"
 

@@ -8,9 +8,9 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Literal
 
-from neuronserve.console.question import InForce
-from neuronserve.server.host.confinement import follow_parent
-from neuronserve.server.host.fork_server import no_interrupts_for_children
+from ..server.host.confinement import follow_parent
+from ..server.host.fork_server import no_interrupts_for_children
+from .question import InForce
 
 IDLE_S = 60.0  # without a question, after which the process ends
 PLANNING = "neuronserve.console.planning"  # imported by that process alone, because it imports the whole planner

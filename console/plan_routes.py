@@ -7,14 +7,14 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 from pydantic import ConfigDict, Field
 
-from neuronserve.console.plan_process import PlanProcess, Work
-from neuronserve.console.question import Defaults, InForce, Question, Row
-from neuronserve.planner.plan.bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import EventStream, frame
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.errors import InvalidRequest, StartError
+from ..planner.plan.bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
+from ..server.api.http.body import body_of
+from ..server.api.http.event_stream import EventStream, frame
+from ..server.api.wire.model import WireModel
+from ..server.device.prices import PriceBasis
+from ..server.errors import InvalidRequest, StartError
+from .plan_process import PlanProcess, Work
+from .question import Defaults, InForce, Question, Row
 
 Traffic = Callable[[], Sequence[tuple[float, int, int]]]
 Limit = Annotated[float | None, Field(gt=0, le=1e9, allow_inf_nan=False)]

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.console.question import Lengths, Question, Row
-from neuronserve.planner.emit.folder import texts_of
-from neuronserve.planner.plan.demand import with_trace
-from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.plan.report import Candidate, PlanReport
-from neuronserve.planner.plan.search import plan
-from neuronserve.server.clock import NS
-from neuronserve.server.device.catalog import instances
-from neuronserve.server.errors import DeviceMemoryError, SettingsError
-from neuronserve.server.models.public import models
-from neuronserve.server.workload.workload import Workload
+from ..planner.emit.folder import texts_of
+from ..planner.plan.demand import with_trace
+from ..planner.plan.options import PlanOptions
+from ..planner.plan.report import Candidate, PlanReport
+from ..planner.plan.search import plan
+from ..server.clock import NS
+from ..server.device.catalog import instances
+from ..server.errors import DeviceMemoryError, SettingsError
+from ..server.models.public import models
+from ..server.workload.workload import Workload
+from .question import Lengths, Question, Row
 
 
 def _report(question: Question, device: str, **narrowed: Any) -> PlanReport:

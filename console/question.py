@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neuronserve.server.config import CatalogConfig
-from neuronserve.server.cost.calibration import use_calibration
-from neuronserve.server.device.catalog import use_catalog
+from ..server.config import CatalogConfig
+from ..server.cost.calibration import use_calibration
+from ..server.device.catalog import use_catalog
 
 Lengths = tuple[tuple[float, int, int], ...]  # arrival in seconds, prompt and output tokens, by arrival
 

@@ -7,15 +7,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from neuronserve.console.history import RequestHistory, StepHistory, Totals, TotalsHistory, request_row
-from neuronserve.server import __version__
-from neuronserve.server.api.endpoints.inventory import inventory
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.telemetry.lifecycle import RequestLife
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.topology import neighbours
-from neuronserve.server.errors import RequestError
-from neuronserve.server.link.messages import BlockMap, EngineInfo, Tokens
+from ..server import __version__
+from ..server.api.endpoints.inventory import inventory
+from ..server.api.service import Service
+from ..server.api.telemetry.lifecycle import RequestLife
+from ..server.device.catalog import instance
+from ..server.device.topology import neighbours
+from ..server.errors import RequestError
+from ..server.link.messages import BlockMap, EngineInfo, Tokens
+from .history import RequestHistory, StepHistory, Totals, TotalsHistory, request_row
 
 MAX_OPEN = 256  # requests in one record; the others are only counted
 MINUTE_S, HOUR_S = 60.0, 3600.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neuronserve.loadtests.errors import SpecError
+from .errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from neuronserve.loadtests.client import Wire
-from neuronserve.loadtests.driver import LoadRun, RequestFormat, RunOutcome, Schedule
-from neuronserve.loadtests.endpoint import Endpoint, meet
-from neuronserve.loadtests.errors import EndpointError
-from neuronserve.loadtests.openai_api import BodyOptions
-from neuronserve.loadtests.plan import WARMUP_CONCURRENCY, Plan
-from neuronserve.loadtests.rate import HourRate, rate_of
-from neuronserve.loadtests.records import RequestRecord
-from neuronserve.loadtests.specs import Scenario
+from .client import Wire
+from .driver import LoadRun, RequestFormat, RunOutcome, Schedule
+from .endpoint import Endpoint, meet
+from .errors import EndpointError
+from .openai_api import BodyOptions
+from .plan import WARMUP_CONCURRENCY, Plan
+from .rate import HourRate, rate_of
+from .records import RequestRecord
+from .specs import Scenario
 
 OnRecord = Callable[[RequestRecord], None]
 OnRate = Callable[[HourRate | str], None]

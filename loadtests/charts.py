@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.loadtests.records import RequestRecord
-from neuronserve.loadtests.svg import Axis, Point, Series, chart
-from neuronserve.loadtests.sweep import cost_by_limit
-from neuronserve.server.workload.slo import Slo
+from ..server.workload.slo import Slo
+from .records import RequestRecord
+from .svg import Axis, Point, Series, chart
+from .sweep import cost_by_limit
 
 MAX_DOTS = 1500  # of a scatter chart; more would only make the page large
 CDF_POINTS = 200

@@ -13,16 +13,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from neuronserve.loadtests.artifacts import Artifacts
-from neuronserve.loadtests.errors import LoadTestError, SpecError
-from neuronserve.loadtests.flags import add_scenario_flags, scenario_tree
-from neuronserve.loadtests.local_server import neuronserve_command, running
-from neuronserve.loadtests.result import tool_version
-from neuronserve.loadtests.scenario import built_in_names, load_scenario
-from neuronserve.loadtests.selfcheck import self_check
-from neuronserve.loadtests.session import EXIT_NOTHING, EXIT_OK, EXIT_USAGE, LoadSession, relabelled
-from neuronserve.loadtests.specs import Scenario
-from neuronserve.loadtests.sweep import SweepOptions
+from .artifacts import Artifacts
+from .errors import LoadTestError, SpecError
+from .flags import add_scenario_flags, scenario_tree
+from .local_server import neuronserve_command, running
+from .result import tool_version
+from .scenario import built_in_names, load_scenario
+from .selfcheck import self_check
+from .session import EXIT_NOTHING, EXIT_OK, EXIT_USAGE, LoadSession, relabelled
+from .specs import Scenario
+from .sweep import SweepOptions
 
 RESULT_DIR = "loadtest-results"
 

@@ -6,9 +6,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from neuronserve.loadtests.http_client import ConnectFailed, Disconnected, Exchange, HttpClient, MalformedHttp
-from neuronserve.loadtests.records import FailureKind, RequestRecord
-from neuronserve.loadtests.response import BadResponse, StreamedResponse
+from .http_client import ConnectFailed, Disconnected, Exchange, HttpClient, MalformedHttp
+from .records import FailureKind, RequestRecord
+from .response import BadResponse, StreamedResponse
 
 _KINDS: dict[type[Exception], FailureKind] = {
     ConnectFailed: "connect",

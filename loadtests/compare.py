@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.loadtests.errors import EndpointError, SpecError
-from neuronserve.loadtests.specs import Scenario
+from .errors import EndpointError, SpecError
+from .specs import Scenario
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95  # the table below is for this

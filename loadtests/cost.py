@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.loadtests.metrics import is_good
-from neuronserve.loadtests.rate import HOUR_S, HourRate
-from neuronserve.loadtests.records import RequestRecord
-from neuronserve.loadtests.specs import PriceSpec
-from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
-from neuronserve.server.workload.slo import Slo
+from ..server.device.prices import PRICE_BASES, PriceBasis
+from ..server.workload.slo import Slo
+from .metrics import is_good
+from .rate import HOUR_S, HourRate
+from .records import RequestRecord
+from .specs import PriceSpec
 
 MILLION = 1e6
 _FIT_MIN_REQUESTS = 8

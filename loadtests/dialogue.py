@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.loadtests.errors import SpecError
-from neuronserve.loadtests.openai_api import Backend, assistant_message, user_message
-from neuronserve.loadtests.prompts import ChatPrompt, IdPrompt, Ids, Prompt, TextPrompt, Turn
-from neuronserve.loadtests.response import StreamedResponse
-from neuronserve.loadtests.vocabulary import Vocabulary
+from .errors import SpecError
+from .openai_api import Backend, assistant_message, user_message
+from .prompts import ChatPrompt, IdPrompt, Ids, Prompt, TextPrompt, Turn
+from .response import StreamedResponse
+from .vocabulary import Vocabulary
 
 
 class Dialogue:

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from neuronserve.loadtests.alarm import Alarm
-from neuronserve.loadtests.client import Wire, send
-from neuronserve.loadtests.dialogue import Dialogue
-from neuronserve.loadtests.lag import LagMeter, LagReport
-from neuronserve.loadtests.openai_api import Backend, BodyOptions
-from neuronserve.loadtests.prompts import Session, Turn
-from neuronserve.loadtests.records import Phase, RequestRecord
-from neuronserve.loadtests.response import StreamedResponse
-from neuronserve.loadtests.vocabulary import Vocabulary
+from .alarm import Alarm
+from .client import Wire, send
+from .dialogue import Dialogue
+from .lag import LagMeter, LagReport
+from .openai_api import Backend, BodyOptions
+from .prompts import Session, Turn
+from .records import Phase, RequestRecord
+from .response import StreamedResponse
+from .vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from neuronserve.loadtests.errors import EndpointError
-from neuronserve.loadtests.http_client import ConnectFailed, Disconnected, HttpClient, MalformedHttp
-from neuronserve.loadtests.inventory import Inventory, read_inventory
-from neuronserve.loadtests.openai_api import PATHS, error_text
-from neuronserve.loadtests.specs import EndpointSpec
+from .errors import EndpointError
+from .http_client import ConnectFailed, Disconnected, HttpClient, MalformedHttp
+from .inventory import Inventory, read_inventory
+from .openai_api import PATHS, error_text
+from .specs import EndpointSpec
 
 HELLO_TIMEOUT_S = 10.0
 

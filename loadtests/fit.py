@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from neuronserve.loadtests.errors import SpecError
-from neuronserve.loadtests.specs import DatasetName, DatasetSpec
-from neuronserve.server.workload.lengths import LengthRange
+from ..server.workload.lengths import LengthRange
+from .errors import SpecError
+from .specs import DatasetName, DatasetSpec
 
 DRAWN: frozenset[DatasetName] = frozenset({"random", "prefix", "multi-turn"})
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from neuronserve.loadtests.errors import SpecError
-from neuronserve.loadtests.scenario import SECTIONS, key_names
-from neuronserve.server.workload.slo import Slo
+from ..server.workload.slo import Slo
+from .errors import SpecError
+from .scenario import SECTIONS, key_names
 
 _LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
 

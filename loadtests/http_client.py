@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
-from neuronserve.loadtests.errors import SpecError
+from .errors import SpecError
 
 IDLE_LIMIT_S = 3.0  # such servers close idle connections after 5 s; a race with that would lose requests
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neuronserve.loadtests.alarm import Alarm
+from .alarm import Alarm
 
 BEAT_S = 0.05  # how often the event loop's own lateness is sampled
 _SCHEDSTAT = Path("/proc/self/schedstat")

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from neuronserve import COMMAND, testing
-from neuronserve.loadtests.errors import StartError
+
+from .errors import StartError
 
 
 def neuronserve_command(arguments: Sequence[str]) -> list[str]:

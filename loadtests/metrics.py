@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from neuronserve.loadtests.records import RequestRecord
-from neuronserve.server.workload.slo import Slo
+from ..server.workload.slo import Slo
+from .records import RequestRecord
 
 PERCENTILES = (50, 90, 95, 99)
 Figures = dict[str, float | None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from neuronserve.loadtests import html_page as html
-from neuronserve.loadtests.svg import number
+from . import html_page as html
+from .svg import number
 
 Result = dict[str, Any]
 

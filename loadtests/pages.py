@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from html import escape
 from math import log
 
-from neuronserve.loadtests import html_page as html
-from neuronserve.loadtests.charts import run_charts, sweep_charts
-from neuronserve.loadtests.page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
-from neuronserve.loadtests.records import RequestRecord
-from neuronserve.loadtests.svg import number
-from neuronserve.server.workload.slo import Slo
+from ..server.workload.slo import Slo
+from . import html_page as html
+from .charts import run_charts, sweep_charts
+from .page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
+from .records import RequestRecord
+from .svg import number
 
 LATENCIES = {
     "ttft": "TTFT",

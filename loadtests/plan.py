@@ -10,16 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from neuronserve.loadtests.datasets.dataset import Dataset, make_dataset
-from neuronserve.loadtests.driver import Schedule
-from neuronserve.loadtests.errors import SpecError
-from neuronserve.loadtests.prompts import ChatPrompt, Session, num_requests
-from neuronserve.loadtests.specs import ArrivalProcess, ArrivalSpec, DatasetSpec, Scenario
-from neuronserve.loadtests.vocabulary import TokenizerVocabulary, Vocabulary
-from neuronserve.server.clock import NS
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.synthetic import random_stream
+from ..server.clock import NS
+from ..server.errors import SettingsError
+from ..server.workload.arrivals import Arrivals
+from ..server.workload.synthetic import random_stream
+from .datasets.dataset import Dataset, make_dataset
+from .driver import Schedule
+from .errors import SpecError
+from .prompts import ChatPrompt, Session, num_requests
+from .specs import ArrivalProcess, ArrivalSpec, DatasetSpec, Scenario
+from .vocabulary import TokenizerVocabulary, Vocabulary
 
 WARMUP_CONCURRENCY = 4
 _WARMUP_DRAWS = 16  # drawn for each sent one, if long ones are left out

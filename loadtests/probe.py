@@ -18,14 +18,14 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.loadtests.bench import measure
-from neuronserve.loadtests.errors import EndpointError, LoadTestError, SpecError
-from neuronserve.loadtests.plan import make_plan
-from neuronserve.loadtests.result import make_result
-from neuronserve.loadtests.session import run_loop
-from neuronserve.loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
-from neuronserve.server.device.buckets import powers_of_two
-from neuronserve.server.errors import SettingsError
+from ..server.device.buckets import powers_of_two
+from ..server.errors import SettingsError
+from .bench import measure
+from .errors import EndpointError, LoadTestError, SpecError
+from .plan import make_plan
+from .result import make_result
+from .session import run_loop
+from .specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
 
 SINGLE_OUTPUT = 16  # tokens of a request that is alone
 OUTPUTS_A_SLOT = 4  # output tokens for each slot, so that most tokens are made while all slots are busy

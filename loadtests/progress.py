@@ -12,10 +12,10 @@ from typing import TextIO
 
 import numpy as np
 
-from neuronserve.loadtests.cost import TokenCounts, per_million
-from neuronserve.loadtests.rate import HOUR_S, HourRate, rate_of
-from neuronserve.loadtests.records import RequestRecord
-from neuronserve.loadtests.specs import PriceSpec
+from .cost import TokenCounts, per_million
+from .rate import HOUR_S, HourRate, rate_of
+from .records import RequestRecord
+from .specs import PriceSpec
 
 RECENT = 2000  # requests of the percentiles
 TTY_PERIOD_S = 0.5

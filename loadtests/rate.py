@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.loadtests.errors import SpecError
-from neuronserve.loadtests.inventory import Inventory
-from neuronserve.loadtests.specs import PriceSpec
-from neuronserve.server.config import CatalogConfig
-from neuronserve.server.device.catalog import Instance, load_catalog
-from neuronserve.server.device.prices import Price, PriceBasis, Prices
-from neuronserve.server.errors import DeviceError, SettingsError
+from ..server.config import CatalogConfig
+from ..server.device.catalog import Instance, load_catalog
+from ..server.device.prices import Price, PriceBasis, Prices
+from ..server.errors import DeviceError, SettingsError
+from .errors import SpecError
+from .inventory import Inventory
+from .specs import PriceSpec
 
 HOUR_S = 3600.0
 

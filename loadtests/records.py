@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from neuronserve.loadtests.errors import DatasetError
+from .errors import DatasetError
 
 FailureKind = Literal[
     "connect",  # no connection could be made

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from neuronserve.loadtests.page_parts import alert_texts, dollars, figure, title
-from neuronserve.loadtests.pages import LATENCIES, verdict
-from neuronserve.loadtests.svg import number
+from .page_parts import alert_texts, dollars, figure, title
+from .pages import LATENCIES, verdict
+from .svg import number
 
 Result = dict[str, Any]
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import msgspec
 
-from neuronserve.loadtests.openai_api import Chunk, Usage, decode_chunk, error_text
-from neuronserve.loadtests.records import FailureKind, RequestRecord, TokenSource
-from neuronserve.loadtests.sse import SseError, SseParser
+from .openai_api import Chunk, Usage, decode_chunk, error_text
+from .records import FailureKind, RequestRecord, TokenSource
+from .sse import SseError, SseParser
 
 _DONE = b"[DONE]"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.loadtests import cost, metrics
-from neuronserve.loadtests.bench import Measurement
-from neuronserve.loadtests.records import RequestRecord
+from . import cost, metrics
+from .bench import Measurement
+from .records import RequestRecord
 
 DEFINITIONS = {
     "ttft": "first chunk that carries output - sent",

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.loadtests.errors import SpecError
-from neuronserve.loadtests.specs import Scenario, Spec
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.slo import Slo
+from ..server.errors import SettingsError
+from ..server.workload.slo import Slo
+from .errors import SpecError
+from .specs import Scenario, Spec
 
 BUILT_IN = Path(__file__).resolve().parent / "scenarios"
 Tree = Mapping[str, Mapping[str, Any]]

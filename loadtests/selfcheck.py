@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.loadtests.bench import measure
-from neuronserve.loadtests.lag import LagReport
-from neuronserve.loadtests.local_server import mock_command, running
-from neuronserve.loadtests.plan import make_plan
-from neuronserve.loadtests.session import run_loop
-from neuronserve.loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
+from .bench import measure
+from .lag import LagReport
+from .local_server import mock_command, running
+from .plan import make_plan
+from .session import run_loop
+from .specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
 
 MAX_CPU_PERCENT = 15.0  # of one core, at CPU_RATE
 CPU_RATE = 200.0  # short streamed answers a second

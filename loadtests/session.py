@@ -14,20 +14,20 @@ from typing import Any, TypeVar
 import msgspec
 from rich.console import Console
 
-from neuronserve.loadtests import report_terminal
-from neuronserve.loadtests.artifacts import Artifacts, write_text
-from neuronserve.loadtests.bench import measure
-from neuronserve.loadtests.compare import check_rounds, compare
-from neuronserve.loadtests.endpoint import meet
-from neuronserve.loadtests.fit import fit_lengths
-from neuronserve.loadtests.pages import compare_page, run_page, sweep_page
-from neuronserve.loadtests.plan import make_plan
-from neuronserve.loadtests.progress import Progress, show
-from neuronserve.loadtests.rate import rate_of
-from neuronserve.loadtests.records import RecordFile, RequestRecord
-from neuronserve.loadtests.result import make_result
-from neuronserve.loadtests.specs import Scenario
-from neuronserve.loadtests.sweep import SweepOptions, check_limits, sweep
+from . import report_terminal
+from .artifacts import Artifacts, write_text
+from .bench import measure
+from .compare import check_rounds, compare
+from .endpoint import meet
+from .fit import fit_lengths
+from .pages import compare_page, run_page, sweep_page
+from .plan import make_plan
+from .progress import Progress, show
+from .rate import rate_of
+from .records import RecordFile, RequestRecord
+from .result import make_result
+from .specs import Scenario
+from .sweep import SweepOptions, check_limits, sweep
 
 EXIT_OK, EXIT_NOTHING, EXIT_USAGE, EXIT_REJECTED = 0, 1, 2, 3
 Result = dict[str, Any]

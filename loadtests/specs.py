@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from neuronserve.loadtests.openai_api import Backend
-from neuronserve.server.device.prices import DEFAULT_REGION, PriceBasis
-from neuronserve.server.workload.arrivals import Ramp
-from neuronserve.server.workload.slo import Slo
+from ..server.device.prices import DEFAULT_REGION, PriceBasis
+from ..server.workload.arrivals import Ramp
+from ..server.workload.slo import Slo
+from .openai_api import Backend
 
 TraceName = Literal["azure-trace", "burstgpt-trace", "csv-trace", "mooncake-trace"]
 DatasetName = Literal["random", "sharegpt", "prefix", "multi-turn", TraceName, "jsonl"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.loadtests.errors import EndpointError, SpecError
-from neuronserve.loadtests.specs import Scenario
+from .errors import EndpointError, SpecError
+from .specs import Scenario
 
 
 class Bisection:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from neuronserve.loadtests.errors import SpecError
-from neuronserve.loadtests.prompts import Ids
+from .errors import SpecError
+from .prompts import Ids
 
 # Below 256, byte-level vocabularies have bytes, and others start with special tokens: from 16 on none is special.
 FIRST_ID, END_ID = 16, 256

@@ -7,20 +7,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from neuronserve.planner import references
-from neuronserve.planner.emit.folder import Emission, emit
-from neuronserve.planner.plan import encoder_table
-from neuronserve.planner.plan import table as plan_table
-from neuronserve.planner.plan.check import check_plan
-from neuronserve.planner.plan.encoders import plan_encoder
-from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.plan.pareto import write_picture
-from neuronserve.planner.plan.search import plan
-from neuronserve.planner.simulate import table as simulate_table
-from neuronserve.planner.simulate.options import SimulationOptions
-from neuronserve.planner.simulate.simulator import run_simulation
-from neuronserve.server.settings.base import write_report
-from neuronserve.server.workload.workload import Workload
+from ..server.settings.base import write_report
+from ..server.workload.workload import Workload
+from . import references
+from .emit.folder import Emission, emit
+from .plan import encoder_table
+from .plan import table as plan_table
+from .plan.check import check_plan
+from .plan.encoders import plan_encoder
+from .plan.options import PlanOptions
+from .plan.pareto import write_picture
+from .plan.search import plan
+from .simulate import table as simulate_table
+from .simulate.options import SimulationOptions
+from .simulate.simulator import run_simulation
 
 WIDTH = 120  # columns of a table that goes to a file or a pipe
 REPORT_WIDTH = 170  # of a simulation's

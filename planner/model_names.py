@@ -8,13 +8,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from neuronserve.server.checkpoint.gguf.config import gguf_config
-from neuronserve.server.checkpoint.json_file import refusals_of
-from neuronserve.server.checkpoint.model_config import read_model_config
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.planned import planned_spec
-from neuronserve.server.models.public import NAMED, SHORT_NAMES, TEST_SHAPES, TEST_VOCABULARY, candidates, models
-from neuronserve.server.models.spec import ModelSpec
+from ..server.checkpoint.gguf.config import gguf_config
+from ..server.checkpoint.json_file import refusals_of
+from ..server.checkpoint.model_config import read_model_config
+from ..server.errors import SettingsError
+from ..server.models.planned import planned_spec
+from ..server.models.public import NAMED, SHORT_NAMES, TEST_SHAPES, TEST_VOCABULARY, candidates, models
+from ..server.models.spec import ModelSpec
 
 MAX_NEAR = 3  # names that a refusal offers
 

@@ -16,9 +16,9 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from neuronserve.planner.plan.report import PlanReport
-from neuronserve.server.models.tensors import num_params
-from neuronserve.server.typed_json import decode
+from ..server.models.tensors import num_params
+from ..server.typed_json import decode
+from .plan.report import PlanReport
 
 NUM_NEAREST = 10  # rows beside a plan
 MAX_RATIO = 2.0  # of parameters

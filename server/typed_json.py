@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 
 import msgspec
 
-from neuronserve.server.host.regular_file import read_regular, why_unreadable
+from .host.regular_file import read_regular, why_unreadable
 
 MAX_SHOWN = 80  # characters of an offending value that a message repeats
 _REPR = reprlib.Repr()

@@ -13,7 +13,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from neuronserve.server.clock import NS
+from .clock import NS
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 

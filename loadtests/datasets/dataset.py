@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from neuronserve.loadtests.datasets.own_jsonl import own_sessions
-from neuronserve.loadtests.datasets.token_prompts import multi_turn_sessions, workload_sessions
-from neuronserve.loadtests.errors import DatasetError
-from neuronserve.loadtests.prompts import IdPrompt, Session
-from neuronserve.loadtests.specs import DatasetName, DatasetSpec
-from neuronserve.loadtests.vocabulary import Vocabulary
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.sharegpt import sharegpt_workload
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.traces import TraceFormat, read_trace
-from neuronserve.server.workload.workload import Workload
+from ...server.errors import SettingsError
+from ...server.workload.arrivals import Arrivals
+from ...server.workload.lengths import LengthRange
+from ...server.workload.sharegpt import sharegpt_workload
+from ...server.workload.synthetic import SyntheticWorkload
+from ...server.workload.traces import TraceFormat, read_trace
+from ...server.workload.workload import Workload
+from ..errors import DatasetError
+from ..prompts import IdPrompt, Session
+from ..specs import DatasetName, DatasetSpec
+from ..vocabulary import Vocabulary
+from .own_jsonl import own_sessions
+from .token_prompts import multi_turn_sessions, workload_sessions
 
 FORMATS: dict[DatasetName, TraceFormat] = {
     "azure-trace": "azure",

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.loadtests.prompts import ChatPrompt, IdPrompt, Prompt, Session, TextPrompt, single
-from neuronserve.loadtests.specs import DatasetSpec
-from neuronserve.server.clock import NS
-from neuronserve.server.workload.trace_file import TraceFile
-from neuronserve.server.workload.traces import seconds_ns
+from ...server.clock import NS
+from ...server.workload.trace_file import TraceFile
+from ...server.workload.traces import seconds_ns
+from ..prompts import ChatPrompt, IdPrompt, Prompt, Session, TextPrompt, single
+from ..specs import DatasetSpec
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronserve.loadtests.prompts import IdPrompt, Ids, Session, Turn, single
-from neuronserve.loadtests.specs import DatasetSpec
-from neuronserve.loadtests.vocabulary import Vocabulary
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import random_stream
-from neuronserve.server.workload.workload import Workload
+from ...server.workload.lengths import LengthRange
+from ...server.workload.synthetic import random_stream
+from ...server.workload.workload import Workload
+from ..prompts import IdPrompt, Ids, Session, Turn, single
+from ..specs import DatasetSpec
+from ..vocabulary import Vocabulary
 
 
 def workload_sessions(

@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.table import Column, Table
 
-from neuronserve.planner.calibrate.report import PHASES, CalibrationReport, run_calibrate, run_check
-from neuronserve.planner.calibrate.serving_errors import ServingError
-from neuronserve.planner.calibrate.step_errors import RowError
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.calibration import ErrorStats
-from neuronserve.server.cost.terms import TERMS
-from neuronserve.server.settings.base import write_report
+from ...server.config.formats import StackName
+from ...server.cost.calibration import ErrorStats
+from ...server.cost.terms import TERMS
+from ...server.settings.base import write_report
+from .report import PHASES, CalibrationReport, run_calibrate, run_check
+from .serving_errors import ServingError
+from .step_errors import RowError
 
 
 def run_calibration(rows: Path, json_file: Path | None, stack: StackName | None, *, is_fit: bool) -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from neuronserve.planner.calibrate.load_generators import WINDOW_S
-from neuronserve.planner.calibrate.observation import Observation, Unusable, shape_of
-from neuronserve.planner.calibrate.published import PublishedRow
-from neuronserve.server.cost.terms import TERMS
+from ...server.cost.terms import TERMS
+from .load_generators import WINDOW_S
+from .observation import Observation, Unusable, shape_of
+from .published import PublishedRow
 
 APART = 1.5  # factor between two times of one step, beyond which they contradict each other
 USERS_APART = 1.25  # factor between stated users and the open requests of the row's own figures

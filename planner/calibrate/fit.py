@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from neuronserve.planner.calibrate.observation import Observation
-from neuronserve.server.cost.terms import TERMS
-from neuronserve.server.errors import SettingsError
+from ...server.cost.terms import TERMS
+from ...server.errors import SettingsError
+from .observation import Observation
 
 ROBUST_SCALE = 0.1
 PULL = 0.1  # weight of a starting value, in units of an observation with an error of 100 %

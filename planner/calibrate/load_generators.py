@@ -13,9 +13,9 @@ from math import exp, inf, sqrt
 
 import numpy as np
 
-from neuronserve.planner.calibrate.published import PublishedRow
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.workload import IntArray, Workload
+from ...server.workload.arrivals import Arrivals
+from ...server.workload.workload import IntArray, Workload
+from .published import PublishedRow
 
 LENGTH_SD = 20.0
 WINDOW_S = 120.0  # of guidellm

@@ -11,17 +11,17 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuronserve.planner.calibrate.published import EXPERTS, SHAPE, PublishedRow
-from neuronserve.server.cost.evidence import Phase, Point
-from neuronserve.server.cost.shape import matrix_billions, matrix_params
-from neuronserve.server.cost.work import Runtime, StepWork, Work
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import DeviceError, SettingsError
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
-from neuronserve.server.models.public import known_model
-from neuronserve.server.models.sizes import DecoderSizes
-from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, StackSpec
+from ...server.cost.evidence import Phase, Point
+from ...server.cost.shape import matrix_billions, matrix_params
+from ...server.cost.work import Runtime, StepWork, Work
+from ...server.device.catalog import instance
+from ...server.device.instances import Instance
+from ...server.errors import DeviceError, SettingsError
+from ...server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from ...server.models.public import known_model
+from ...server.models.sizes import DecoderSizes
+from ...server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, StackSpec
+from .published import EXPERTS, SHAPE, PublishedRow
 
 SMALLEST_BUCKET = 128  # NxD Inference feature-guide.rst: powers of two from 128
 CONTINUOUS_SDK = 17  # optimum-neuron batches continuously since the releases built on 2.17

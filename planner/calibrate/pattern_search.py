@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from math import isfinite, log, log1p
 
-from neuronserve.planner.calibrate.load_generators import Clients
-from neuronserve.planner.calibrate.serving import QUANTITIES, ServingCoefficients, ServingFigures, ServingRow
-from neuronserve.server.cost.stacks import HostWork
+from ...server.cost.stacks import HostWork
+from .load_generators import Clients
+from .serving import QUANTITIES, ServingCoefficients, ServingFigures, ServingRow
 
 SCALE = 0.15
 FACTORS = (1.6, 1.2)  # steps of the search, from coarse to fine

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuronserve.server.cost.work import CURRENT_SDK
-from neuronserve.server.errors import SettingsError
+from ...server.cost.work import CURRENT_SDK
+from ...server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")

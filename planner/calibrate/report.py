@@ -11,20 +11,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from neuronserve.planner.calibrate.observation import Observation, observe
-from neuronserve.planner.calibrate.published import PublishedRow, data_hash, read_rows
-from neuronserve.planner.calibrate.serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
-from neuronserve.planner.calibrate.step_errors import (
+from ...server.config.formats import StackName
+from ...server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
+from ...server.cost.evidence import Phase
+from ...server.errors import SettingsError
+from .observation import Observation, observe
+from .published import PublishedRow, data_hash, read_rows
+from .serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
+from .step_errors import (
     RowError,
     StepOutcome,
     calibrate_steps,
     check_steps,
     coefficients_without,
 )
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
-from neuronserve.server.cost.evidence import Phase
-from neuronserve.server.errors import SettingsError
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
 Skipped = tuple[tuple[str, str], ...]  # row and reason

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neuronserve.planner.calibrate.fit import FIXED, OPTIONAL, Problem, Vector
-from neuronserve.planner.calibrate.observation import Observation
+from .fit import FIXED, OPTIONAL, Problem, Vector
+from .observation import Observation
 
 WORTH = 0.005  # a term stays if the mean error would grow by more than this share without it
 WORST = 1.0  # largest error that counts in a score

@@ -13,24 +13,24 @@ from math import inf
 
 import numpy as np
 
-from neuronserve.planner.calibrate.contradictions import contradictions
-from neuronserve.planner.calibrate.load_generators import WINDOW_S, Clients, LoadTest, OutputLengths
-from neuronserve.planner.calibrate.observation import CONTINUOUS_SDK, Setup, Unusable
-from neuronserve.planner.calibrate.published import PublishedRow
-from neuronserve.planner.calibrate.slot_engine import SlotEngine, SlotTimes
-from neuronserve.planner.simulate.records import Records
-from neuronserve.planner.simulate.routing import RoundRobin
-from neuronserve.planner.simulate.simulator import Driver
-from neuronserve.server.clock import NS
-from neuronserve.server.config import CacheConfig, SchedulerConfig
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.calibration import Calibration
-from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.stacks import STACKS, HostWork, Stack
-from neuronserve.server.errors import DeviceError, SettingsError
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
-from neuronserve.server.workload.workload import FloatArray
+from ...server.clock import NS
+from ...server.config import CacheConfig, SchedulerConfig
+from ...server.config.formats import StackName
+from ...server.cost.calibration import Calibration
+from ...server.cost.model import CostModel
+from ...server.cost.stacks import STACKS, HostWork, Stack
+from ...server.errors import DeviceError, SettingsError
+from ...server.models.spec import ModelSpec
+from ...server.scheduler.batching import POLICIES, BatchingPolicy
+from ...server.workload.workload import FloatArray
+from ..simulate.records import Records
+from ..simulate.routing import RoundRobin
+from ..simulate.simulator import Driver
+from .contradictions import contradictions
+from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths
+from .observation import CONTINUOUS_SDK, Setup, Unusable
+from .published import PublishedRow
+from .slot_engine import SlotEngine, SlotTimes
 
 ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
 STACK_TGI_2_SDK = 19  # images before it have TGI 1, whose --waiting-served-ratio is 1.2

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronserve.planner.calibrate.load_generators import Clients
-from neuronserve.planner.calibrate.pattern_search import fit_serving
-from neuronserve.planner.calibrate.published import PublishedRow
-from neuronserve.planner.calibrate.serving import QUANTITIES, ServingCoefficients, ServingRow, serving_rows
-from neuronserve.planner.calibrate.step_errors import stats_of
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.calibration import Calibration, GroupError
+from ...server.config.formats import StackName
+from ...server.cost.calibration import Calibration, GroupError
+from .load_generators import Clients
+from .pattern_search import fit_serving
+from .published import PublishedRow
+from .serving import QUANTITIES, ServingCoefficients, ServingRow, serving_rows
+from .step_errors import stats_of
 
 UNITS = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
 LeftOut = dict[str, dict[tuple[str, str], float]]  # error by what was unseen, then by row and quantity

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import itemgetter
 
-from neuronserve.planner.simulate.records import NEVER, EngineTotals, Records
-from neuronserve.server.scheduler.batching import BatchingPolicy
-from neuronserve.server.workload.workload import Workload
+from ...server.scheduler.batching import BatchingPolicy
+from ...server.workload.workload import Workload
+from ..simulate.records import NEVER, EngineTotals, Records
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neuronserve.planner.calibrate.contradictions import contradicted_steps
-from neuronserve.planner.calibrate.fit import NAMES, Problem, Vector, as_coefficients, as_vector
-from neuronserve.planner.calibrate.observation import Observation
-from neuronserve.planner.calibrate.selection import Folds, Labels, Rows, choose_terms, left_out, nested_errors
-from neuronserve.server.cost.calibration import ErrorStats, GroupError
-from neuronserve.server.cost.evidence import Evidence, Sample
+from ...server.cost.calibration import ErrorStats, GroupError
+from ...server.cost.evidence import Evidence, Sample
+from .contradictions import contradicted_steps
+from .fit import NAMES, Problem, Vector, as_coefficients, as_vector
+from .observation import Observation
+from .selection import Folds, Labels, Rows, choose_terms, left_out, nested_errors
 
 # Bytes of weights and cache, layers and slots for a decode step; operations and calls for a prompt.
 SIX_TERMS = ("weights", "kv", "layer_launch", "slot_layer", "prefill_matmul", "prefill_call")

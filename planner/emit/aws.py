@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.planner.emit import vllm_neuron, vllm_nxdi
-from neuronserve.planner.emit.deployment import Deployment, LeftOut
+from . import vllm_neuron, vllm_nxdi
+from .deployment import Deployment, LeftOut
 
 PORT = 8080  # SageMaker's port for /ping and /invocations, which vLLM's server has
 VLLM_NXDI, VLLM_NEURON = "vllm-nxdi.sh", "vllm-neuron.sh"

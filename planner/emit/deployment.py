@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuronserve.planner.plan.check import prefill_buckets
-from neuronserve.planner.plan.report import Candidate, PlanReport, TokenPrice
-from neuronserve.planner.plan.weight_types import COMPARED, WeightDtype
-from neuronserve.server.cost.stacks import STACKS, Stack
-from neuronserve.server.device.buckets import powers_of_two
-from neuronserve.server.device.instances import INSTANCES, Instance
-from neuronserve.server.device.prices import Price, PriceBasis
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.tensors import num_params
+from ...server.cost.stacks import STACKS, Stack
+from ...server.device.buckets import powers_of_two
+from ...server.device.instances import INSTANCES, Instance
+from ...server.device.prices import Price, PriceBasis
+from ...server.errors import SettingsError
+from ...server.models.tensors import num_params
+from ..plan.check import prefill_buckets
+from ..plan.report import Candidate, PlanReport, TokenPrice
+from ..plan.weight_types import COMPARED, WeightDtype
 
 MODEL = "<MODEL>"  # placeholder if a plan knows only the dimensions of the model
 MODEL_NEEDED = "hub id or directory of the checkpoint"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuronserve.planner.emit.deployment import deployment_of
-from neuronserve.planner.emit.readme import readme
-from neuronserve.planner.emit.targets import rendered
-from neuronserve.planner.plan.report import Candidate, PlanReport
-from neuronserve.planner.plan.table import best_batches
-from neuronserve.server.errors import SettingsError
+from ...server.errors import SettingsError
+from ..plan.report import Candidate, PlanReport
+from ..plan.table import best_batches
+from .deployment import deployment_of
+from .readme import readme
+from .targets import rendered
 
 README = "README.md"
 _EXECUTABLE = 0o755

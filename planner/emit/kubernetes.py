@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.planner.emit.deployment import Deployment, LeftOut
-from neuronserve.planner.emit.neuronserve import batched_tokens, quantization
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.host.memory import GIB
+from ...server.device.prices import PriceBasis
+from ...server.host.memory import GIB
+from .deployment import Deployment, LeftOut
+from .neuronserve import batched_tokens, quantization
 
 _SERVER_GIB = 2  # the chart's request for a small model
 

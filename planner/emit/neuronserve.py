@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shlex import quote
 
-from neuronserve.planner.emit.deployment import MODEL_NEEDED, Deployment, LeftOut
-from neuronserve.planner.plan.weight_types import QUANTIZATION
+from ..plan.weight_types import QUANTIZATION
+from .deployment import MODEL_NEEDED, Deployment, LeftOut
 
 MOST_BATCHED_TOKENS, MOST_ENGINES = 131_072, 64  # of the server's settings
 _NO_PREFIX_CACHE = "--no-enable-prefix-caching"  # the plan counts on no hits

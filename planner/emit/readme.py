@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from neuronserve.planner.emit.deployment import Deployment
-from neuronserve.planner.emit.targets import CHECK, SERVE, TARGETS, Rendered
+from .deployment import Deployment
+from .targets import CHECK, SERVE, TARGETS, Rendered
 
 PLACEHOLDERS = {
     "<MODEL>": "hub id or directory of the checkpoint; the plan was for dimensions alone",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from math import ceil
 
-from neuronserve.planner.emit.deployment import Deployment, LeftOut
+from .deployment import Deployment, LeftOut
 
 DURATION_S = 600  # MLPerf Inference, Server scenario: the shortest run
 FEWEST_PROMPTS, MOST_PROMPTS = 200, 100_000

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from neuronserve.planner.emit import aws, kubernetes, neuronserve, scenario, vllm_neuron, vllm_nxdi
-from neuronserve.planner.emit.deployment import Deployment, LeftOut
+from . import aws, kubernetes, neuronserve, scenario, vllm_neuron, vllm_nxdi
+from .deployment import Deployment, LeftOut
 
 Content = str | dict[str, Any] | LeftOut
 

@@ -6,8 +6,8 @@ tutorial of Llama 3 (2026-08-17): the plugin's pages in the Neuron SDK documenta
 
 from __future__ import annotations
 
-from neuronserve.planner.emit.deployment import Deployment, LeftOut
-from neuronserve.planner.emit.vllm_script import Json, VllmServer, spanning, vllm_script
+from .deployment import Deployment, LeftOut
+from .vllm_script import Json, VllmServer, spanning, vllm_script
 
 CHIPS = ("Trainium2", "Trainium3")  # "This document is relevant for"
 _CONTEXT_STEP = 128  # decode_context_length_buckets are multiples of it

@@ -7,8 +7,8 @@ Neuron SDK documentation at 81ce03ae (2026-08-21); names of fields, models/confi
 
 from __future__ import annotations
 
-from neuronserve.planner.emit.deployment import Deployment, LeftOut
-from neuronserve.planner.emit.vllm_script import Json, VllmServer, spanning, vllm_script
+from .deployment import Deployment, LeftOut
+from .vllm_script import Json, VllmServer, spanning, vllm_script
 
 CHIPS = ("Inferentia2", "Trainium1", "Trainium2")  # user guide, "Prerequisites"
 _QUANTIZED = "$QUANTIZED_CHECKPOINT"

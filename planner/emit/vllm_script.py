@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from neuronserve.planner.emit.deployment import MODEL_NEEDED, Deployment, LeftOut
+from .deployment import MODEL_NEEDED, Deployment, LeftOut
 
 Json = dict[str, Any]
 

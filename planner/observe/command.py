@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from neuronserve.planner.observe.deployment import Deployment
-from neuronserve.planner.observe.observation import observations
-from neuronserve.planner.observe.result import ObservedEndpoint, render
-from neuronserve.server.cost.calibration import default_calibration
-from neuronserve.server.errors import SettingsError
+from ...server.cost.calibration import default_calibration
+from ...server.errors import SettingsError
+from .deployment import Deployment
+from .observation import observations
+from .result import ObservedEndpoint, render
 
 
 def run_observe(label: str, runs: list[tuple[str, dict[str, Any]]], deployment: Deployment, output: str) -> None:

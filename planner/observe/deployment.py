@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.cost.calibration import Calibration
-from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.stacks import HostWork, Stack
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.device.buckets import powers_of_two, smallest
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.spec import ModelSpec
+from ...server.cost.calibration import Calibration
+from ...server.cost.model import CostModel
+from ...server.cost.stacks import HostWork, Stack
+from ...server.cost.work import Runtime
+from ...server.device.buckets import powers_of_two, smallest
+from ...server.device.instances import Instance
+from ...server.errors import SettingsError
+from ...server.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.planner.observe.deployment import Deployment
-from neuronserve.planner.observe.observation import Observation
-from neuronserve.server.cost.calibration import Calibration
-from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.work import Work
-from neuronserve.server.errors import SettingsError
+from ...server.cost.calibration import Calibration
+from ...server.cost.model import CostModel
+from ...server.cost.work import Work
+from ...server.errors import SettingsError
+from .deployment import Deployment
+from .observation import Observation
 
 Vector = npt.NDArray[np.float64]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from neuronserve.planner.observe.deployment import Deployment
-from neuronserve.server.cost.evidence import Phase
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.typed_json import JsonError, convert, read
+from ...server.cost.evidence import Phase
+from ...server.errors import SettingsError
+from ...server.typed_json import JsonError, convert, read
+from .deployment import Deployment
 
 MAX_REPORT_BYTES = 64 * 2**20
 BUNDLED = 0.7  # share of the gap between chunks: a lower time per token means several tokens in a chunk

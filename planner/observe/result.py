@@ -11,12 +11,12 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table
 
-from neuronserve.planner.calibrate.step_errors import stats_of
-from neuronserve.planner.observe.deployment import Deployment
-from neuronserve.planner.observe.fit import SCALES, ObservedFit, Residual, decode_terms, fit_endpoint
-from neuronserve.planner.observe.observation import Observations
-from neuronserve.server.cost.calibration import Calibration, GroupError
-from neuronserve.server.cost.evidence import Evidence, Sample
+from ...server.cost.calibration import Calibration, GroupError
+from ...server.cost.evidence import Evidence, Sample
+from ..calibrate.step_errors import stats_of
+from .deployment import Deployment
+from .fit import SCALES, ObservedFit, Residual, decode_terms, fit_endpoint
+from .observation import Observations
 
 
 @dataclass(frozen=True, slots=True)

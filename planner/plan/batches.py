@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
-from neuronserve.planner.plan.formulas import constant_wait_s
-from neuronserve.planner.plan.times import Wait
-from neuronserve.server.scheduler.batching import BatchingPolicy
+from ...server.scheduler.batching import BatchingPolicy
+from .formulas import constant_wait_s
+from .times import Wait
 
 BISECTIONS = 16
 EULER = 0.5772  # harmonic numbers are ln n + EULER

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronserve.planner.plan.demand import Demand
-from neuronserve.planner.plan.options import bucket
-from neuronserve.planner.plan.report import Candidate, PlanReport
-from neuronserve.planner.plan.weight_types import QUANTIZATION
-from neuronserve.planner.simulate.options import SimulationOptions
-from neuronserve.planner.simulate.records import Records
-from neuronserve.planner.simulate.report import SimulationReport
-from neuronserve.planner.simulate.simulator import run_simulation
-from neuronserve.server.clock import NS
-from neuronserve.server.cost.stacks import STACKS
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.workload import FloatArray, IntArray, Workload
+from ...server.clock import NS
+from ...server.cost.stacks import STACKS
+from ...server.device.catalog import instance
+from ...server.errors import DeviceError
+from ...server.workload.arrivals import Arrivals
+from ...server.workload.lengths import LengthRange
+from ...server.workload.synthetic import SyntheticWorkload
+from ...server.workload.workload import FloatArray, IntArray, Workload
+from ..simulate.options import SimulationOptions
+from ..simulate.records import Records
+from ..simulate.report import SimulationReport
+from ..simulate.simulator import run_simulation
+from .demand import Demand
+from .options import bucket
+from .report import Candidate, PlanReport
+from .weight_types import QUANTIZATION
 
 PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
 MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.planner.plan.bounds import MAX_RATE, MIN_RATE
-from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.workload import IntArray, Workload
+from ...server.errors import SettingsError
+from ...server.workload.workload import IntArray, Workload
+from .bounds import MAX_RATE, MIN_RATE
+from .options import PlanOptions
 
 
 @dataclass(frozen=True, slots=True)

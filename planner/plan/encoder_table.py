@@ -7,10 +7,10 @@ from collections.abc import Callable
 from rich.console import Group
 from rich.text import Text
 
-from neuronserve.planner.plan.columns import Column, band, dollars, figure, milliseconds, prose, table_of
-from neuronserve.planner.plan.encoders import EncoderReport, EncoderRow, TextPrice
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.models.tensors import num_params
+from ...server.device.prices import PriceBasis
+from ...server.models.tensors import num_params
+from .columns import Column, band, dollars, figure, milliseconds, prose, table_of
+from .encoders import EncoderReport, EncoderRow, TextPrice
 
 NUM_ROWS = 20
 EVIDENCE = "By formula alone: no encoder is among the measurements that it was fitted to"

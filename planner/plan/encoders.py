@@ -10,25 +10,25 @@ from dataclasses import asdict, dataclass
 from math import ceil, exp, inf
 from typing import Any
 
-from neuronserve.planner.model_names import resolve_shape
-from neuronserve.planner.plan.options import PlanOptions, bucket
-from neuronserve.planner.plan.parts import parts_in_question
-from neuronserve.planner.plan.queueing import BISECTIONS, MAX_LOAD
-from neuronserve.planner.plan.report import NO_POWER, Excluded, price_notes
-from neuronserve.planner.plan.weight_types import QUANTIZATION, WeightDtype, why_no_type
-from neuronserve.planner.plan.words import check_degrees, nothing_fits, over_budget
-from neuronserve.server.config.formats import WeightFormats
-from neuronserve.server.cost.calibration import default_calibration
-from neuronserve.server.cost.evidence import Band
-from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.fit import budget_bytes
-from neuronserve.server.placement.footprint import encoder_bytes
+from ...server.config.formats import WeightFormats
+from ...server.cost.calibration import default_calibration
+from ...server.cost.evidence import Band
+from ...server.cost.model import CostModel
+from ...server.cost.work import Runtime
+from ...server.device.instances import Instance
+from ...server.device.prices import PRICE_BASES, PriceBasis
+from ...server.errors import SettingsError
+from ...server.host.memory import GIB
+from ...server.models.spec import ModelSpec
+from ...server.placement.fit import budget_bytes
+from ...server.placement.footprint import encoder_bytes
+from ..model_names import resolve_shape
+from .options import PlanOptions, bucket
+from .parts import parts_in_question
+from .queueing import BISECTIONS, MAX_LOAD
+from .report import NO_POWER, Excluded, price_notes
+from .weight_types import QUANTIZATION, WeightDtype, why_no_type
+from .words import check_degrees, nothing_fits, over_budget
 
 OPTIONS = (  # fields of PlanOptions that apply to an encoder
     *("model", "input_tokens", "request_rate", "ttft_s", "usd_per_hour", "devices", "tensor_parallel_sizes"),

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from neuronserve.planner.plan.demand import Demand
-from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.plan.queueing import MAX_LOAD, Replica
-from neuronserve.planner.plan.times import MeanTimes
-from neuronserve.server.cost.evidence import Band, Provenance
+from ...server.cost.evidence import Band, Provenance
+from .demand import Demand
+from .options import PlanOptions
+from .queueing import MAX_LOAD, Replica
+from .times import MeanTimes
 
 MOST_INSTANCES = 1 << 30
 

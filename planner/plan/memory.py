@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from neuronserve.planner.plan.options import Buckets, PlanOptions
-from neuronserve.planner.plan.report import Candidate
-from neuronserve.planner.plan.weight_types import QUANTIZATION, WeightDtype
-from neuronserve.server.cost.pipeline import stage_layers
-from neuronserve.server.cost.shape import STORED_BYTES
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.ledger import Use
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
-from neuronserve.server.placement.core_share import lora_bytes
-from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
+from ...server.cost.pipeline import stage_layers
+from ...server.cost.shape import STORED_BYTES
+from ...server.device.instances import Instance
+from ...server.device.ledger import Use
+from ...server.host.memory import GIB
+from ...server.models.spec import ModelSpec
+from ...server.models.tensors import num_params
+from ...server.placement.core_share import lora_bytes
+from ...server.placement.footprint import Footprint, ServingShape, StepLimits
+from .options import Buckets, PlanOptions
+from .report import Candidate
+from .weight_types import QUANTIZATION, WeightDtype
 
 BLOCK_SIZE = 32  # the server's default
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from neuronserve.planner.plan.bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
-from neuronserve.planner.plan.times import Limit
-from neuronserve.planner.plan.weight_types import COMPARED, DTYPES, WeightDtype
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.speculation import Speculation
-from neuronserve.server.cost.stacks import STACKS, Stack, default_stack
-from neuronserve.server.device.buckets import SMALLEST_BUCKET
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.spec import ModelSpec
+from ...server.config.formats import StackName
+from ...server.cost.speculation import Speculation
+from ...server.cost.stacks import STACKS, Stack, default_stack
+from ...server.device.buckets import SMALLEST_BUCKET
+from ...server.device.instances import Instance
+from ...server.device.prices import PRICE_BASES, PriceBasis
+from ...server.errors import SettingsError
+from ...server.models.spec import ModelSpec
+from .bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
+from .times import Limit
+from .weight_types import COMPARED, DTYPES, WeightDtype
 
 LIMITS = {  # fields of PlanOptions, and the figures that they limit
     "ttft_s": Limit("TTFT", 0.0),

@@ -12,8 +12,8 @@ from importlib import import_module
 from math import floor, log10
 from pathlib import Path
 
-from neuronserve.planner.plan.report import Candidate, PlanReport
-from neuronserve.server.errors import SettingsError
+from ...server.errors import SettingsError
+from .report import Candidate, PlanReport
 
 WIDTH, HEIGHT = 960, 560
 LEFT, RIGHT, TOP, BOTTOM = 90, 30, 20, 60

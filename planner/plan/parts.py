@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.server.device.catalog import instance, instances
-from neuronserve.server.device.groups import Place, instance_group
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import DeviceError
+from ...server.device.catalog import instance, instances
+from ...server.device.groups import Place, instance_group
+from ...server.device.instances import Instance
+from ...server.errors import DeviceError
+from .options import PlanOptions
 
 GROUP_SIZES = (
     2,

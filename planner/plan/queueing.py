@@ -13,11 +13,11 @@ from math import hypot, inf, log, sqrt
 
 import numpy as np
 
-from neuronserve.planner.plan.batches import StaticBatches, gated, longest_of
-from neuronserve.planner.plan.formulas import pooling, service_factor
-from neuronserve.planner.plan.times import Limit, MeanTimes, Wait
-from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
-from neuronserve.server.workload.workload import FloatArray
+from ...server.scheduler.batching import POLICIES, BatchingPolicy
+from ...server.workload.workload import FloatArray
+from .batches import StaticBatches, gated, longest_of
+from .formulas import pooling, service_factor
+from .times import Limit, MeanTimes, Wait
 
 MAX_LOAD = 0.9  # highest planned share of saturation: above it mean waits grow without bound
 BISECTIONS = 20  # to a millionth of saturation

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from neuronserve.planner.plan.check import why_not_simulated
-from neuronserve.planner.plan.columns import band, dollars, figure, milliseconds
-from neuronserve.planner.plan.report import Candidate, PlanReport
-from neuronserve.planner.plan.weight_types import QUANTIZATION
-from neuronserve.server.cost.evidence import Band
-from neuronserve.server.models.public import candidates
-from neuronserve.server.models.tensors import num_params
+from ...server.cost.evidence import Band
+from ...server.models.public import candidates
+from ...server.models.tensors import num_params
+from .check import why_not_simulated
+from .columns import band, dollars, figure, milliseconds
+from .report import Candidate, PlanReport
+from .weight_types import QUANTIZATION
 
 COMMAND_WIDTH = 76  # longest line of the command, for a terminal of 80 columns
 MOST_ENGINES = 64  # of the server's settings

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from neuronserve.planner.model_names import resolve_decoder
-from neuronserve.planner.plan.demand import Demand
-from neuronserve.planner.plan.options import Buckets, PlanOptions, bucket
-from neuronserve.planner.plan.queueing import Replica
-from neuronserve.planner.plan.weight_types import WeightDtype
-from neuronserve.server.cost.calibration import default_calibration
-from neuronserve.server.cost.pipeline import PipelineModel
-from neuronserve.server.cost.speculation import SpeculativeModel, StepTimes
-from neuronserve.server.cost.stacks import Stack
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.device.buckets import powers_of_two
-from neuronserve.server.device.groups import Place, count_of, part_of
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.workload.workload import Workload
+from ...server.cost.calibration import default_calibration
+from ...server.cost.pipeline import PipelineModel
+from ...server.cost.speculation import SpeculativeModel, StepTimes
+from ...server.cost.stacks import Stack
+from ...server.cost.work import Runtime
+from ...server.device.buckets import powers_of_two
+from ...server.device.groups import Place, count_of, part_of
+from ...server.device.instances import Instance
+from ...server.errors import SettingsError
+from ...server.models.spec import ModelSpec
+from ...server.scheduler.batching import POLICIES
+from ...server.workload.workload import Workload
+from ..model_names import resolve_decoder
+from .demand import Demand
+from .options import Buckets, PlanOptions, bucket
+from .queueing import Replica
+from .weight_types import WeightDtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,17 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from neuronserve.planner.plan.demand import Demand
-from neuronserve.planner.plan.known import Known
-from neuronserve.planner.plan.options import Buckets, PlanOptions
-from neuronserve.planner.plan.weight_types import WeightDtype
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.evidence import Provenance
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with
-from neuronserve.server.device.support import Verdict, verdict
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
+from ...server.config.formats import StackName
+from ...server.cost.evidence import Provenance
+from ...server.device.instances import Instance
+from ...server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with
+from ...server.device.support import Verdict, verdict
+from ...server.models.spec import ModelSpec
+from ...server.models.tensors import num_params
+from .demand import Demand
+from .known import Known
+from .options import Buckets, PlanOptions
+from .weight_types import WeightDtype
 
 BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a missing spot price is not reported
 NO_POWER = "tokens per joule: no power figure is published for any instance of the catalogue; --chip-watts gives one"

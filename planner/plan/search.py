@@ -9,17 +9,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from neuronserve.planner.model_names import resolve_decoder
-from neuronserve.planner.plan.demand import Demand
-from neuronserve.planner.plan.known import Known, Load, fewest_places
-from neuronserve.planner.plan.memory import Beside, Memory, loading_notes, why_not_loaded
-from neuronserve.planner.plan.options import LIMITS, PlanOptions
-from neuronserve.planner.plan.parts import GROUP_SIZES, parts_in_question, place_of
-from neuronserve.planner.plan.queueing import MAX_LOAD, Replica
-from neuronserve.planner.plan.replicas import Group, PlannedLoad
-from neuronserve.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
-from neuronserve.planner.plan.weight_types import WeightDtype, why_no_type
-from neuronserve.planner.plan.words import (
+from ...server.cost.calibration import default_calibration
+from ...server.cost.pipeline import stage_layers
+from ...server.device.groups import Place, count_of, part_of
+from ...server.device.instances import Instance
+from ...server.device.prices import PRICE_BASES, PriceBasis
+from ...server.errors import DeviceError
+from ...server.host.memory import GIB
+from ...server.models.spec import ModelSpec
+from ...server.placement.fit import budget_bytes
+from ...server.workload.workload import Workload
+from ..model_names import resolve_decoder
+from .demand import Demand
+from .known import Known, Load, fewest_places
+from .memory import Beside, Memory, loading_notes, why_not_loaded
+from .options import LIMITS, PlanOptions
+from .parts import GROUP_SIZES, parts_in_question, place_of
+from .queueing import MAX_LOAD, Replica
+from .replicas import Group, PlannedLoad
+from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from .weight_types import WeightDtype, why_no_type
+from .words import (
     allowed,
     check_degrees,
     demand_notes,
@@ -28,16 +38,6 @@ from neuronserve.planner.plan.words import (
     over_budget,
     slo_notes,
 )
-from neuronserve.server.cost.calibration import default_calibration
-from neuronserve.server.cost.pipeline import stage_layers
-from neuronserve.server.device.groups import Place, count_of, part_of
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.prices import PRICE_BASES, PriceBasis
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.fit import budget_bytes
-from neuronserve.server.workload.workload import Workload
 
 
 def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:

@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronserve.planner.plan.check import Agreement
-from neuronserve.planner.plan.columns import Column, band, dollars, figure, milliseconds, prose, table_of
-from neuronserve.planner.plan.recommendation import question, sentence, serve_command
-from neuronserve.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.device.support import Outcome, chip_status
+from ...server.device.prices import PriceBasis
+from ...server.device.support import Outcome, chip_status
+from .check import Agreement
+from .columns import Column, band, dollars, figure, milliseconds, prose, table_of
+from .recommendation import question, sentence, serve_command
+from .report import Candidate, Excluded, PlanReport, TokenPrice
 
 NUM_ROWS = 20  # of each table
 WIDE = 240  # characters: room for all columns

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from neuronserve.server.config.formats import Quantization
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.placement.fit import missing_type
+from ...server.config.formats import Quantization
+from ...server.device.instances import Instance
+from ...server.placement.fit import missing_type
 
 WeightDtype = Literal["bfloat16", "int8", "fp8", "int4", "mxfp4"]
 DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)

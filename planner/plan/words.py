@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuronserve.planner.plan.demand import Demand
-from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.plan.queueing import MAX_LOAD
-from neuronserve.planner.plan.report import Candidate, Excluded
-from neuronserve.planner.plan.times import MeanTimes
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import DeviceError, DeviceMemoryError
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
+from ...server.device.instances import Instance
+from ...server.errors import DeviceError, DeviceMemoryError
+from ...server.models.spec import ModelSpec
+from ...server.models.tensors import num_params
+from .demand import Demand
+from .options import PlanOptions
+from .queueing import MAX_LOAD
+from .report import Candidate, Excluded
+from .times import MeanTimes
 
 
 def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:

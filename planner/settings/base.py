@@ -3,12 +3,12 @@
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.settings.base import File, ReportSettings
-from neuronserve.server.settings.calibration import TimeSettings
-from neuronserve.server.workload.traces import read_trace
-from neuronserve.server.workload.workload import Workload
+from ...server.config.formats import StackName
+from ...server.device.prices import PriceBasis
+from ...server.settings.base import File, ReportSettings
+from ...server.settings.calibration import TimeSettings
+from ...server.workload.traces import read_trace
+from ...server.workload.workload import Workload
 
 WHICH_MODEL = (
     "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/reference/models.md); "

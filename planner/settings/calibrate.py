@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.settings.base import File, ReportSettings
+from ...server.config.formats import StackName
+from ...server.settings.base import File, ReportSettings
 
 
 class CalibrateSettings(ReportSettings):

@@ -7,17 +7,17 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from neuronserve.planner.model_names import resolve_shape
-from neuronserve.planner.observe.deployment import Deployment
-from neuronserve.planner.observe.observation import read_report
-from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
-from neuronserve.server.config.formats import Quantization, StackName
-from neuronserve.server.cost.shape import stored_dtype
-from neuronserve.server.cost.stacks import STACKS, default_stack
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.settings.base import Numbers, Texts, slice_of
-from neuronserve.server.settings.calibration import TimeSettings
+from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
+from ...server.config.formats import Quantization, StackName
+from ...server.cost.shape import stored_dtype
+from ...server.cost.stacks import STACKS, default_stack
+from ...server.device.catalog import instance
+from ...server.errors import SettingsError
+from ...server.settings.base import Numbers, Texts, slice_of
+from ...server.settings.calibration import TimeSettings
+from ..model_names import resolve_shape
+from ..observe.deployment import Deployment
+from ..observe.observation import read_report
 
 
 class ObserveSettings(TimeSettings):

@@ -6,20 +6,20 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag, NoDecode
 
-from neuronserve.planner.command import View
-from neuronserve.planner.emit.folder import Emission
-from neuronserve.planner.model_names import resolve_shape
-from neuronserve.planner.plan.bounds import MAX_RATE, MAX_TOKENS, MIN_RATE
-from neuronserve.planner.plan.demand import with_trace
-from neuronserve.planner.plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, PlanOptions
-from neuronserve.planner.plan.weight_types import COMPARED, WeightDtype
-from neuronserve.planner.settings.base import PlannerSettings
-from neuronserve.server.config import CatalogConfig
-from neuronserve.server.device.prices import DEFAULT_REGION
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.settings.base import File, Numbers, Texts, slice_of, split_commas
-from neuronserve.server.settings.catalog import CatalogSettings
-from neuronserve.server.workload.workload import Workload
+from ...server.config import CatalogConfig
+from ...server.device.prices import DEFAULT_REGION
+from ...server.errors import SettingsError
+from ...server.settings.base import File, Numbers, Texts, slice_of, split_commas
+from ...server.settings.catalog import CatalogSettings
+from ...server.workload.workload import Workload
+from ..command import View
+from ..emit.folder import Emission
+from ..model_names import resolve_shape
+from ..plan.bounds import MAX_RATE, MAX_TOKENS, MIN_RATE
+from ..plan.demand import with_trace
+from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, PlanOptions
+from ..plan.weight_types import COMPARED, WeightDtype
+from .base import PlannerSettings
 
 Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 

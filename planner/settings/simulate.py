@@ -5,19 +5,19 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from neuronserve.planner.model_names import resolve_decoder
-from neuronserve.planner.settings.base import WHICH_MODEL, PlannerSettings
-from neuronserve.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
-from neuronserve.planner.simulate.options import SimulationOptions
-from neuronserve.planner.simulate.routing import Routing
-from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
-from neuronserve.server.config.formats import Quantization
-from neuronserve.server.settings.base import File, slice_of
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange, read_lengths
-from neuronserve.server.workload.slo import Slo
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.workload import TooLong, Workload, fit_context
+from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
+from ...server.config.formats import Quantization
+from ...server.settings.base import File, slice_of
+from ...server.workload.arrivals import Arrivals
+from ...server.workload.lengths import LengthRange, read_lengths
+from ...server.workload.slo import Slo
+from ...server.workload.synthetic import SyntheticWorkload
+from ...server.workload.workload import TooLong, Workload, fit_context
+from ..model_names import resolve_decoder
+from ..simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
+from ..simulate.options import SimulationOptions
+from ..simulate.routing import Routing
+from .base import WHICH_MODEL, PlannerSettings
 
 
 class SimulateSettings(PlannerSettings):

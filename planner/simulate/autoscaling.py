@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal, Protocol, get_args
 
-from neuronserve.server.clock import NS
-from neuronserve.server.errors import SettingsError
+from ...server.clock import NS
+from ...server.errors import SettingsError
 
 AutoscalePolicy = Literal["fixed", "reactive", "keda"]
 MAX_REPLICAS = 10_000  # in one simulation

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from neuronserve.planner.simulate.fleet import Replica
-from neuronserve.planner.simulate.options import SimulationOptions
-from neuronserve.planner.simulate.records import SHARES, Records
-from neuronserve.server.clock import NS
+from ...server.clock import NS
+from .fleet import Replica
+from .options import SimulationOptions
+from .records import SHARES, Records
 
 HOUR_S = 3600
 

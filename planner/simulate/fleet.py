@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from neuronserve.planner.simulate.autoscaling import SYNC_NS, Observation, Policy
-from neuronserve.planner.simulate.records import NEVER, Engine, EngineTotals
-from neuronserve.server.clock import NS
+from ...server.clock import NS
+from .autoscaling import SYNC_NS, Observation, Policy
+from .records import NEVER, Engine, EngineTotals
 
 # By the second, a minute at least: aws.amazon.com/about-aws/whats-new/2017/10/announcing-amazon-ec2-per-second-billing.
 LEAST_BILLED_NS = 60 * NS

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from neuronserve.planner.simulate.autoscaling import MAX_REPLICAS, Autoscaling
-from neuronserve.planner.simulate.routing import ROUTINGS, Routing
-from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
-from neuronserve.server.config.formats import Quantization, StackName
-from neuronserve.server.cost.shape import STORED_BYTES, stored_dtype
-from neuronserve.server.cost.stacks import STACKS, Padding, Stack, default_stack
-from neuronserve.server.cost.work import CURRENT_SDK
-from neuronserve.server.device.buckets import powers_of_two
-from neuronserve.server.device.catalog import Instance, instance
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
-from neuronserve.server.placement.fit import budget_bytes, require_fit
-from neuronserve.server.placement.footprint import ServingShape, StepLimits
-from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.workload.slo import Slo
-from neuronserve.server.workload.workload import Workload
+from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
+from ...server.config.formats import Quantization, StackName
+from ...server.cost.shape import STORED_BYTES, stored_dtype
+from ...server.cost.stacks import STACKS, Padding, Stack, default_stack
+from ...server.cost.work import CURRENT_SDK
+from ...server.device.buckets import powers_of_two
+from ...server.device.catalog import Instance, instance
+from ...server.device.prices import PriceBasis
+from ...server.errors import SettingsError
+from ...server.models.spec import ModelSpec
+from ...server.models.tensors import num_params
+from ...server.placement.fit import budget_bytes, require_fit
+from ...server.placement.footprint import ServingShape, StepLimits
+from ...server.scheduler.batching import POLICIES
+from ...server.workload.slo import Slo
+from ...server.workload.workload import Workload
+from .autoscaling import MAX_REPLICAS, Autoscaling
+from .routing import ROUTINGS, Routing
 
 LONGEST_CHUNK = 8192  # default tokens of prompts in one step
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.planner.simulate.bill import Bill, Cost
-from neuronserve.planner.simulate.fleet import Fleet
-from neuronserve.planner.simulate.options import SimulationOptions
-from neuronserve.planner.simulate.records import SHARES, Records
-from neuronserve.planner.simulate.scaling import Scaling
-from neuronserve.planner.simulate.statistics import Spread
-from neuronserve.server.clock import NS
-from neuronserve.server.cost.calibration import default_calibration
-from neuronserve.server.workload.workload import BoolArray, FloatArray, IntArray
+from ...server.clock import NS
+from ...server.cost.calibration import default_calibration
+from ...server.workload.workload import BoolArray, FloatArray, IntArray
+from .bill import Bill, Cost
+from .fleet import Fleet
+from .options import SimulationOptions
+from .records import SHARES, Records
+from .scaling import Scaling
+from .statistics import Spread
 
 MS = 1e-6  # of a nanosecond
 MILLION = 1e6

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Literal, Protocol, get_args
 
-from neuronserve.planner.simulate.scheduled_engine import ScheduledEngine
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.scheduler.router import Router
-from neuronserve.server.types import Request
+from ...server.config import CacheConfig
+from ...server.scheduler.router import Router
+from ...server.types import Request
+from .scheduled_engine import ScheduledEngine
 
 Routing = Literal["least-loaded", "round-robin", "prefix-aware"]
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)

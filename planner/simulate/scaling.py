@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.planner.simulate.fleet import Count, Fleet
-from neuronserve.planner.simulate.records import NEVER
-from neuronserve.server.clock import NS
-from neuronserve.server.workload.workload import BoolArray, IntArray
+from ...server.clock import NS
+from ...server.workload.workload import BoolArray, IntArray
+from .fleet import Count, Fleet
+from .records import NEVER
 
 
 @dataclass(frozen=True)

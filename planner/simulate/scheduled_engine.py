@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from neuronserve.planner.simulate.records import NEVER, SHARES, EngineTotals, Records
-from neuronserve.server.clock import NS
-from neuronserve.server.config import CacheConfig, SchedulerConfig
-from neuronserve.server.cost.pricer import StepPricer
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.scheduler.decode_run import RunScheduler
-from neuronserve.server.scheduler.router import Router
-from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
-from neuronserve.server.workload.workload import Workload
+from ...server.clock import NS
+from ...server.config import CacheConfig, SchedulerConfig
+from ...server.cost.pricer import StepPricer
+from ...server.kv_cache.manager import KVCacheManager
+from ...server.scheduler.decode_run import RunScheduler
+from ...server.scheduler.router import Router
+from ...server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
+from ...server.workload.workload import Workload
+from .records import NEVER, SHARES, EngineTotals, Records
 
 
 class ScheduledEngine:

@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.planner.simulate.autoscaling import policy_of
-from neuronserve.planner.simulate.fleet import Fleet
-from neuronserve.planner.simulate.options import SimulationOptions
-from neuronserve.planner.simulate.records import NEVER, Engine, Records
-from neuronserve.planner.simulate.report import SimulationReport
-from neuronserve.planner.simulate.routing import Balancer, LeastLoaded, PrefixAware, RoundRobin
-from neuronserve.planner.simulate.scheduled_engine import ScheduledEngine, request_of
-from neuronserve.server.clock import NS
-from neuronserve.server.config import CacheConfig, SchedulerConfig
-from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.errors import InvalidRequest, QueueFull
-from neuronserve.server.scheduler.admission import check_queue, resolve_max_tokens
-from neuronserve.server.workload.workload import Workload
+from ...server.clock import NS
+from ...server.config import CacheConfig, SchedulerConfig
+from ...server.cost.model import CostModel
+from ...server.cost.pricer import HostOfSteps, StepPricer
+from ...server.cost.work import Runtime
+from ...server.errors import InvalidRequest, QueueFull
+from ...server.scheduler.admission import check_queue, resolve_max_tokens
+from ...server.workload.workload import Workload
+from .autoscaling import policy_of
+from .fleet import Fleet
+from .options import SimulationOptions
+from .records import NEVER, Engine, Records
+from .report import SimulationReport
+from .routing import Balancer, LeastLoaded, PrefixAware, RoundRobin
+from .scheduled_engine import ScheduledEngine, request_of
 
 
 def run_simulation(options: SimulationOptions) -> SimulationReport:

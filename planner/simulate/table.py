@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Group
 from rich.table import Table
 
-from neuronserve.planner.simulate.report import SimulationReport
-from neuronserve.planner.simulate.scaling import Scaling
-from neuronserve.server.clock import NS
+from ...server.clock import NS
+from .report import SimulationReport
+from .scaling import Scaling
 
 _TIMES = {
     "ttft": "time to first token",

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.errors import Overloaded
-from neuronserve.server.link.hub.remote import AnyEngines
-from neuronserve.server.link.journal import OpenSequence
-from neuronserve.server.link.messages import Tokens
-from neuronserve.server.scheduler.forecast import EngineLoad, Forecast
-from neuronserve.server.scheduler.turns import Waiting
-from neuronserve.server.types import Request, StepReport
+from ..errors import Overloaded
+from ..link.hub.remote import AnyEngines
+from ..link.journal import OpenSequence
+from ..link.messages import Tokens
+from ..scheduler.forecast import EngineLoad, Forecast
+from ..scheduler.turns import Waiting
+from ..types import Request, StepReport
+from .config import ApiConfig
 
 
 @dataclass(frozen=True, slots=True)

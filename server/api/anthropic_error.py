@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from neuronserve.server.errors import RequestError
+from ..errors import RequestError
 
 THREAD_UNSUPPORTED = "thread_unsupported_request"  # upon this code Anthropic's client sends all messages
 KINDS = {

@@ -7,16 +7,16 @@ import re
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from neuronserve.server import __version__
-from neuronserve.server.api import errors
-from neuronserve.server.api.dialects import chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
-from neuronserve.server.api.dialects.llama import routes as llama
-from neuronserve.server.api.dialects.messages import batches as message_batches
-from neuronserve.server.api.dialects.messages import routes as messages
-from neuronserve.server.api.dialects.responses import conversations
-from neuronserve.server.api.dialects.responses import routes as responses
-from neuronserve.server.api.dialects.responses.background import Background
-from neuronserve.server.api.endpoints import (
+from .. import __version__
+from . import errors
+from .dialects import chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
+from .dialects.llama import routes as llama
+from .dialects.messages import batches as message_batches
+from .dialects.messages import routes as messages
+from .dialects.responses import conversations
+from .dialects.responses import routes as responses
+from .dialects.responses.background import Background
+from .endpoints import (
     admin,
     batches,
     docs,
@@ -29,32 +29,32 @@ from neuronserve.server.api.endpoints import (
     tokenize,
     usage,
 )
-from neuronserve.server.api.endpoints.admin import AbortRequest
-from neuronserve.server.api.endpoints.lora import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
-from neuronserve.server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
-from neuronserve.server.api.http.body_limit import BodyLimit
-from neuronserve.server.api.http.cross_site import CrossSite
-from neuronserve.server.api.http.load_report import LoadReports, load_of
-from neuronserve.server.api.http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
-from neuronserve.server.api.http.openapi import EVERYWHERE, Application, errors_of
-from neuronserve.server.api.keys.guard import Guard, needs_local, refusals
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.telemetry.http_metrics import HttpObserver
-from neuronserve.server.api.wire.batches import BatchRequest
-from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
-from neuronserve.server.api.wire.completions import Completion, CompletionRequest
-from neuronserve.server.api.wire.generate import GenerateAnswer, GenerateRequest
-from neuronserve.server.api.wire.llama import (
+from .endpoints.admin import AbortRequest
+from .endpoints.lora import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
+from .endpoints.tokenize import DetokenizeRequest, TokenizeRequest
+from .http.body_limit import BodyLimit
+from .http.cross_site import CrossSite
+from .http.load_report import LoadReports, load_of
+from .http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
+from .http.openapi import EVERYWHERE, Application, errors_of
+from .keys.guard import Guard, needs_local, refusals
+from .service import Service
+from .telemetry.http_metrics import HttpObserver
+from .wire.batches import BatchRequest
+from .wire.chat import ChatCompletion, ChatRequest
+from .wire.completions import Completion, CompletionRequest
+from .wire.generate import GenerateAnswer, GenerateRequest
+from .wire.llama import (
     ApplyTemplateRequest,
     InfillRequest,
     LlamaCompletion,
     LlamaCompletionRequest,
     LlamaEmbeddingRequest,
 )
-from neuronserve.server.api.wire.message import MessageAnswer
-from neuronserve.server.api.wire.message_batches import MessageBatchRequest
-from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
-from neuronserve.server.api.wire.pooling import (
+from .wire.message import MessageAnswer
+from .wire.message_batches import MessageBatchRequest
+from .wire.messages import CountTokensRequest, MessagesRequest
+from .wire.pooling import (
     ClassifyList,
     ClassifyRequest,
     CohereEmbedAnswer,
@@ -68,8 +68,8 @@ from neuronserve.server.api.wire.pooling import (
     ScoreRequest,
     TextPoolingRequest,
 )
-from neuronserve.server.api.wire.response import Compaction, Response
-from neuronserve.server.api.wire.responses import (
+from .wire.response import Compaction, Response
+from .wire.responses import (
     CompactRequest,
     ConversationRequest,
     ItemsRequest,

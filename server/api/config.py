@@ -7,12 +7,12 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from neuronserve.server.api.addition import Addition
-from neuronserve.server.api.http.tls import TlsConfig
-from neuronserve.server.api.keys.key import NO_KEYS, KeysConfig
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.link.restarts import NO_HEALING, Healing
-from neuronserve.server.text.parsers.formats import ReasoningParserName, ToolParserName
+from ..device.prices import PriceBasis
+from ..link.restarts import NO_HEALING, Healing
+from ..text.parsers.formats import ReasoningParserName, ToolParserName
+from .addition import Addition
+from .http.tls import TlsConfig
+from .keys.key import NO_KEYS, KeysConfig
 
 OtlpProtocol = Literal["grpc", "http/protobuf"]
 ToolCallParser = Literal["auto", ToolParserName]

@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 
-from neuronserve.server.api.anthropic_error import anthropic_error_bytes
-from neuronserve.server.errors import (
+from ..errors import (
     InvalidRequest,
     PayloadTooLarge,
     QueueFull,
@@ -24,6 +23,7 @@ from neuronserve.server.errors import (
     RequestTimeout,
     Unauthorized,
 )
+from .anthropic_error import anthropic_error_bytes
 
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1

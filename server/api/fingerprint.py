@@ -6,8 +6,8 @@ import hashlib
 import json
 from dataclasses import asdict
 
-from neuronserve.server import __version__
-from neuronserve.server.link.messages import EngineInfo
+from .. import __version__
+from ..link.messages import EngineInfo
 
 HASH_DIGITS = 12
 

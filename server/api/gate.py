@@ -11,17 +11,17 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from neuronserve.server.api.admission import Admission
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.keys.desk import AccountsDesk
-from neuronserve.server.api.keys.remote import Begin, RemoteKeyUse
-from neuronserve.server.api.keys.ring import AnyUse
-from neuronserve.server.api.keys.use import KeyUse
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.hub.hub import Hub
-from neuronserve.server.link.hub.remote import RemoteEngines
-from neuronserve.server.link.stream import TokenStream
-from neuronserve.server.types import Request
+from ..link.groups import EngineGroups
+from ..link.hub.hub import Hub
+from ..link.hub.remote import RemoteEngines
+from ..link.stream import TokenStream
+from ..types import Request
+from .admission import Admission
+from .config import ApiConfig
+from .keys.desk import AccountsDesk
+from .keys.remote import Begin, RemoteKeyUse
+from .keys.ring import AnyUse
+from .keys.use import KeyUse
 
 WELCOME = "welcome"  # question to the hub, with an Arrival, before anything is submitted
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from multiprocessing.process import BaseProcess, parent_process
 
-from neuronserve.server.host.confinement import give_up_network
-from neuronserve.server.host.fork_server import light_context, no_interrupts_for_children
-from neuronserve.server.host.shared_file import SharedFile
+from ..host.confinement import give_up_network
+from ..host.fork_server import light_context, no_interrupts_for_children
+from ..host.shared_file import SharedFile
 
 BEAT_S = 0.5
 READY_S, LIVE_S = 10.0, 60.0  # without a beat, after which the server is not ready, or not alive

@@ -11,8 +11,8 @@ import logging
 import os
 from collections.abc import Callable
 
-from neuronserve.server.errors import Overloaded
-from neuronserve.server.host.memory import GIB, SPARE_BYTES, available_bytes, taken_bytes
+from ..errors import Overloaded
+from ..host.memory import GIB, SPARE_BYTES, available_bytes, taken_bytes
 
 log = logging.getLogger("neuronserve")
 SHORT_BYTES = SPARE_BYTES // 4  # left when refusals begin

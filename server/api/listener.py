@@ -6,10 +6,10 @@ import logging
 import socket
 from typing import get_args
 
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.health_process import HealthProcess
-from neuronserve.server.api.phase import Phase
-from neuronserve.server.errors import StartError
+from ..errors import StartError
+from .config import ApiConfig
+from .health_process import HealthProcess
+from .phase import Phase
 
 log = logging.getLogger("neuronserve")
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from neuronserve.server.errors import EngineDead, InvalidRequest, ModelNotFound
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.hub.hub import Hub
-from neuronserve.server.link.hub.remote import RemoteEngines
-from neuronserve.server.link.messages import LoadedAdapter, UnloadAdapter
+from ..errors import EngineDead, InvalidRequest, ModelNotFound
+from ..link.groups import EngineGroups
+from ..link.hub.hub import Hub
+from ..link.hub.remote import RemoteEngines
+from ..link.messages import LoadedAdapter, UnloadAdapter
 
 ADAPTERS = "adapters"  # name of questions to the hub, and of the list of Listed that the hub sends to workers
 _ENCODER = msgspec.msgpack.Encoder()

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from prometheus_client.registry import Collector
 
-from neuronserve.server.api.telemetry.gathered import Gathered, snapshot
-from neuronserve.server.link.hub.remote import AnyEngines, RemoteEngines
+from ..link.hub.remote import AnyEngines, RemoteEngines
+from .telemetry.gathered import Gathered, snapshot
 
 METRICS, LOAD, ABORT, RESPONSE, CANCEL = "metrics", "load", "abort", "response", "cancel"
 FOLLOW = "follow"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from neuronserve.server.link.hub.remote import AnyEngines
+from ..link.hub.remote import AnyEngines
 
 Phase = Literal["loading", "ready", "stalled", "recovering", "degraded", "draining", "dead"]
 

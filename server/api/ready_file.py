@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server import __version__
-from neuronserve.server.errors import StartError
-from neuronserve.server.host.private_file import open_private
+from .. import __version__
+from ..errors import StartError
+from ..host.private_file import open_private
 
 
 class ReadyFile:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from neuronserve.server.checkpoint.sentence import SentenceModel, read_sentence_model
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.messages import EngineInfo
-from neuronserve.server.text.encoder_tokenizer import EncoderTokenizer
-from neuronserve.server.text.tokenizer import Tokenizer
+from ..checkpoint.sentence import SentenceModel, read_sentence_model
+from ..errors import InvalidRequest
+from ..link.messages import EngineInfo
+from ..text.encoder_tokenizer import EncoderTokenizer
+from ..text.tokenizer import Tokenizer
 
 
 class Sentences:

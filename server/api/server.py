@@ -15,26 +15,26 @@ from collections.abc import Iterator, Sequence
 
 import uvicorn
 
-from neuronserve.server.api.app import build_app
-from neuronserve.server.api.batch.runner import BatchRunner
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.dialects.responses.background import Background
-from neuronserve.server.api.endpoints.inventory import inventory
-from neuronserve.server.api.event_loop import run
-from neuronserve.server.api.http.connections import Connections
-from neuronserve.server.api.http.header_limit import LimitedHttpProtocol
-from neuronserve.server.api.http.tls import Tls
-from neuronserve.server.api.http.watched_files import WatchedFiles
-from neuronserve.server.api.listener import address, health_process
-from neuronserve.server.api.ready_file import ReadyFile
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.start_screen import show_way_in, start_screen
-from neuronserve.server.api.wire.model import build_models
-from neuronserve.server.errors import EngineLost, RequestError
-from neuronserve.server.host.open_files import REFUSED_CONNECTIONS
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.handle import EngineHandle
-from neuronserve.server.link.hub.remote import AnyEngines
+from ..errors import EngineLost, RequestError
+from ..host.open_files import REFUSED_CONNECTIONS
+from ..link.groups import EngineGroups
+from ..link.handle import EngineHandle
+from ..link.hub.remote import AnyEngines
+from .app import build_app
+from .batch.runner import BatchRunner
+from .config import ApiConfig
+from .dialects.responses.background import Background
+from .endpoints.inventory import inventory
+from .event_loop import run
+from .http.connections import Connections
+from .http.header_limit import LimitedHttpProtocol
+from .http.tls import Tls
+from .http.watched_files import WatchedFiles
+from .listener import address, health_process
+from .ready_file import ReadyFile
+from .service import Service
+from .start_screen import show_way_in, start_screen
+from .wire.model import build_models
 
 log = logging.getLogger("neuronserve")
 # Idle time of a connection: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s) keep

@@ -17,35 +17,35 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.fingerprint import HASH_DIGITS, fingerprint
-from neuronserve.server.api.gate import AnyGate
-from neuronserve.server.api.host_memory import HostMemory
-from neuronserve.server.api.http.body import parsing_thread
-from neuronserve.server.api.keys.ring import AnyAccounts, KeyRing
-from neuronserve.server.api.lora import AnyAdapters
-from neuronserve.server.api.peers import Peers
-from neuronserve.server.api.phase import Phase, phase_of
-from neuronserve.server.api.sentences import Sentences
-from neuronserve.server.api.shared import shared_of
-from neuronserve.server.api.store.store import Store
-from neuronserve.server.api.telemetry.request_observer import RequestObserver
-from neuronserve.server.api.telemetry.telemetry import Telemetry
-from neuronserve.server.clock import Clock, MonotonicClock
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.cost.charge_rate import ChargeRate
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
-from neuronserve.server.host.memory import return_freed_memory
-from neuronserve.server.link.hub.remote import AnyEngines
-from neuronserve.server.link.messages import EngineInfo
-from neuronserve.server.text.chat_template import load_chat_template
-from neuronserve.server.text.fair_threads import FairThreads, text_threads
-from neuronserve.server.text.generation_config import GenerationDefaults, load_generation_defaults
-from neuronserve.server.text.grammar_process import GrammarProcess
-from neuronserve.server.text.schema_check import SchemaChecks
-from neuronserve.server.text.template_process import RequestTemplates, TemplateProcess
-from neuronserve.server.text.tokenizer import Tokenizer, load_tokenizer
+from ..clock import Clock, MonotonicClock
+from ..config import CacheConfig
+from ..cost.charge_rate import ChargeRate
+from ..device.catalog import instance
+from ..errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
+from ..host.memory import return_freed_memory
+from ..link.hub.remote import AnyEngines
+from ..link.messages import EngineInfo
+from ..text.chat_template import load_chat_template
+from ..text.fair_threads import FairThreads, text_threads
+from ..text.generation_config import GenerationDefaults, load_generation_defaults
+from ..text.grammar_process import GrammarProcess
+from ..text.schema_check import SchemaChecks
+from ..text.template_process import RequestTemplates, TemplateProcess
+from ..text.tokenizer import Tokenizer, load_tokenizer
+from .config import ApiConfig
+from .fingerprint import HASH_DIGITS, fingerprint
+from .gate import AnyGate
+from .host_memory import HostMemory
+from .http.body import parsing_thread
+from .keys.ring import AnyAccounts, KeyRing
+from .lora import AnyAdapters
+from .peers import Peers
+from .phase import Phase, phase_of
+from .sentences import Sentences
+from .shared import shared_of
+from .store.store import Store
+from .telemetry.request_observer import RequestObserver
+from .telemetry.telemetry import Telemetry
 
 RETURN_AFTER_S = 2.0
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import time
 
-from neuronserve.server.api.admission import Admission
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.gate import Gate, GateDesk, RemoteGate
-from neuronserve.server.api.host_memory import HostMemory
-from neuronserve.server.api.keys.desk import AccountsDesk
-from neuronserve.server.api.keys.remote import RemoteAccounts
-from neuronserve.server.api.keys.ring import KeyRing
-from neuronserve.server.api.keys.use import Accounts
-from neuronserve.server.api.lora import Adapters, AdaptersDesk, RemoteAdapters
-from neuronserve.server.api.telemetry.telemetry import Telemetry
-from neuronserve.server.clock import Clock
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.hub.hub import Hub
-from neuronserve.server.link.hub.remote import AnyEngines, RemoteEngines
-from neuronserve.server.link.messages import EngineInfo
+from ..clock import Clock
+from ..link.groups import EngineGroups
+from ..link.hub.hub import Hub
+from ..link.hub.remote import AnyEngines, RemoteEngines
+from ..link.messages import EngineInfo
+from .admission import Admission
+from .config import ApiConfig
+from .gate import Gate, GateDesk, RemoteGate
+from .host_memory import HostMemory
+from .keys.desk import AccountsDesk
+from .keys.remote import RemoteAccounts
+from .keys.ring import KeyRing
+from .keys.use import Accounts
+from .lora import Adapters, AdaptersDesk, RemoteAdapters
+from .telemetry.telemetry import Telemetry
 
 
 class Shared:

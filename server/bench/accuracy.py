@@ -17,12 +17,12 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.bench.options import MeasuredFormat
-from neuronserve.server.bench.windows import Window
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
-from neuronserve.server.engine.load.loading import load_engine
-from neuronserve.server.engine.load.weights import OnProgress
+from ..config import EngineConfig
+from ..config.formats import Dtype, Quantization, WeightFormat
+from ..engine.load.loading import load_engine
+from ..engine.load.weights import OnProgress
+from .options import MeasuredFormat
+from .windows import Window
 
 REFERENCE: WeightFormat = "float32"
 _LOGIT_ROWS = 64  # computed in one step

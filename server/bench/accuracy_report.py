@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from neuronserve.server.bench.accuracy import REFERENCE, AccuracyBench, FormatAccuracy
-from neuronserve.server.bench.options import AccuracyOptions
-from neuronserve.server.bench.results import show, write_results
-from neuronserve.server.bench.windows import Window, read_documents, windows
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.text.tokenizer import load_tokenizer
+from ..config import EngineConfig
+from ..text.tokenizer import load_tokenizer
+from .accuracy import REFERENCE, AccuracyBench, FormatAccuracy
+from .options import AccuracyOptions
+from .results import show, write_results
+from .windows import Window, read_documents, windows
 
 DEFINITIONS = {
     "relative_logits_error": "||l - l32|| / ||l32|| over all positions, every row of logits less its mean",

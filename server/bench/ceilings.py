@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronserve.server.config.formats import Isa, WeightFormat
-from neuronserve.server.device.hbm import Hbm
-from neuronserve.server.device.layout import is_grouped, round_up
-from neuronserve.server.host.address_map import ADDRESSES
-from neuronserve.server.kernels.bandwidth_probe import ReadOperands, read_memory
-from neuronserve.server.kernels.dispatch import linear_kernels
-from neuronserve.server.kernels.isa.jit import Kernel
-from neuronserve.server.kernels.matmul import probe as probes
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.workers import WorkerPool
+from ..config.formats import Isa, WeightFormat
+from ..device.hbm import Hbm
+from ..device.layout import is_grouped, round_up
+from ..host.address_map import ADDRESSES
+from ..kernels.bandwidth_probe import ReadOperands, read_memory
+from ..kernels.dispatch import linear_kernels
+from ..kernels.isa.jit import Kernel
+from ..kernels.matmul import probe as probes
+from ..kernels.program import Program
+from ..kernels.workers import WorkerPool
 
 PROBE_BYTES = 512 << 20  # larger than the cache that one tenant of a shared host gets
 K_TILES = 4  # 16 KiB of operands for the largest block: half of the smallest first-level cache

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from neuronserve.server.engine.load.loading import LoadedEngine
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.kv_cache.blocks import NULL_BLOCK
-from neuronserve.server.kv_cache.manager import KVCacheManager, SequenceBlocks
-from neuronserve.server.types import Request
+from ..engine.load.loading import LoadedEngine
+from ..errors import SettingsError
+from ..kv_cache.blocks import NULL_BLOCK
+from ..kv_cache.manager import KVCacheManager, SequenceBlocks
+from ..types import Request
 
 
 def require_whole_blocks(context_len: int, block_size: int) -> None:

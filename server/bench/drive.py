@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from neuronserve.server.bench.depth import fill_blocks, hold_contexts, require_whole_blocks
-from neuronserve.server.bench.options import BatchShape
-from neuronserve.server.clock import MonotonicClock
-from neuronserve.server.engine.load.loading import LoadedEngine
-from neuronserve.server.engine.loop import EngineLoop
-from neuronserve.server.engine.trace.tracer import Tracer
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import Add, Command, Tokens
-from neuronserve.server.scheduler.scheduler import Scheduler
-from neuronserve.server.types import Request, SamplingParams
+from ..clock import MonotonicClock
+from ..engine.load.loading import LoadedEngine
+from ..engine.loop import EngineLoop
+from ..engine.trace.tracer import Tracer
+from ..errors import SettingsError
+from ..kv_cache.manager import KVCacheManager
+from ..link.messages import Add, Command, Tokens
+from ..scheduler.scheduler import Scheduler
+from ..types import Request, SamplingParams
+from .depth import fill_blocks, hold_contexts, require_whole_blocks
+from .options import BatchShape
 
 
 @dataclass(frozen=True, slots=True)

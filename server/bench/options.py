@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from neuronserve.server.config.formats import WeightFormat
+from ..config.formats import WeightFormat
 
 MeasuredFormat = WeightFormat | Literal["auto"]  # auto: the format of the files
 

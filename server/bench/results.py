@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from neuronserve.server import __version__
-from neuronserve.server.errors import SettingsError
+from .. import __version__
+from ..errors import SettingsError
 
 _WIDTH = 130  # columns of a table that goes to a file or a pipe
 

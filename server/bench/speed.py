@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuronserve.server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
-from neuronserve.server.bench.drive import EngineDriver, StepTime
-from neuronserve.server.bench.options import BatchShape
-from neuronserve.server.bench.work import cache_bytes_per_step, prefill_operations, weight_bytes_per_step
-from neuronserve.server.clock import MonotonicClock
-from neuronserve.server.engine.load.loading import LoadedEngine
-from neuronserve.server.engine.trace.files import lanes_of
-from neuronserve.server.engine.trace.tracer import Tracer
-from neuronserve.server.link.messages import TraceReply
-from neuronserve.server.placement.matrices import main_format
+from ..clock import MonotonicClock
+from ..engine.load.loading import LoadedEngine
+from ..engine.trace.files import lanes_of
+from ..engine.trace.tracer import Tracer
+from ..link.messages import TraceReply
+from ..placement.matrices import main_format
+from .ceilings import BandwidthProbe, ProductProbe, product_unit
+from .drive import EngineDriver, StepTime
+from .options import BatchShape
+from .work import cache_bytes_per_step, prefill_operations, weight_bytes_per_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from neuronserve.server.bench.drive import EngineDriver
-from neuronserve.server.bench.options import BatchShape, LatencyOptions, ThroughputOptions
-from neuronserve.server.bench.results import show, write_results
-from neuronserve.server.bench.speed import LatencyBench, LatencyResult, ThroughputResult, measure_throughput, tokens_of
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
-from neuronserve.server.errors import SettingsError
+from ..config import EngineConfig
+from ..engine.load.loading import LoadedEngine, load_engine
+from ..errors import SettingsError
+from .drive import EngineDriver
+from .options import BatchShape, LatencyOptions, ThroughputOptions
+from .results import show, write_results
+from .speed import LatencyBench, LatencyResult, ThroughputResult, measure_throughput, tokens_of
 
 Columns = Sequence[tuple[str, str, str]]  # heading, name of the value and its format
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.text.tokenizer import Tokenizer
-from neuronserve.server.typed_json import JsonError, decode
+from ..errors import SettingsError
+from ..text.tokenizer import Tokenizer
+from ..typed_json import JsonError, decode
 
 Window = tuple[int, ...]  # token ids of one sequence
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from neuronserve.server.engine.load.loading import LoadedEngine
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.matrices import PackedShape, packed_shapes
-from neuronserve.server.placement.shard import ShardSpec
+from ..engine.load.loading import LoadedEngine
+from ..models.spec import ModelSpec
+from ..placement.matrices import PackedShape, packed_shapes
+from ..placement.shard import ShardSpec
 
 
 def chosen_share(model: ModelSpec, num_tokens: int) -> float:

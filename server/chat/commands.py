@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuronserve.server.chat.conversation import Conversation
-from neuronserve.server.chat.endpoint import ChatEndpoint
+from .conversation import Conversation
+from .endpoint import ChatEndpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from urllib.request import Request
 
 import msgspec
 
-from neuronserve.server.errors import StartError
-from neuronserve.server.monitor.scrape import Endpoint, Unreachable
-from neuronserve.server.typed_json import JsonError, decode
+from ..errors import StartError
+from ..monitor.scrape import Endpoint, Unreachable
+from ..typed_json import JsonError, decode
 
 MAX_ERROR_BYTES = 1 << 20
 HEADERS = {"Content-Type": "application/json", "X-Neuronserve-Usage": "true"}  # other servers ignore the latter

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.style import Style
 
-from neuronserve.server.chat.commands import Chat, run_command
-from neuronserve.server.chat.conversation import ChatSampling, Conversation
-from neuronserve.server.chat.endpoint import ChatEndpoint, ChatError, Event, Usage
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.monitor.interruption import ends_quietly
-from neuronserve.server.monitor.scrape import Unreachable
+from ..errors import SettingsError
+from ..monitor.interruption import ends_quietly
+from ..monitor.scrape import Unreachable
+from .commands import Chat, run_command
+from .conversation import ChatSampling, Conversation
+from .endpoint import ChatEndpoint, ChatError, Event, Usage
 
 PROMPT = "> "
 

@@ -15,9 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.checkpoint.json_file import refusals_of
-from neuronserve.server.checkpoint.manifest import MANIFEST
-from neuronserve.server.config.formats import (
+from ..config.formats import (
     Dtype,
     GroupSize,
     Quantization,
@@ -25,12 +23,14 @@ from neuronserve.server.config.formats import (
     WeightFormats,
     WeightGroups,
 )
-from neuronserve.server.device.buckets import BucketLists
-from neuronserve.server.errors import CheckpointError, SettingsError
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.matrices import Widths
-from neuronserve.server.placement.shard import ShardSpec
-from neuronserve.server.typed_json import JsonError, complaint, convert, read, shown_key
+from ..device.buckets import BucketLists
+from ..errors import CheckpointError, SettingsError
+from ..models.spec import ModelSpec
+from ..placement.matrices import Widths
+from ..placement.shard import ShardSpec
+from ..typed_json import JsonError, complaint, convert, read, shown_key
+from .json_file import refusals_of
+from .manifest import MANIFEST
 
 VERSION: Literal[4] = 4  # of the manifest and the packed layout: every change that moves a byte raises it
 MAX_MANIFEST_BYTES = 64 << 20

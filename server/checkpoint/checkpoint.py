@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16, float8_e4m3fn
 
-from neuronserve.server.checkpoint.compressed_tensors import Stored
-from neuronserve.server.checkpoint.microscaling import MicroscalingForm, with_microscaled
-from neuronserve.server.checkpoint.packed import with_packed
-from neuronserve.server.checkpoint.packed_form import PackedForm
-from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
-from neuronserve.server.checkpoint.stored import GroupedCodes, GroupedTensor, StoredTensor
-from neuronserve.server.checkpoint.tensor_files import READABLE, PlainTensor, open_tensors
-from neuronserve.server.config.formats import Quantization
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import embedding_weight, scale_name, tensor_shapes, tied_weight
+from ..config.formats import Quantization
+from ..errors import CheckpointError
+from ..models.spec import ModelSpec
+from ..models.tensors import embedding_weight, scale_name, tensor_shapes, tied_weight
+from .compressed_tensors import Stored
+from .microscaling import MicroscalingForm, with_microscaled
+from .packed import with_packed
+from .packed_form import PackedForm
+from .safetensors_file import SafetensorsFile
+from .stored import GroupedCodes, GroupedTensor, StoredTensor
+from .tensor_files import READABLE, PlainTensor, open_tensors
 
 CODES = ("I8", "F8_E4M3")  # dtypes of codes that have a tensor of scales
 Float32 = npt.NDArray[np.float32]

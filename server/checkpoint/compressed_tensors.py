@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.checkpoint.microscaling import MicroscalingForm, is_microscaling, microscaling_form
-from neuronserve.server.checkpoint.packed_form import SECTION, PackedForm, is_packed, packed_form, require
-from neuronserve.server.config.formats import Quantization
-from neuronserve.server.models.config_values import Values
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.families.text_part import name_in_text
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import linear_modules
-from neuronserve.server.typed_json import JsonError, complaint, convert, shown_key
+from ..config.formats import Quantization
+from ..models.config_values import Values
+from ..models.decoder import decoder_graph
+from ..models.families.text_part import name_in_text
+from ..models.spec import ModelSpec
+from ..models.tensors import linear_modules
+from ..typed_json import JsonError, complaint, convert, shown_key
+from .microscaling import MicroscalingForm, is_microscaling, microscaling_form
+from .packed_form import SECTION, PackedForm, is_packed, packed_form, require
 
 READ_BY_TENSORS = ("mxfp4",)  # methods that follow from the tensors: fused_experts.py
 METHODS = ("compressed-tensors", "gptq", "awq", *READ_BY_TENSORS)

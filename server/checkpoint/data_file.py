@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.host.regular_file import open_regular, why_unreadable
+from ..errors import CheckpointError
+from ..host.regular_file import open_regular, why_unreadable
 
 MOST_BYTES = 1 << 30  # of one call: macOS refuses more than 2^31 - 1
 

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from neuronserve.server.checkpoint.microscaling import MICROSCALING_GROUP, microscaled_codes
-from neuronserve.server.checkpoint.stored import GroupedCodes, StoredTensor
-from neuronserve.server.config.formats import Quantization
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.models.names import FusedExperts
+from ..config.formats import Quantization
+from ..errors import CheckpointError
+from ..models.names import FusedExperts
+from .microscaling import MICROSCALING_GROUP, microscaled_codes
+from .stored import GroupedCodes, StoredTensor
 
 Array = npt.NDArray[Any]
 

@@ -24,10 +24,10 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import disable_progress_bars
 
-from neuronserve.server.checkpoint.gguf.directory import gguf_directory
-from neuronserve.server.checkpoint.gguf.header import is_gguf
-from neuronserve.server.checkpoint.wanted import UNWANTED, WANTED, refuse_pointers
-from neuronserve.server.errors import SettingsError
+from ..errors import SettingsError
+from .gguf.directory import gguf_directory
+from .gguf.header import is_gguf
+from .wanted import UNWANTED, WANTED, refuse_pointers
 
 log = logging.getLogger("neuronserve")
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.typed_json import JsonError, read
+from ..errors import CheckpointError
+from ..typed_json import JsonError, read
 
 T = TypeVar("T")
 

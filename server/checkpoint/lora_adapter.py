@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from neuronserve.server.checkpoint.json_file import read_json
-from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.host.regular_file import open_regular
-from neuronserve.server.models.families.text_part import name_in_text
-from neuronserve.server.models.linear import Linear
-from neuronserve.server.typed_json import shown
+from ..errors import CheckpointError
+from ..host.regular_file import open_regular
+from ..models.families.text_part import name_in_text
+from ..models.linear import Linear
+from ..typed_json import shown
+from .json_file import read_json
+from .safetensors_file import SafetensorsFile
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 1 << 20

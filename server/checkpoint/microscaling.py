@@ -18,11 +18,11 @@ import numpy.typing as npt
 from ml_dtypes import float4_e2m1fn, float8_e4m3fn
 from msgspec import Meta
 
-from neuronserve.server.checkpoint.packed_form import SECTION
-from neuronserve.server.checkpoint.stored import Float32, GroupedCodes, StoredTensor, powers_of_two
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.models.config_values import Values
-from neuronserve.server.typed_json import JsonError, complaint, convert, shown_key
+from ..errors import CheckpointError
+from ..models.config_values import Values
+from ..typed_json import JsonError, complaint, convert, shown_key
+from .packed_form import SECTION
+from .stored import Float32, GroupedCodes, StoredTensor, powers_of_two
 
 MICROSCALING_GROUP = 32
 Microscaling = Literal["mxfp8", "mxfp4"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server.checkpoint.compressed_tensors import require_known_method
-from neuronserve.server.checkpoint.json_file import read_json, refusals_of
-from neuronserve.server.models import families
-from neuronserve.server.models.config_values import Values
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.typed_json import JsonError
+from ..models import families
+from ..models.config_values import Values
+from ..models.spec import ModelSpec
+from ..typed_json import JsonError
+from .compressed_tensors import require_known_method
+from .json_file import read_json, refusals_of
 
 MAX_CONFIG_BYTES = 4 << 20
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.packed_form import Layout, PackedForm
-from neuronserve.server.checkpoint.stored import Float32, GroupedCodes, StoredTensor
-from neuronserve.server.config.formats import Quantization
-from neuronserve.server.errors import CheckpointError
+from ..config.formats import Quantization
+from ..errors import CheckpointError
+from .packed_form import Layout, PackedForm
+from .stored import Float32, GroupedCodes, StoredTensor
 
 WORD_BITS = 32
 KEPT = 4  # matrices whose arrays are kept: queries, keys and values are read side by side

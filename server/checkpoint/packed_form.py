@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import Values
-from neuronserve.server.typed_json import JsonError, complaint, convert, shown_key
+from ..models.config_values import Values
+from ..typed_json import JsonError, complaint, convert, shown_key
 
 SECTION = "quantization_config"
 PACKED = "pack-quantized"

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from neuronserve.server.checkpoint.data_file import DataFile
-from neuronserve.server.checkpoint.json_file import refusals_of
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.typed_json import JsonError, convert, decode, shown
+from ..errors import CheckpointError
+from ..typed_json import JsonError, convert, decode, shown
+from .data_file import DataFile
+from .json_file import refusals_of
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation

@@ -16,12 +16,12 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.checkpoint.json_file import read_json, refusals_of
-from neuronserve.server.config.formats import PoolingMode
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.models.config_values import Positions, Width
-from neuronserve.server.models.heads import Dense, Head, HeadActivation, HeadStep, Normalize, named_activation
-from neuronserve.server.typed_json import shown
+from ..config.formats import PoolingMode
+from ..errors import CheckpointError
+from ..models.config_values import Positions, Width
+from ..models.heads import Dense, Head, HeadActivation, HeadStep, Normalize, named_activation
+from ..typed_json import shown
+from .json_file import read_json, refusals_of
 
 MODULES, PROMPTS, TEXTS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 MAX_BYTES = 4 << 20

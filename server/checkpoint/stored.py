@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config.formats import Quantization
+from ..config.formats import Quantization
 
 Float32 = npt.NDArray[np.float32]
 

@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.fused_experts import with_experts
-from neuronserve.server.checkpoint.gguf.directory import linked_parts
-from neuronserve.server.checkpoint.gguf.files import open_gguf
-from neuronserve.server.checkpoint.gguf.tensors import model_tensors
-from neuronserve.server.checkpoint.json_file import read_json
-from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile, is_plain
-from neuronserve.server.checkpoint.stored import StoredTensor
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.models.families.text_part import name_in_text
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import embedding_weight, tied_weight
-from neuronserve.server.typed_json import shown
+from ..errors import CheckpointError
+from ..models.families.text_part import name_in_text
+from ..models.spec import ModelSpec
+from ..models.tensors import embedding_weight, tied_weight
+from ..typed_json import shown
+from .fused_experts import with_experts
+from .gguf.directory import linked_parts
+from .gguf.files import open_gguf
+from .gguf.tensors import model_tensors
+from .json_file import read_json
+from .safetensors_file import SafetensorsFile, is_plain
+from .stored import StoredTensor
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from neuronserve.server.errors import CheckpointError
+from ..errors import CheckpointError
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 COPIES = "consolidated*"

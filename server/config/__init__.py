@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from neuronserve.server.config.formats import (
+from .formats import (
     Batching,
     Dtype,
     KVCacheDtype,

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.evidence import Evidence, Point, Sample
-from neuronserve.server.cost.stacks import HostWork
-from neuronserve.server.cost.terms import TERMS
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.typed_json import JsonError, convert, decode
+from ..config.formats import StackName
+from ..errors import SettingsError
+from ..typed_json import JsonError, convert, decode
+from .evidence import Evidence, Point, Sample
+from .stacks import HostWork
+from .terms import TERMS
 
 VERSION = 3
 DIGITS = 4  # of a stored error or size, which are accurate to two digits

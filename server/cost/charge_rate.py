@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.clock import NS
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.prices import PriceBasis
+from ..clock import NS
+from ..device.instances import Instance
+from ..device.prices import PriceBasis
 
 HOUR_S = 3600
 

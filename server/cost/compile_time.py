@@ -14,8 +14,8 @@ import statistics
 from dataclasses import dataclass
 from functools import cache
 
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
+from ..models.spec import ModelSpec
+from ..models.tensors import num_params
 
 NXDI = "github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54, contrib/models"  # trn1.32xlarge, batch 1
 ROSA = "github.com/manu-joy/rosa-llm-driven-deployment at e136f04"

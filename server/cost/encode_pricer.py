@@ -6,12 +6,12 @@ are powers of two. Every text of a graph is charged the same share, padding incl
 
 from __future__ import annotations
 
-from neuronserve.server.clock import NS
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.model import CostModel, StepCost
-from neuronserve.server.cost.pricer import GraphRun, StepCharge, reasons_of
-from neuronserve.server.device.buckets import smallest
-from neuronserve.server.types import StepPlan
+from ..clock import NS
+from ..config.formats import StackName
+from ..device.buckets import smallest
+from ..types import StepPlan
+from .model import CostModel, StepCost
+from .pricer import GraphRun, StepCharge, reasons_of
 
 
 class EncodePricer:

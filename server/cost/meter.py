@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from neuronserve.server.cost.pricer import StepCharge
-from neuronserve.server.types import Charge, StepPlan, TokenEvent
+from ..types import Charge, StepPlan, TokenEvent
+from .pricer import StepCharge
 
 
 class Meter:

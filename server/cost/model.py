@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from neuronserve.server.cost.calibration import Calibration, default_calibration
-from neuronserve.server.cost.evidence import Phase, Point
-from neuronserve.server.cost.shape import matrix_billions
-from neuronserve.server.cost.terms import TERMS, Component
-from neuronserve.server.cost.work import Runtime, StepWork, Work
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.models.spec import ModelSpec
+from ..device.instances import Instance
+from ..models.spec import ModelSpec
+from .calibration import Calibration, default_calibration
+from .evidence import Phase, Point
+from .shape import matrix_billions
+from .terms import TERMS, Component
+from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neuronserve.server.cost.calibration import Calibration
-from neuronserve.server.cost.evidence import Band, Phase
-from neuronserve.server.cost.model import CostModel, StepCost
-from neuronserve.server.cost.shape import ACTIVATION_BYTES, matrix_billions
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.device.chips import GB
-from neuronserve.server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.models.spec import ModelSpec
+from ..device.chips import GB
+from ..device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
+from ..errors import DeviceError
+from ..host.memory import GIB
+from ..models.spec import ModelSpec
+from .calibration import Calibration
+from .evidence import Band, Phase
+from .model import CostModel, StepCost
+from .shape import ACTIVATION_BYTES, matrix_billions
+from .work import Runtime
 
 PIPELINE_REASON = "no measurement with pipeline stages was published"
 # SDK nccom-test.rst: all-reduces of 32 MB over two ranks reach 40.7 GB/s, a fifth of an Inf2 chip's links.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from neuronserve.server.clock import NS
-from neuronserve.server.config.formats import StackName
-from neuronserve.server.cost.model import CostModel, StepCost
-from neuronserve.server.cost.stacks import HostWork, Stack
-from neuronserve.server.device.buckets import smallest
-from neuronserve.server.types import StepPlan
+from ..clock import NS
+from ..config.formats import StackName
+from ..device.buckets import smallest
+from ..types import StepPlan
+from .model import CostModel, StepCost
+from .stacks import HostWork, Stack
 
 LOGITS_REASON = "logits of every position of a prompt are priced by formula alone"
 PREFIX_REASON = "prefill behind a cached or earlier part of the prompt is priced by formula alone"

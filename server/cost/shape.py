@@ -9,13 +9,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from neuronserve.server.config.formats import Dtype, Quantization
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import flat_ops
-from neuronserve.server.models.linear import AxisName, Linear
-from neuronserve.server.models.ops import Experts, Network
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.core_share import CoreShare
+from ..config.formats import Dtype, Quantization
+from ..models.decoder import decoder_graph
+from ..models.graph import flat_ops
+from ..models.linear import AxisName, Linear
+from ..models.ops import Experts, Network
+from ..models.spec import ModelSpec
+from ..placement.core_share import CoreShare
 
 # Bytes of one stored weight. Types of eight bits and fewer are only storage on these chips (SDK data-types.rst): values
 # are widened to bfloat16 before the matmul.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from neuronserve.server.cost.evidence import Band, Phase
-from neuronserve.server.cost.pipeline import PipelineCost, PipelineModel
+from .evidence import Band, Phase
+from .pipeline import PipelineCost, PipelineModel
 
 
 class StepTimes(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from neuronserve.server.config.formats import Batching, StackName
+from ..config.formats import Batching, StackName
 
 STACK_NAMES: tuple[StackName, ...] = get_args(StackName)
 Padding = Literal["bucket", "model length"]  # the smallest power-of-two bucket, or the whole compiled length

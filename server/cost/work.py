@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.cost.shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape
-from neuronserve.server.device.chips import GB, Topology
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import DeviceError, SettingsError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.core_share import core_lora_weights
+from ..device.chips import GB, Topology
+from ..device.instances import Instance
+from ..errors import DeviceError, SettingsError
+from ..host.memory import GIB
+from ..models.spec import ModelSpec
+from ..placement.core_share import core_lora_weights
+from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16

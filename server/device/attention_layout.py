@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronserve.server.device.layout import BFLOAT16_BYTES, FLOAT32_BYTES, INT16_BYTES, N_TILE, round_up
+from .layout import BFLOAT16_BYTES, FLOAT32_BYTES, INT16_BYTES, N_TILE, round_up
 
 ATTENTION_ROWS = 64  # (token, head) rows of one work item
 PARTITION = 512  # tokens of a context that are processed from one fresh softmax state

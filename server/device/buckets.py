@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from neuronserve.server.config.formats import Batching
-from neuronserve.server.errors import SettingsError
+from ..config.formats import Batching
+from ..errors import SettingsError
 
 SMALLEST_BUCKET = 128  # NxD Inference feature guide: automatic buckets are powers of two from here to the longest
 

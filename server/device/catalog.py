@@ -10,12 +10,12 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from neuronserve.server.config import CatalogConfig
-from neuronserve.server.device.catalog_file import CatalogFile, PriceEntry, read_catalog_file
-from neuronserve.server.device.chips import CHIPS
-from neuronserve.server.device.instances import INSTANCES, Instance
-from neuronserve.server.device.prices import Prices, built_in_prices, built_in_regions
-from neuronserve.server.errors import DeviceError
+from ..config import CatalogConfig
+from ..errors import DeviceError
+from .catalog_file import CatalogFile, PriceEntry, read_catalog_file
+from .chips import CHIPS
+from .instances import INSTANCES, Instance
+from .prices import Prices, built_in_prices, built_in_regions
 
 __all__ = ["INSTANCES", "Catalog", "Instance", "instance", "instances", "load_catalog", "regions", "use_catalog"]
 

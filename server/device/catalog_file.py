@@ -17,11 +17,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server.device.chips import Chip, Link, Topology
-from neuronserve.server.device.instances import Instance, UltraServer
-from neuronserve.server.device.prices import PRICE_BASES, Price, PriceBasis
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.typed_json import Count, Counts, JsonError, Positive, Share, Text, Texts, convert
+from ..errors import SettingsError
+from ..typed_json import Count, Counts, JsonError, Positive, Share, Text, Texts, convert
+from .chips import Chip, Link, Topology
+from .instances import Instance, UltraServer
+from .prices import PRICE_BASES, Price, PriceBasis
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.typed_json import Positive, Text
+from ..errors import DeviceError
+from ..host.memory import GIB
+from ..typed_json import Positive, Text
 
 Topology = Literal["ring", "torus", "switch"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from neuronserve.server.device.hbm import ALIGNMENT, Buffer, Hbm
-from neuronserve.server.device.layout import round_up
-from neuronserve.server.host.memory import GIB
+from ..host.memory import GIB
+from .hbm import ALIGNMENT, Buffer, Hbm
+from .layout import round_up
 
 HostUse = Literal["weights", "kv", "activations", "partial_sums", "workers", "tables", "adapters"]
 HOST_USES: tuple[HostUse, ...] = get_args(HostUse)

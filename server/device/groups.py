@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronserve.server.device.chips import GB
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.prices import PriceBasis
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.host.memory import GIB
+from ..errors import DeviceError
+from ..host.memory import GIB
+from .chips import GB
+from .instances import Instance
+from .prices import PriceBasis
 
 GROUP_REASON = "a model over several instances was never measured"
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.errors import HostMemoryError
-from neuronserve.server.host.address_map import ADDRESSES
+from ..errors import HostMemoryError
+from ..host.address_map import ADDRESSES
 
 ALIGNMENT = 64  # a cache line: tile rows that straddle two cost half the speed
 _HUGE_PAGE = 2 << 20

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neuronserve.server.device.chips import (
+from ..errors import DeviceError
+from ..host.memory import GIB
+from ..typed_json import Counts, Text
+from .chips import (
     GB,
     INFERENTIA1,
     INFERENTIA2,
@@ -22,10 +25,7 @@ from neuronserve.server.device.chips import (
     Chip,
     Link,
 )
-from neuronserve.server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.typed_json import Counts, Text
+from .prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
 
 NO_PRICES = Prices(DEFAULT_REGION)
 MAX_REGIONS = 8  # regions that a message names at most

@@ -7,8 +7,8 @@ except formats that are multiplied group by group: their column tiles lie in pai
 
 from __future__ import annotations
 
-from neuronserve.server.config.formats import WeightFormat, WeightGroups
-from neuronserve.server.device.hbm import ALIGNMENT
+from ..config.formats import WeightFormat, WeightGroups
+from .hbm import ALIGNMENT
 
 FLOAT32_BYTES, BFLOAT16_BYTES, INT16_BYTES = 4, 2, 2
 N_TILE = 16  # columns of one tile

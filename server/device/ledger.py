@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from neuronserve.server.errors import DeviceMemoryError
-from neuronserve.server.host.memory import GIB
+from ..errors import DeviceMemoryError
+from ..host.memory import GIB
 
 Use = Literal["weights", "kv", "scratchpad", "collectives", "runtime"]
 USES: tuple[Use, ...] = get_args(Use)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from neuronserve.server.config import NeuronConfig
-from neuronserve.server.device.buckets import powers_of_two
-from neuronserve.server.device.neuron_keys import (
+from ..config import NeuronConfig
+from ..errors import SettingsError
+from ..typed_json import JsonError, parse, shown, shown_key
+from .buckets import powers_of_two
+from .neuron_keys import (
     FORMATS,
     FORMS,
     NXD_INFERENCE,
@@ -24,8 +26,6 @@ from neuronserve.server.device.neuron_keys import (
     Key,
     Program,
 )
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.typed_json import JsonError, parse, shown, shown_key
 
 TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing)
 LANGUAGE_ONLY = "mm_language_model_only"  # beside the configurations: leave out the model's part for images

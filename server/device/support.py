@@ -15,10 +15,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from neuronserve.server.device.catalog import instances
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.typed_json import decode
+from ..errors import DeviceError
+from ..typed_json import decode
+from .catalog import instances
+from .instances import Instance
 
 log = logging.getLogger("neuronserve.support")
 

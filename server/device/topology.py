@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isqrt
 
-from neuronserve.server.device.instances import Instance
+from .instances import Instance
 
 SERVER_CHIPS = 16  # a 4x4 torus; an UltraServer joins equal positions of its servers in rings (SDK trn2-arch.rst)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from neuronserve.server.config import RuntimeCores
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.errors import DeviceError
+from ..config import RuntimeCores
+from ..errors import DeviceError
+from .instances import Instance
 
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _COUNT = re.compile(r"[0-9]{1,6}")

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from neuronserve.server.doctor.findings import Finding, findings, require_healthy
-from neuronserve.server.doctor.host import this_host
+from .findings import Finding, findings, require_healthy
+from .host import this_host
 
 COLOURS = {"ok": "green", "slow": "yellow", "fail": "red"}
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from neuronserve.server.errors import StartError
-from neuronserve.server.host.memory import GIB
+from ..errors import StartError
+from ..host.memory import GIB
 
 Level = Literal["ok", "slow", "fail"]  # slow: a server runs and could be faster; fail: it would not start
 WITHOUT_DOT_PRODUCTS = frozenset({"avx512", "avx2", "portable"})  # of int8

@@ -11,18 +11,18 @@ import socket
 from pathlib import Path
 from typing import get_args
 
-from neuronserve.server import __version__
-from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
-from neuronserve.server.doctor.findings import Host, KernelCache
-from neuronserve.server.errors import StartError
-from neuronserve.server.host.affinity import allowed_cpus
-from neuronserve.server.host.cpu_quota import cpu_quota, host_threads
-from neuronserve.server.host.isa import TARGETS
-from neuronserve.server.host.memory import available_bytes, limit_bytes
-from neuronserve.server.host.open_files import max_connections, raise_open_files
-from neuronserve.server.kernels.dispatch import host_isas, linear_kernels
-from neuronserve.server.kernels.isa import target
-from neuronserve.server.kernels.isa.cache import PREBUILT, source_hash
+from .. import __version__
+from ..config.formats import Dtype, Quantization, WeightFormat
+from ..errors import StartError
+from ..host.affinity import allowed_cpus
+from ..host.cpu_quota import cpu_quota, host_threads
+from ..host.isa import TARGETS
+from ..host.memory import available_bytes, limit_bytes
+from ..host.open_files import max_connections, raise_open_files
+from ..kernels.dispatch import host_isas, linear_kernels
+from ..kernels.isa import target
+from ..kernels.isa.cache import PREBUILT, source_hash
+from .findings import Host, KernelCache
 
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

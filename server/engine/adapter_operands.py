@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from neuronserve.server.engine.buffers import ActivationBuffers
-from neuronserve.server.engine.load.adapter_slots import AdapterSlots
-from neuronserve.server.engine.operands import PanelAddresses
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.kernels.activate import ActivateOperands, activate_rows, gate_panels, gate_rows
-from neuronserve.server.kernels.dispatch import LinearKernels
-from neuronserve.server.kernels.lora import (
+from ..errors import DeviceError
+from ..kernels.activate import ActivateOperands, activate_rows, gate_panels, gate_rows
+from ..kernels.dispatch import LinearKernels
+from ..kernels.lora import (
     FORMS,
     ExpandOperands,
     Form,
@@ -20,10 +17,13 @@ from neuronserve.server.kernels.lora import (
     lora_shrink_bf16,
     lora_shrink_f32,
 )
-from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.models.linear import Linear
-from neuronserve.server.models.ops import Activate, Gated
+from ..kernels.matmul.epilogue import ACTIVATIONS
+from ..kernels.program import Program
+from ..models.linear import Linear
+from ..models.ops import Activate, Gated
+from .buffers import ActivationBuffers
+from .load.adapter_slots import AdapterSlots
+from .operands import PanelAddresses
 
 FloatRows = tuple[Sequence[int], int]  # float32 rows: their address on each core, and columns
 

@@ -13,13 +13,13 @@ from math import inf
 from pathlib import Path
 from typing import Protocol
 
-from neuronserve.server.checkpoint.lora_adapter import LoraAdapter
-from neuronserve.server.config import LoraConfig
-from neuronserve.server.engine.inbox import POLL_S, Handlers
-from neuronserve.server.engine.load.adapter_slots import AdapterSlots
-from neuronserve.server.errors import AdapterSlotsFull, NeuronserveError
-from neuronserve.server.link.messages import AdapterCommand, AdapterReply, LoadAdapter, LoadedAdapter, UnloadAdapter
-from neuronserve.server.types import Request
+from ..checkpoint.lora_adapter import LoraAdapter
+from ..config import LoraConfig
+from ..errors import AdapterSlotsFull, NeuronserveError
+from ..link.messages import AdapterCommand, AdapterReply, LoadAdapter, LoadedAdapter, UnloadAdapter
+from ..types import Request
+from .inbox import POLL_S, Handlers
+from .load.adapter_slots import AdapterSlots
 
 
 class Adapters(Protocol):

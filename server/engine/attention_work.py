@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from neuronserve.server.device.attention_layout import PARTITION
-from neuronserve.server.types import ScheduledSeq
+from ..device.attention_layout import PARTITION
+from ..types import ScheduledSeq
 
 _SHARES = 4  # pieces of each worker's work at least
 

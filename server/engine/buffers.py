@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.device.core import HostUse, NeuronCore
-from neuronserve.server.device.hbm import Buffer, give_back
-from neuronserve.server.device.layout import FLOAT32_BYTES
-from neuronserve.server.engine.rope_tables import fill_rope_tables
-from neuronserve.server.host.address_map import ADDRESSES
-from neuronserve.server.models.layer import RopeSpec, TemperatureSpec
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.expert_sizes import INDEX_BYTES, ExpertSizes
-from neuronserve.server.placement.footprint import ServingShape
-from neuronserve.server.placement.host_footprint import ActivationSizes
-from neuronserve.server.placement.kv_groups import KVPlace
-from neuronserve.server.placement.matrices import Widths
-from neuronserve.server.placement.shard import ShardSpec
+from ..config import EngineConfig
+from ..device.core import HostUse, NeuronCore
+from ..device.hbm import Buffer, give_back
+from ..device.layout import FLOAT32_BYTES
+from ..host.address_map import ADDRESSES
+from ..models.layer import RopeSpec, TemperatureSpec
+from ..models.spec import ModelSpec
+from ..placement.expert_sizes import INDEX_BYTES, ExpertSizes
+from ..placement.footprint import ServingShape
+from ..placement.host_footprint import ActivationSizes
+from ..placement.kv_groups import KVPlace
+from ..placement.matrices import Widths
+from ..placement.shard import ShardSpec
+from .rope_tables import fill_rope_tables
 
 # Operations of a token for each byte that it leaves in the cache, below which copies for a successor cost more than a
 # percent of the time that they may save: a byte is copied in half a nanosecond.

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuronserve.server.engine.load.weights import PackedMatrix
-from neuronserve.server.engine.operands import Operands, PanelAddresses, Placement, addresses_of
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.kernels.dispatch import ExpertKernels, LinearKernels, linear_kernels
-from neuronserve.server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
-from neuronserve.server.kernels.experts.route import ROUTINGS
-from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.records import MatmulOperands
-from neuronserve.server.models.linear import Linear
-from neuronserve.server.models.ops import Experts, Gated
+from ..errors import DeviceError
+from ..kernels.dispatch import ExpertKernels, LinearKernels, linear_kernels
+from ..kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
+from ..kernels.experts.route import ROUTINGS
+from ..kernels.matmul.epilogue import ACTIVATIONS
+from ..kernels.program import Program
+from ..kernels.records import MatmulOperands
+from ..models.linear import Linear
+from ..models.ops import Experts, Gated
+from .load.weights import PackedMatrix
+from .operands import Operands, PanelAddresses, Placement, addresses_of
 
 KERNELS = ExpertKernels()
 

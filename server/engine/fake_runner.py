@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config import AttentionSpan, CacheConfig
-from neuronserve.server.engine.loop import Pending
-from neuronserve.server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from ..config import AttentionSpan, CacheConfig
+from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from .loop import Pending
 
 _MASK = (1 << 64) - 1
 _LOG_HALF = -0.6931471805599453

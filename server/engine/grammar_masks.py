@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from neuronserve.server.engine.grammar_store import GrammarStore
-from neuronserve.server.engine.logits import num_generated
-from neuronserve.server.host.address_map import ADDRESSES
-from neuronserve.server.text.grammar import GrammarError, reason
-from neuronserve.server.types import ScheduledSeq
+from ..host.address_map import ADDRESSES
+from ..text.grammar import GrammarError, reason
+from ..types import ScheduledSeq
+from .grammar_store import GrammarStore
+from .logits import num_generated
 
 Words = npt.NDArray[np.uint32]
 

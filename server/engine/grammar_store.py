@@ -9,8 +9,8 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
-from neuronserve.server.text.grammar import MAX_GRAMMAR_CHARS, GrammarError, compile_grammar, load_grammar_tokenizer
-from neuronserve.server.text.tokenizer import num_token_ids
+from ..text.grammar import MAX_GRAMMAR_CHARS, GrammarError, compile_grammar, load_grammar_tokenizer
+from ..text.tokenizer import num_token_ids
 
 MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts; a compiled grammar takes about 200 bytes a character
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.models.graph import Graph, flat_ops
-from neuronserve.server.models.linear import Linear
-from neuronserve.server.models.ops import (
+from ..errors import DeviceError
+from ..models.graph import Graph, flat_ops
+from ..models.linear import Linear
+from ..models.ops import (
     Activate,
     Add,
     AddRows,

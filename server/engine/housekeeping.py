@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from neuronserve.server.engine.inbox import Grammars
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import BlockMap
+from ..host.memory import GIB
+from ..kv_cache.blocks import NULL_BLOCK, BlockPool
+from ..kv_cache.manager import KVCacheManager
+from ..link.messages import BlockMap
+from .inbox import Grammars
 
 log = logging.getLogger("neuronserve.engine")
 

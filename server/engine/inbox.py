@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Protocol
 
-from neuronserve.server.clock import Clock
-from neuronserve.server.link.messages import Abort, Add, Command, Input, Shutdown
-from neuronserve.server.types import Request
+from ..clock import Clock
+from ..link.messages import Abort, Add, Command, Input, Shutdown
+from ..types import Request
 
 POLL_S = 0.002  # between two looks at whether something is ready, when there is nothing else to do
 

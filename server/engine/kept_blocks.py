@@ -19,13 +19,13 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.engine.buffers import most_kept
-from neuronserve.server.host.shared_file import SharedFile
-from neuronserve.server.kv_cache.blocks import BlockPool
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.messages import EngineInfo
-from neuronserve.server.types import Request
+from ..config import EngineConfig
+from ..host.shared_file import SharedFile
+from ..kv_cache.blocks import BlockPool
+from ..kv_cache.manager import KVCacheManager
+from ..link.messages import EngineInfo
+from ..types import Request
+from .buffers import most_kept
 
 _SEAL: Final = struct.Struct("=16s40pQ")  # model and configuration; name; checksum
 log = logging.getLogger("neuronserve.engine")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.types import SamplingParams, ScheduledSeq, TokenLogprobs
+from ..types import SamplingParams, ScheduledSeq, TokenLogprobs
 
 Row = npt.NDArray[np.float32]
 

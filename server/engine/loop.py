@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from neuronserve.server.clock import Clock
-from neuronserve.server.link.messages import Abort, Add, Command, Shutdown, Tokens
-from neuronserve.server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
+from ..clock import Clock
+from ..link.messages import Abort, Add, Command, Shutdown, Tokens
+from ..types import Request, StepPlan, StepReport, StepResult, TokenEvent
 
 IDLE_WAIT_S = 1.0  # longest wait for a command; short enough that a signal handler runs soon
 

@@ -23,35 +23,20 @@ from dataclasses import dataclass
 
 import ml_dtypes
 
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.device.layout import FLOAT32_BYTES, group_shift
-from neuronserve.server.engine.adapter_operands import AdapterInstructions, FloatRows, panel_form
-from neuronserve.server.engine.expert_lowering import ExpertLowering
-from neuronserve.server.engine.graph_slice import GraphSlice
-from neuronserve.server.engine.load.adapter_slots import AdapterSlots
-from neuronserve.server.engine.load.weights import PackedMatrix
-from neuronserve.server.engine.operands import (
-    HeadOps,
-    Operands,
-    PanelAddresses,
-    Placement,
-    address_of,
-    addresses_of,
-    float_bits,
-)
-from neuronserve.server.engine.residual_stream import ResidualStream
-from neuronserve.server.kernels.attention.rope import head_squares
-from neuronserve.server.kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
-from neuronserve.server.kernels.isa.jit import Kernel
-from neuronserve.server.kernels.logits import finish_logits
-from neuronserve.server.kernels.lora import Form
-from neuronserve.server.kernels.matmul.epilogue import ACTIVATIONS
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.records import STEP, EmbedOperands
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import last_op
-from neuronserve.server.models.linear import Linear
-from neuronserve.server.models.ops import (
+from ..device.hbm import Buffer
+from ..device.layout import FLOAT32_BYTES, group_shift
+from ..kernels.attention.rope import head_squares
+from ..kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
+from ..kernels.isa.jit import Kernel
+from ..kernels.logits import finish_logits
+from ..kernels.lora import Form
+from ..kernels.matmul.epilogue import ACTIVATIONS
+from ..kernels.program import Program
+from ..kernels.records import STEP, EmbedOperands
+from ..models.decoder import decoder_graph
+from ..models.graph import last_op
+from ..models.linear import Linear
+from ..models.ops import (
     Activate,
     Add,
     AddRows,
@@ -70,6 +55,21 @@ from neuronserve.server.models.ops import (
     Rope,
     StreamNorm,
 )
+from .adapter_operands import AdapterInstructions, FloatRows, panel_form
+from .expert_lowering import ExpertLowering
+from .graph_slice import GraphSlice
+from .load.adapter_slots import AdapterSlots
+from .load.weights import PackedMatrix
+from .operands import (
+    HeadOps,
+    Operands,
+    PanelAddresses,
+    Placement,
+    address_of,
+    addresses_of,
+    float_bits,
+)
+from .residual_stream import ResidualStream
 
 
 def build_program(

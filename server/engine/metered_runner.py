@@ -7,13 +7,13 @@ accounts. The engine loop knows nothing of these.
 
 from __future__ import annotations
 
-from neuronserve.server.clock import NS, Waiter
-from neuronserve.server.cost.meter import Meter
-from neuronserve.server.cost.pricer import Pricer, StepCharge
-from neuronserve.server.cost.timeline import Timeline
-from neuronserve.server.engine.loop import Outbox, Pending, Runner
-from neuronserve.server.link.messages import Tokens
-from neuronserve.server.types import DeviceStep, StepPlan, StepResult
+from ..clock import NS, Waiter
+from ..cost.meter import Meter
+from ..cost.pricer import Pricer, StepCharge
+from ..cost.timeline import Timeline
+from ..link.messages import Tokens
+from ..types import DeviceStep, StepPlan, StepResult
+from .loop import Outbox, Pending, Runner
 
 PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not late
 

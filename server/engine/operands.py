@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.config.formats import Dtype, Isa, KVCacheDtype
-from neuronserve.server.device.core import NeuronCore
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
-from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from neuronserve.server.engine.load.weights import ModelWeights, PackedMatrix
-from neuronserve.server.kernels.records import (
+from ..config import CacheConfig
+from ..config.formats import Dtype, Isa, KVCacheDtype
+from ..device.core import NeuronCore
+from ..device.hbm import Buffer
+from ..device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
+from ..kernels.records import (
     STEP,
     AddRowsOperands,
     AttentionOperands,
@@ -25,8 +23,8 @@ from neuronserve.server.kernels.records import (
     PackOperands,
     RopeOperands,
 )
-from neuronserve.server.models.linear import Vector
-from neuronserve.server.models.ops import (
+from ..models.linear import Vector
+from ..models.ops import (
     AddRows,
     Attention,
     FinishLogits,
@@ -36,9 +34,11 @@ from neuronserve.server.models.ops import (
     PlainHeadNorm,
     Rope,
 )
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.cache_layout import kv_head_bytes
-from neuronserve.server.placement.shard import ShardSpec
+from ..models.spec import ModelSpec
+from ..placement.cache_layout import kv_head_bytes
+from ..placement.shard import ShardSpec
+from .buffers import ActivationBuffers, ConstantTables, KVPool
+from .load.weights import ModelWeights, PackedMatrix
 
 PanelAddresses = Sequence[tuple[int, int]]  # of panels (or rows) and of row scales, for each core
 

@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from neuronserve.server.host.import_order import put_own_packages_first
-from neuronserve.server.host.late_methods import make_methods_late
+from ..host.import_order import put_own_packages_first
+from ..host.late_methods import make_methods_late
 
 # Only the server handles a signal to all processes of a terminal or unit; it ends its engines when they have drained.
 for number in (signal.SIGTERM, signal.SIGHUP):

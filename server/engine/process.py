@@ -9,25 +9,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from neuronserve.server.clock import Clock, MonotonicClock
-from neuronserve.server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
-from neuronserve.server.cost.meter import Meter
-from neuronserve.server.cost.pricer import Pricer
-from neuronserve.server.engine.adapters import AdapterCommands, Adapters
-from neuronserve.server.engine.housekeeping import block_map, release_memory
-from neuronserve.server.engine.inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
-from neuronserve.server.engine.kept_blocks import BlockBytes, KeptBlocks, Restorer, kept_blocks, model_files
-from neuronserve.server.engine.loop import EngineLoop, Runner
-from neuronserve.server.engine.loop import Scheduler as AnyScheduler
-from neuronserve.server.engine.metered_runner import MeteredOutbox, MeteredRunner
-from neuronserve.server.engine.trace.files import Traced, require_directory, traced
-from neuronserve.server.engine.watched import WatchedRunner, first_token_s
-from neuronserve.server.errors import StartError
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.link.frames import Frames
-from neuronserve.server.link.handle import EngineEnd
-from neuronserve.server.link.heartbeat import Heartbeat, StepLimit
-from neuronserve.server.link.messages import (
+from ..clock import Clock, MonotonicClock
+from ..config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
+from ..cost.meter import Meter
+from ..cost.pricer import Pricer
+from ..errors import StartError
+from ..kv_cache.manager import KVCacheManager
+from ..link.frames import Frames
+from ..link.handle import EngineEnd
+from ..link.heartbeat import Heartbeat, StepLimit
+from ..link.messages import (
     BlockMap,
     EngineInfo,
     Failed,
@@ -41,9 +32,18 @@ from neuronserve.server.link.messages import (
     Shutdown,
     Tokens,
 )
-from neuronserve.server.scheduler.pooling import PoolingScheduler
-from neuronserve.server.scheduler.scheduler import Scheduler
-from neuronserve.server.scheduler.shared import SharedScheduler
+from ..scheduler.pooling import PoolingScheduler
+from ..scheduler.scheduler import Scheduler
+from ..scheduler.shared import SharedScheduler
+from .adapters import AdapterCommands, Adapters
+from .housekeeping import block_map, release_memory
+from .inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
+from .kept_blocks import BlockBytes, KeptBlocks, Restorer, kept_blocks, model_files
+from .loop import EngineLoop, Runner
+from .loop import Scheduler as AnyScheduler
+from .metered_runner import MeteredOutbox, MeteredRunner
+from .trace.files import Traced, require_directory, traced
+from .watched import WatchedRunner, first_token_s
 
 log = logging.getLogger("neuronserve.engine")
 LINGER_S = 2.0  # for outputs that the parent has not read at the end

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.engine.operands import Branch, Operands, PanelAddresses, Placement
-from neuronserve.server.kernels.isa.jit import Kernel
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.records import STEP
-from neuronserve.server.models.ops import Add, LayerNorm, Norm
+from ..kernels.isa.jit import Kernel
+from ..kernels.program import Program
+from ..kernels.records import STEP
+from ..models.ops import Add, LayerNorm, Norm
+from .operands import Branch, Operands, PanelAddresses, Placement
 
 AnyNorm = Norm | LayerNorm
 

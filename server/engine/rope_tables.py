@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.models.layer import RopeSpec
+from ..models.layer import RopeSpec
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]

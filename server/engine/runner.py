@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.engine.logits import prompt_logprobs, prompt_rows
-from neuronserve.server.engine.loop import Pending
-from neuronserve.server.engine.sampler import Sampler
-from neuronserve.server.engine.step_inputs import StepInputs
-from neuronserve.server.host.row_shares import NEAR_WEIGHT_BYTES, row_shares
-from neuronserve.server.kernels.isa.jit import Kernel
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.workers import WorkerPool
-from neuronserve.server.kv_cache.blocks import NULL_BLOCK
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from ..config import CacheConfig
+from ..host.row_shares import NEAR_WEIGHT_BYTES, row_shares
+from ..kernels.isa.jit import Kernel
+from ..kernels.program import Program
+from ..kernels.workers import WorkerPool
+from ..kv_cache.blocks import NULL_BLOCK
+from ..kv_cache.manager import KVCacheManager
+from ..types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from .logits import prompt_logprobs, prompt_rows
+from .loop import Pending
+from .sampler import Sampler
+from .step_inputs import StepInputs
 
 _FIT_RUNS = 15
 _LEAST_GAIN = 1.25  # speedup that makes a second CPU worth taking from the API process and others (kernels.md)

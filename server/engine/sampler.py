@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.engine.grammar_masks import GrammarMasks
-from neuronserve.server.engine.grammar_store import GrammarStore
-from neuronserve.server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
-from neuronserve.server.host.address_map import ADDRESSES
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.records import SampleOperands
-from neuronserve.server.kernels.sample.sample import sample, scratch_floats
-from neuronserve.server.kernels.workers import WorkerPool
-from neuronserve.server.types import SampledToken, SamplingParams, ScheduledSeq
+from ..host.address_map import ADDRESSES
+from ..kernels.program import Program
+from ..kernels.records import SampleOperands
+from ..kernels.sample.sample import sample, scratch_floats
+from ..kernels.workers import WorkerPool
+from ..types import SampledToken, SamplingParams, ScheduledSeq
+from .grammar_masks import GrammarMasks
+from .grammar_store import GrammarStore
+from .logits import RawLogprobs, adjust, changes_logits, num_generated
 
 NOT_A_NUMBER = "the model's logits are not finite numbers"
 

@@ -5,33 +5,33 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from neuronserve.server.checkpoint.manifest import is_artifact
-from neuronserve.server.checkpoint.model_config import read_model_spec
-from neuronserve.server.checkpoint.sentence import MODULES
-from neuronserve.server.config import CacheConfig, EncodeConfig, EngineConfig, SchedulerConfig
-from neuronserve.server.cost.calibration import use_calibration
-from neuronserve.server.cost.encode_pricer import EncodePricer
-from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.shape import stored_dtype
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
-from neuronserve.server.device.catalog import instance, use_catalog
-from neuronserve.server.device.ledger import MemoryLedger
-from neuronserve.server.engine.buffers import PoolBlocks
-from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
-from neuronserve.server.engine.encode.runner import PoolingRunner, SharedRunner
-from neuronserve.server.engine.load.cores import group_cores
-from neuronserve.server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
-from neuronserve.server.engine.load.loading import load_engine
-from neuronserve.server.engine.load.weights import OnProgress
-from neuronserve.server.engine.process import ServedEngine
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.link.messages import EngineInfo, PoolingFacts
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.heads import CLASSIFIES
-from neuronserve.server.models.tensors import num_params
-from neuronserve.server.placement.fit import require_type
-from neuronserve.server.placement.matrices import main_format
+from ..checkpoint.manifest import is_artifact
+from ..checkpoint.model_config import read_model_spec
+from ..checkpoint.sentence import MODULES
+from ..config import CacheConfig, EncodeConfig, EngineConfig, SchedulerConfig
+from ..cost.calibration import use_calibration
+from ..cost.encode_pricer import EncodePricer
+from ..cost.model import CostModel
+from ..cost.shape import stored_dtype
+from ..cost.work import Runtime
+from ..device.buckets import CompiledShapes, powers_of_two
+from ..device.catalog import instance, use_catalog
+from ..device.ledger import MemoryLedger
+from ..errors import SettingsError
+from ..link.messages import EngineInfo, PoolingFacts
+from ..models.decoder import decoder_graph
+from ..models.heads import CLASSIFIES
+from ..models.tensors import num_params
+from ..placement.fit import require_type
+from ..placement.matrices import main_format
+from .buffers import PoolBlocks
+from .encode.loading import LoadedEncoder, load_encoder
+from .encode.runner import PoolingRunner, SharedRunner
+from .load.cores import group_cores
+from .load.inventory import core_memory, engine_facts, host_bytes, memory_notes
+from .load.loading import load_engine
+from .load.weights import OnProgress
+from .process import ServedEngine
 
 
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:

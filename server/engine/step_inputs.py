@@ -8,15 +8,15 @@ from itertools import accumulate, chain
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config import AttentionSpan, CacheConfig
-from neuronserve.server.device.attention_layout import PARTITION
-from neuronserve.server.engine.attention_work import AttentionEntry, AttentionWork
-from neuronserve.server.errors import StepTooLarge
-from neuronserve.server.host.address_map import ADDRESSES
-from neuronserve.server.host.row_shares import MOST_ROW_SHARES
-from neuronserve.server.kernels.attention.items import COUNTER_BYTES
-from neuronserve.server.kernels.records import STEP, WORD, StepRecord
-from neuronserve.server.types import ScheduledSeq
+from ..config import AttentionSpan, CacheConfig
+from ..device.attention_layout import PARTITION
+from ..errors import StepTooLarge
+from ..host.address_map import ADDRESSES
+from ..host.row_shares import MOST_ROW_SHARES
+from ..kernels.attention.items import COUNTER_BYTES
+from ..kernels.records import STEP, WORD, StepRecord
+from ..types import ScheduledSeq
+from .attention_work import AttentionEntry, AttentionWork
 
 Int32 = npt.NDArray[np.int32]
 

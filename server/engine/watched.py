@@ -5,10 +5,10 @@ The parent kills an engine that misses that time (server/link/heartbeat.py). The
 
 from __future__ import annotations
 
-from neuronserve.server.clock import Clock
-from neuronserve.server.engine.loop import Pending, Runner
-from neuronserve.server.link.heartbeat import Heartbeat, StepLimit
-from neuronserve.server.types import StepPlan, StepResult
+from ..clock import Clock
+from ..link.heartbeat import Heartbeat, StepLimit
+from ..types import StepPlan, StepResult
+from .loop import Pending, Runner
 
 SLOW_HOST_FLOPS = 2e9  # assumed of a host before it has computed a token; a token takes two operations a parameter
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from neuronserve.server.errors import SettingsError
+from ..errors import SettingsError
 
 NONE, AUTO = "none", "auto"
 CAN_BIND = hasattr(os, "sched_setaffinity")

@@ -10,7 +10,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 
-from neuronserve.server.host.sysctl import sysctl
+from .sysctl import sysctl
 
 # Linux: entry of the auxiliary vector and bit (arch/arm64/include/uapi/asm/hwcap.h).
 _AT_HWCAP, _AT_HWCAP2 = 16, 26

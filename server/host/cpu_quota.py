@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from neuronserve.server.host.affinity import allowed_cpus
-from neuronserve.server.host.sysctl import sysctl
+from .affinity import allowed_cpus
+from .sysctl import sysctl
 
 V1_FOLDERS = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
 

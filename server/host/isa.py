@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from neuronserve.server.config.formats import Isa, LevelIsa
+from ..config.formats import Isa, LevelIsa
 
 ISAS: tuple[Isa, ...] = (*get_args(LevelIsa), "portable")  # best first
 

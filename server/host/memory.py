@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from neuronserve.server.errors import HostMemoryError
-from neuronserve.server.host.shared_file import TITLE
+from ..errors import HostMemoryError
+from .shared_file import TITLE
 
 GIB = 2**30
 

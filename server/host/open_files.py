@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 
-from neuronserve.server.errors import StartError
-from neuronserve.server.host.sysctl import sysctl
+from ..errors import StartError
+from .sysctl import sysctl
 
 OF_SERVER = 64  # files, pipes and sockets of a server without connections: 37 when it is ready, and spare ones
 OF_ENGINE = 16  # for each engine: 13 (sockets, their wake-ups, the process), and spare ones

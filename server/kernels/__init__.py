@@ -1,5 +1,5 @@
 """Compiled kernels. Importing the package sets the CPU that they are compiled for, before a module declares one."""
 
-from neuronserve.server.kernels.isa.target import use_target
+from .isa.target import use_target
 
 use_target()

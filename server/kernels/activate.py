@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_i64
-from neuronserve.server.kernels.matmul.epilogue import OUTPUTS, Output
-from neuronserve.server.kernels.records import STEP, offsets, size_of
+from .isa import simd
+from .isa.jit import inline, made_kernel, share_begin
+from .isa.memory import load_i64
+from .matmul.epilogue import OUTPUTS, Output
+from .records import STEP, offsets, size_of
 
 
 class ActivateOperands(NamedTuple):

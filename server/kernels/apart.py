@@ -14,8 +14,8 @@ from __future__ import annotations
 import ctypes
 import os
 
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import call_function, load_i64, store_i64
+from .isa.jit import inline
+from .isa.memory import call_function, load_i64, store_i64
 
 FUNCTIONS = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")  # of the C library
 _GET_CPU, _GET_MASK, _SET_MASK = 0, 8, 16  # offsets of their addresses

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_i64, prefetch, store_f32
-from neuronserve.server.kernels.records import offsets
+from .isa import simd
+from .isa.jit import kernel, share_begin
+from .isa.memory import load_i64, prefetch, store_f32
+from .records import offsets
 
 
 class ReadOperands(NamedTuple):

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from neuronserve.server.errors import KernelAccessError
-from neuronserve.server.host.address_map import ADDRESSES, AddressRange
-from neuronserve.server.kernels.isa import access
-from neuronserve.server.kernels.isa.jit import check_kernels, inline
-from neuronserve.server.kernels.isa.memory import fetch_add, load_i64, store_i64
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.records import WORD, StepRecord, offsets, size_of
+from ..errors import KernelAccessError
+from ..host.address_map import ADDRESSES, AddressRange
+from .isa import access
+from .isa.jit import check_kernels, inline
+from .isa.memory import fetch_add, load_i64, store_i64
+from .program import Program
+from .records import WORD, StepRecord, offsets, size_of
 
 _VERBS = {access.READ: "reads", access.WRITE: "writes", access.UPDATE: "updates"}
 _NULL_BYTES = 1 << 20  # a lower address is an operand of 0 plus an offset

@@ -20,8 +20,8 @@ from typing import Any
 
 import numba
 
-from neuronserve.server.kernels.compile_helper import CompileHelper
-from neuronserve.server.kernels.isa.jit import HostFunction, Inlined, Kernel
+from .compile_helper import CompileHelper
+from .isa.jit import HostFunction, Inlined, Kernel
 
 Compiled = Kernel | HostFunction
 Report = Callable[[str], None]

@@ -25,10 +25,10 @@ from functools import partial
 
 import numba
 
-from neuronserve.server.host.confinement import end_with_parent
-from neuronserve.server.host.stopped import cpu_seconds
-from neuronserve.server.kernels.checks import use_checks
-from neuronserve.server.kernels.isa.jit import KERNELS_OF, HostFunction, Kernel, declare, is_checked
+from ..host.confinement import end_with_parent
+from ..host.stopped import cpu_seconds
+from .checks import use_checks
+from .isa.jit import KERNELS_OF, HostFunction, Kernel, declare, is_checked
 
 IDLE_S = 20.0  # without an answer or processor time, after which a helper is given up
 log = logging.getLogger("neuronserve.engine")
@@ -45,7 +45,7 @@ import numba
 numba.config.CPU_NAME, numba.config.CPU_FEATURES, numba.config.CACHE_DIR = (
     settings["cpu"], settings["features"], settings["cache"]
 )
-from neuronserve.server.kernels.compile_helper import help_compile, prepare
+from .compile_helper import help_compile, prepare
 prepare(settings["checks"])
 help_compile(jobs, end)
 """

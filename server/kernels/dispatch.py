@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neuronserve.server.config.formats import Dtype, Isa, KVCacheDtype, LevelIsa, WeightFormat
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.host.isa import BY_ISA, isas_of, isas_within
-from neuronserve.server.kernels import embedding, norm, pack
-from neuronserve.server.kernels.attention import amx as attention_amx
-from neuronserve.server.kernels.attention import both_sides, integer_lanes, rope
-from neuronserve.server.kernels.attention import lanes as attention_lanes
-from neuronserve.server.kernels.experts import combine as combining
-from neuronserve.server.kernels.experts import route as routing
-from neuronserve.server.kernels.isa import amx, target
-from neuronserve.server.kernels.isa.jit import Kernel
-from neuronserve.server.kernels.matmul import amx as matmul_amx
-from neuronserve.server.kernels.matmul import group_bytes, group_lanes
-from neuronserve.server.kernels.matmul import lanes as matmul_lanes
+from ..config.formats import Dtype, Isa, KVCacheDtype, LevelIsa, WeightFormat
+from ..errors import DeviceError
+from ..host.isa import BY_ISA, isas_of, isas_within
+from . import embedding, norm, pack
+from .attention import amx as attention_amx
+from .attention import both_sides, integer_lanes, rope
+from .attention import lanes as attention_lanes
+from .experts import combine as combining
+from .experts import route as routing
+from .isa import amx, target
+from .isa.jit import Kernel
+from .matmul import amx as matmul_amx
+from .matmul import group_bytes, group_lanes
+from .matmul import lanes as matmul_lanes
 
 _INT8_LANES: dict[Isa, tuple[Kernel, Kernel]] = {
     "avx512": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx512),

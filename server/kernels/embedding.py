@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.server.kernels.isa import memory, simd
-from neuronserve.server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
-from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
-from neuronserve.server.kernels.records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
-from neuronserve.server.kernels.rotation import rotate_back
+from .isa import memory, simd
+from .isa.element_types import BFLOAT16, FLOAT32, Cell
+from .isa.jit import inline, made_kernel, share_begin
+from .isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
+from .records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
+from .rotation import rotate_back
 
 
 def _embed(copy_row: Any) -> Any:

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels import apart, sleep
-from neuronserve.server.kernels.isa import instruction
-from neuronserve.server.kernels.isa.jit import HostFunction, inline
-from neuronserve.server.kernels.isa.memory import (
+from . import apart, sleep
+from .isa import instruction
+from .isa.jit import HostFunction, inline
+from .isa.memory import (
     NOTHING,
     call_kernel,
     emitted,
@@ -34,7 +34,7 @@ from neuronserve.server.kernels.isa.memory import (
     load_i64,
     store_release,
 )
-from neuronserve.server.kernels.records import offsets
+from .records import offsets
 
 
 class Instruction(NamedTuple):

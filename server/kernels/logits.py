@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i64
-from neuronserve.server.kernels.isa.softcap import softcap
-from neuronserve.server.kernels.records import LOGITS, STEP
+from .isa import simd
+from .isa.jit import kernel, share_begin
+from .isa.memory import load_f32, load_i64
+from .isa.softcap import softcap
+from .records import LOGITS, STEP
 
 
 @kernel

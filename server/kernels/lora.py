@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, get_args
 
-from neuronserve.server.device.layout import LORA_RANKS
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
-from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32
-from neuronserve.server.kernels.panels import rows_of_bf16, rows_of_f32, rows_of_i8, rows_of_i8_chunks
-from neuronserve.server.kernels.records import STEP, offsets, size_of
-from neuronserve.server.kernels.rotation import rotate_back
+from ..device.layout import LORA_RANKS
+from .isa import simd
+from .isa.element_types import BFLOAT16, FLOAT32, Cell
+from .isa.jit import inline, made_kernel, share_begin
+from .isa.memory import load_f32, load_i32, load_i64, store_f32
+from .panels import rows_of_bf16, rows_of_f32, rows_of_i8, rows_of_i8_chunks
+from .records import STEP, offsets, size_of
+from .rotation import rotate_back
 
 # float32 rows, or panels of a type
 Form = Literal["rows", "float32", "bfloat16", "int8", "int8 rotated", "int8 chunks"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64
-from neuronserve.server.kernels.panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks, pack_i8_rotated
-from neuronserve.server.kernels.records import NORM
+from .isa import simd
+from .isa.jit import inline, made_kernel, share_begin
+from .isa.memory import load_f32, load_i32, load_i64
+from .panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks, pack_i8_rotated
+from .records import NORM
 
 
 @inline

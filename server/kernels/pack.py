@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_i64
-from neuronserve.server.kernels.panels import (
+from .isa.jit import inline, made_kernel, share_begin
+from .isa.memory import load_i64
+from .panels import (
     pack_bf16,
     pack_f32,
     pack_i8,
@@ -17,7 +17,7 @@ from neuronserve.server.kernels.panels import (
     panels_to_i8_chunks,
     panels_to_i8_rotated,
 )
-from neuronserve.server.kernels.records import PACK, PACK_BYTES, STEP
+from .records import PACK, PACK_BYTES, STEP
 
 
 def _pack_rows(pack: Any, row_cell: int) -> Any:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.kernels.attention.cache_elements import load_i8
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import load_f32, store_f32, store_i32
-from neuronserve.server.kernels.rotation import of_row, rotation
+from .attention.cache_elements import load_i8
+from .isa import simd
+from .isa.element_types import BFLOAT16, FLOAT32, Cell
+from .isa.jit import inline
+from .isa.memory import load_f32, store_f32, store_i32
+from .rotation import of_row, rotation
 
 K_TILE_16 = 32  # elements of a bfloat16 or float32 panel row
 K_TILE_8 = 64  # elements of an int8 panel row

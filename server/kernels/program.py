@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.kernels.executor import Instruction
-from neuronserve.server.kernels.isa.jit import Kernel
+from .executor import Instruction
+from .isa.jit import Kernel
 
 # Modules whose kernels divide their work by rows, with `share_begin` for each worker.
 _BY_ROWS = frozenset(

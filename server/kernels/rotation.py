@@ -13,9 +13,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import HostFunction, inline
-from neuronserve.server.kernels.isa.memory import emitted
+from .isa import simd
+from .isa.jit import HostFunction, inline
+from .isa.memory import emitted
 
 BLOCK = 64  # neighbours that are mixed
 

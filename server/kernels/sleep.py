@@ -12,8 +12,8 @@ from typing import Literal
 
 from numba import types
 
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import load_i64, store_i64
+from .isa.jit import inline
+from .isa.memory import load_i64, store_i64
 
 Sleep = Literal["semaphore", "condition"]
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.kernels import apart, executor
-from neuronserve.server.kernels.checks import AccessChecks
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.sleep import HOST_SLEEP, KINDS, Sleep
+from ..errors import DeviceError
+from . import apart, executor
+from .checks import AccessChecks
+from .program import Program
+from .sleep import HOST_SLEEP, KINDS, Sleep
 
 
 class WorkerPool:

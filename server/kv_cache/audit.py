@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
-from neuronserve.server.kv_cache.manager import KVCacheManager, SequenceBlocks
+from .blocks import NULL_BLOCK, BlockPool
+from .manager import KVCacheManager, SequenceBlocks
 
 
 def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[str]:

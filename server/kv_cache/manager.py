@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
-from neuronserve.server.kv_cache.hashing import HashChain
+from ..config import CacheConfig
+from .blocks import NULL_BLOCK, BlockPool
+from .hashing import HashChain
 
 
 class SequenceBlocks:

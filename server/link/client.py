@@ -9,12 +9,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 
-from neuronserve.server.errors import EngineDead, PoisonRequest, RequestError
-from neuronserve.server.link.connection import Connection, Reply
-from neuronserve.server.link.engines import Engine
-from neuronserve.server.link.handle import Death, EngineHandle
-from neuronserve.server.link.journal import Journal, OpenSequence
-from neuronserve.server.link.messages import (
+from ..errors import EngineDead, PoisonRequest, RequestError
+from ..types import Request
+from .connection import Connection, Reply
+from .engines import Engine
+from .handle import Death, EngineHandle
+from .journal import Journal, OpenSequence
+from .messages import (
     Abort,
     AdapterCommand,
     AdapterReply,
@@ -34,11 +35,10 @@ from neuronserve.server.link.messages import (
     TraceReply,
     UnloadAdapter,
 )
-from neuronserve.server.link.restarts import NO_HEALING, Healing, RestartBreaker
-from neuronserve.server.link.stream import TokenStream
-from neuronserve.server.link.succession import Succession
-from neuronserve.server.link.watchdog import Watchdog, watch
-from neuronserve.server.types import Request
+from .restarts import NO_HEALING, Healing, RestartBreaker
+from .stream import TokenStream
+from .succession import Succession
+from .watchdog import Watchdog, watch
 
 log = logging.getLogger("neuronserve.engine")
 

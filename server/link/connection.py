@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from neuronserve.server.errors import EngineDead
-from neuronserve.server.link.handle import EngineHandle
-from neuronserve.server.link.messages import Input, Output
+from ..errors import EngineDead
+from .handle import EngineHandle
+from .messages import Input, Output
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Output)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.journal import OpenSequence
-from neuronserve.server.link.messages import Tokens
-from neuronserve.server.link.watchdog import EngineState
-from neuronserve.server.types import StepReport
+from ..errors import InvalidRequest
+from ..types import StepReport
+from .journal import OpenSequence
+from .messages import Tokens
+from .watchdog import EngineState
 
 RANK_HEADER = "X-data-parallel-rank"  # vLLM's name: the engine that a client or a router chose itself
 Observer = Callable[[Tokens], None]

@@ -13,12 +13,14 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 
-from neuronserve.server.device.visible_cores import core_ranges
-from neuronserve.server.errors import EngineDead, RequestError
-from neuronserve.server.link.client import EngineClient
-from neuronserve.server.link.engines import Engines
-from neuronserve.server.link.handle import EngineHandle
-from neuronserve.server.link.messages import (
+from ..device.visible_cores import core_ranges
+from ..errors import EngineDead, RequestError
+from ..scheduler.router import Router
+from ..types import Request
+from .client import EngineClient
+from .engines import Engines
+from .handle import EngineHandle
+from .messages import (
     AdapterCommand,
     AdapterReply,
     EngineInfo,
@@ -30,10 +32,8 @@ from neuronserve.server.link.messages import (
     TraceReply,
     UnloadAdapter,
 )
-from neuronserve.server.link.restarts import NO_HEALING, Healing
-from neuronserve.server.link.stream import TokenStream
-from neuronserve.server.scheduler.router import Router
-from neuronserve.server.types import Request
+from .restarts import NO_HEALING, Healing
+from .stream import TokenStream
 
 log = logging.getLogger("neuronserve.engine")
 

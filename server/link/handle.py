@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Literal
 
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.errors import StartError
-from neuronserve.server.host.confinement import (
+from ..config import EngineConfig
+from ..errors import StartError
+from ..host.confinement import (
     end_with_parent,
     follow_parent,
     give_up_network,
     go_first_when_memory_runs_out,
 )
-from neuronserve.server.host.fork_server import engine_context, start_process
-from neuronserve.server.host.memory import num_oom_kills
-from neuronserve.server.host.open_files import raise_open_files
-from neuronserve.server.host.shared_file import SharedFile
-from neuronserve.server.link.frames import Frames
-from neuronserve.server.link.heartbeat import NUM_BYTES, Heartbeat
-from neuronserve.server.link.messages import EngineInfo
+from ..host.fork_server import engine_context, start_process
+from ..host.memory import num_oom_kills
+from ..host.open_files import raise_open_files
+from ..host.shared_file import SharedFile
+from .frames import Frames
+from .heartbeat import NUM_BYTES, Heartbeat
+from .messages import EngineInfo
 
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")

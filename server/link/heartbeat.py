@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from neuronserve.server.host.shared_file import SharedFile
+from ..host.shared_file import SharedFile
 
 _FORMAT: Final = struct.Struct("=d")  # seconds of the host's monotonic clock, which all processes share
 NUM_BYTES = _FORMAT.size  # of the file

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from neuronserve.server.link.messages import Tokens
-from neuronserve.server.link.stream import TokenStream
-from neuronserve.server.types import Charge, Request, TokenEvent
+from ..types import Charge, Request, TokenEvent
+from .messages import Tokens
+from .stream import TokenStream
 
 TRIAL_TOKENS = 2  # one step recomputes, another one decodes
 TRIAL_SIZE = 16  # suspects recomputed at a time: several steps of long sequences, two of short ones

@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.config.formats import Pace, PoolingMode, Quantization, StackName, WeightGroups
-from neuronserve.server.device.buckets import CompiledShapes
-from neuronserve.server.types import Charge, Request, StepReport, TokenEvent
+from ..config import CacheConfig
+from ..config.formats import Pace, PoolingMode, Quantization, StackName, WeightGroups
+from ..device.buckets import CompiledShapes
+from ..types import Charge, Request, StepReport, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from neuronserve.server.errors import EngineDead, RequestError, Unavailable
-from neuronserve.server.types import Charge, TokenEvent
+from ..errors import EngineDead, RequestError, Unavailable
+from ..types import Charge, TokenEvent
 
 # Limits for a reader that has stopped: thousands of tokens of one sequence, or a few hundred of each of many.
 MAX_UNREAD_BYTES = 4 * 2**20

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from neuronserve.server.link.handle import EngineHandle
-from neuronserve.server.link.messages import EngineInfo, Failed, Output
-from neuronserve.server.link.watchdog import EngineState
+from .handle import EngineHandle
+from .messages import EngineInfo, Failed, Output
+from .watchdog import EngineState
 
 PAUSE_S = 1.0  # after a death, before the next spare engine takes CPU time from the streams
 POLL_S = 0.1

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Literal, Protocol
 
-from neuronserve.server.host.stopped import cpu_when_stopped
-from neuronserve.server.link.handle import EngineHandle
+from ..host.stopped import cpu_when_stopped
+from .handle import EngineHandle
 
 EngineState = Literal["loading", "serving", "stalled", "recovering", "dead"]
 log = logging.getLogger("neuronserve.engine")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.typed_json import JsonError, complaint, convert
+from ..typed_json import JsonError, complaint, convert
 
 MAX_LAYERS = 1024
 MAX_POSITIONS = 1 << 27

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from neuronserve.server.models.graph import Graph, LayerGroup
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
-from neuronserve.server.models.linear import Axis, Linear, Vector, WeightRows
-from neuronserve.server.models.ops import (
+from .graph import Graph, LayerGroup
+from .layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from .linear import Axis, Linear, Vector, WeightRows
+from .ops import (
     Activate,
     Add,
     AddRows,
@@ -38,7 +38,7 @@ from neuronserve.server.models.ops import (
     Rope,
     StreamNorm,
 )
-from neuronserve.server.models.spec import ModelSpec
+from .spec import ModelSpec
 
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"

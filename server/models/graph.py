@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.models.linear import Linear
-from neuronserve.server.models.ops import AttentionGate, Embed, Experts, Op, Parallel
+from ..errors import DeviceError
+from .linear import Linear
+from .ops import AttentionGate, Embed, Experts, Op, Parallel
 
 _Op = TypeVar("_Op")
 

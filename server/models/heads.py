@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from neuronserve.server.config.formats import PoolingMode
-from neuronserve.server.models.config_values import Epsilon, Values, read_record, refuse
+from ..config.formats import PoolingMode
+from .config_values import Epsilon, Values, read_record, refuse
 
 HeadActivation = Literal["identity", "tanh", "gelu", "relu", "sigmoid", "softmax"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronserve.server.config import AttentionSpan
+from ..config import AttentionSpan
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]

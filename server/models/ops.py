@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from neuronserve.server.models.layer import Activation, RopeSpec, Routing, TemperatureSpec
-from neuronserve.server.models.linear import Axis, Linear, Vector, WeightRows
+from .layer import Activation, RopeSpec, Routing, TemperatureSpec
+from .linear import Axis, Linear, Vector, WeightRows
 
 
 @dataclass(frozen=True, slots=True)

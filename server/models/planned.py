@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from neuronserve.server.models.config_values import ConfigError, Values, read_record, refuse
-from neuronserve.server.models.families import ARCHITECTURES, FAMILIES, model_spec_of
-from neuronserve.server.models.families.generic import TRAITS, GenericConfig
-from neuronserve.server.models.families.text_part import TEXT_PARTS
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.typed_json import shown
+from ..typed_json import shown
+from .config_values import ConfigError, Values, read_record, refuse
+from .families import ARCHITECTURES, FAMILIES, model_spec_of
+from .families.generic import TRAITS, GenericConfig
+from .families.text_part import TEXT_PARTS
+from .spec import ModelSpec
 
 # Other names of a key, in the order of preference; a dot goes into an object.
 SYNONYMS: dict[str, tuple[str, ...]] = {

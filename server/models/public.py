@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server.models.planned import planned_spec
-from neuronserve.server.models.spec import ModelSpec
+from .planned import planned_spec
+from .spec import ModelSpec
 
 TABLE = Path(__file__).with_name("public.json")
 

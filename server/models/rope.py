@@ -14,9 +14,9 @@ from typing import Annotated, get_args
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import ConfigError, Positions, Values, read_record, refuse
-from neuronserve.server.models.layer import RopeKind, RopeSpec
-from neuronserve.server.typed_json import shown
+from ..typed_json import shown
+from .config_values import ConfigError, Positions, Values, read_record, refuse
+from .layer import RopeKind, RopeSpec
 
 DEFAULT_THETA = 10_000.0
 LAYER_TYPES = ("full_attention", "sliding_attention")

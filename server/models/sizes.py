@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
-from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, StackSpec
+from .layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from .spec import EmbeddingSpec, HeadSpec, ModelSpec, StackSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from neuronserve.server.models.layer import (
+from .layer import (
     AttentionSpec,
     ExpertsSpec,
     LayerSpec,
@@ -19,7 +19,7 @@ from neuronserve.server.models.layer import (
     RopeSpec,
     TemperatureSpec,
 )
-from neuronserve.server.models.names import LLAMA, Names
+from .names import LLAMA, Names
 
 StackKind = Literal["decoder", "encoder"]
 NormKind = Literal["rms", "layer", "layer_no_bias"]

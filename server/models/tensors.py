@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import Graph, linears
-from neuronserve.server.models.linear import Linear, Vector
-from neuronserve.server.models.ops import (
+from .decoder import decoder_graph
+from .graph import Graph, linears
+from .linear import Linear, Vector
+from .ops import (
     Add,
     AddRows,
     Attention,
@@ -19,7 +19,7 @@ from neuronserve.server.models.ops import (
     Op,
     StreamNorm,
 )
-from neuronserve.server.models.spec import ModelSpec
+from .spec import ModelSpec
 
 Shape = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from neuronserve.server.monitor.server_state import local_process
+from .server_state import local_process
 
 KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq")
 NAMES = {"iowait": "io_wait", "softirq": "soft_irq"}

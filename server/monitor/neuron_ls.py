@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.topology import neighbours
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.monitor.scrape import Endpoint
-from neuronserve.server.monitor.server_state import ServerState, command_of, local_process
+from ..device.catalog import instance
+from ..device.instances import Instance
+from ..device.topology import neighbours
+from ..host.memory import GIB
+from .scrape import Endpoint
+from .server_state import ServerState, command_of, local_process
 
 
 def run_ls(endpoint: Endpoint, device: str | None, as_json: bool) -> None:

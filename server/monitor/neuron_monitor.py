@@ -10,10 +10,10 @@ import json
 import time
 from typing import Any
 
-from neuronserve.server.monitor.host_usage import HostUsage
-from neuronserve.server.monitor.interruption import ends_quietly
-from neuronserve.server.monitor.scrape import Endpoint, Scrape, Unreachable, Window, histogram_percentiles
-from neuronserve.server.monitor.server_state import CoreState, ServerState
+from .host_usage import HostUsage
+from .interruption import ends_quietly
+from .scrape import Endpoint, Scrape, Unreachable, Window, histogram_percentiles
+from .server_state import CoreState, ServerState
 
 STEP_SECONDS = "neuronserve:engine_step_seconds"
 GROUP = {"constants": ("weights",), "model_code": (), "model_shared_scratchpad": ("scratchpad",)}

@@ -21,11 +21,11 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from neuronserve.server.device.ledger import USES
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.monitor.interruption import ends_quietly
-from neuronserve.server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
-from neuronserve.server.monitor.server_state import CoreState, ServerState
+from ..device.ledger import USES
+from ..host.memory import GIB
+from .interruption import ends_quietly
+from .scrape import Endpoint, Scrape, Unreachable, Window
+from .server_state import CoreState, ServerState
 
 WIDTH, HEIGHT = 120, 1000  # of a frame that is written to a file or a pipe
 AROUND = 14  # lines of a frame besides one for each core

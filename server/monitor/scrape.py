@@ -13,8 +13,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from neuronserve.server.errors import SettingsError, StartError
-from neuronserve.server.typed_json import JsonError, decode
+from ..errors import SettingsError, StartError
+from ..typed_json import JsonError, decode
 
 TIMEOUT_S = 5.0
 PERCENTILES = (0, 1, 25, 50, 75, 99, 100)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import psutil
 
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.ledger import core_name
-from neuronserve.server.monitor.scrape import Scrape
+from ..device.catalog import instance
+from ..device.instances import Instance
+from ..device.ledger import core_name
+from .scrape import Scrape
 
 SECRET_FLAGS = frozenset({"--api-key", "--admin-api-key"})
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neuronserve.server.config import LoraConfig
-from neuronserve.server.device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import Graph, flat_ops
-from neuronserve.server.models.linear import Linear, WeightRows
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.matrices import PackedShape, Widths
-from neuronserve.server.placement.shard import ShardSpec
+from ..config import LoraConfig
+from ..device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
+from ..models.decoder import decoder_graph
+from ..models.graph import Graph, flat_ops
+from ..models.linear import Linear, WeightRows
+from ..models.spec import ModelSpec
+from .matrices import PackedShape, Widths
+from .shard import ShardSpec
 
 
 def adaptable(graph: Graph) -> Iterator[Linear]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronserve.server.config.formats import Dtype, KVCacheDtype
-from neuronserve.server.device.attention_layout import (
+from ..config.formats import Dtype, KVCacheDtype
+from ..device.attention_layout import (
     ATTENTION_ROWS,
     PARTITION,
     item_scratch_bytes,
@@ -14,10 +14,10 @@ from neuronserve.server.device.attention_layout import (
     row_state_bytes,
     tile_work_bytes,
 )
-from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.shard import ShardSpec
+from ..device.layout import FLOAT32_BYTES, N_TILE, round_up
+from ..errors import SettingsError
+from ..models.spec import ModelSpec
+from .shard import ShardSpec
 
 KV_CELL_BYTES: dict[KVCacheDtype, int] = {"bfloat16": 2, "float32": 4, "int8": 1, "fp8": 1}
 SCALE_BYTES = FLOAT32_BYTES  # of one token's head in an 8-bit cache

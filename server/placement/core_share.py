@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from neuronserve.server.config.formats import Dtype, WeightFormats
-from neuronserve.server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import flat_ops, is_output
-from neuronserve.server.models.linear import Axis, AxisName, Linear
-from neuronserve.server.models.ops import (
+from ..config.formats import Dtype, WeightFormats
+from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
+from ..models.decoder import decoder_graph
+from ..models.graph import flat_ops, is_output
+from ..models.linear import Axis, AxisName, Linear
+from ..models.ops import (
     Add,
     AddRows,
     Attention,
@@ -25,8 +25,8 @@ from neuronserve.server.models.ops import (
     Op,
     StreamNorm,
 )
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.shard import require_degree
+from ..models.spec import ModelSpec
+from .shard import require_degree
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.device.hbm import ALIGNMENT
-from neuronserve.server.device.layout import FLOAT32_BYTES, GROUP_ROWS, N_TILE, round_up, vector_bytes
-from neuronserve.server.models.linear import Axis
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.footprint import ServingShape
-from neuronserve.server.placement.matrices import Widths
-from neuronserve.server.placement.shard import ShardSpec
+from ..device.hbm import ALIGNMENT
+from ..device.layout import FLOAT32_BYTES, GROUP_ROWS, N_TILE, round_up, vector_bytes
+from ..models.linear import Axis
+from ..models.spec import ModelSpec
+from .footprint import ServingShape
+from .matrices import Widths
+from .shard import ShardSpec
 
 INDEX_BYTES = 8  # int64
 

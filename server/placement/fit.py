@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from neuronserve.server.config.formats import Quantization, RequestedFormats, WeightFormats
-from neuronserve.server.device.catalog import Instance, instances
-from neuronserve.server.device.ledger import account_table, core_name
-from neuronserve.server.errors import DeviceError, DeviceMemoryError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
-from neuronserve.server.placement.footprint import Footprint, Line, ServingShape, encoder_lines
+from ..config.formats import Quantization, RequestedFormats, WeightFormats
+from ..device.catalog import Instance, instances
+from ..device.ledger import account_table, core_name
+from ..errors import DeviceError, DeviceMemoryError
+from ..host.memory import GIB
+from ..models.spec import ModelSpec
+from ..models.tensors import num_params
+from .footprint import Footprint, Line, ServingShape, encoder_lines
 
 MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer chips compute in
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neuronserve.server.config import LoraConfig
-from neuronserve.server.config.formats import (
+from ..config import LoraConfig
+from ..config.formats import (
     DEFAULT_GROUPS,
     Dtype,
     KVCacheDtype,
@@ -18,12 +18,12 @@ from neuronserve.server.config.formats import (
     WeightFormats,
     WeightGroups,
 )
-from neuronserve.server.device.layout import round_up
-from neuronserve.server.device.ledger import MIB, MemoryLedger, Use
-from neuronserve.server.host.row_shares import MOST_ROW_SHARES
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
-from neuronserve.server.placement.core_share import (
+from ..device.layout import round_up
+from ..device.ledger import MIB, MemoryLedger, Use
+from ..host.row_shares import MOST_ROW_SHARES
+from ..models.spec import ModelSpec
+from .cache_layout import KV_CELL_BYTES, SCALE_BYTES
+from .core_share import (
     DTYPE_BYTES,
     CoreShare,
     activation_bytes,
@@ -31,7 +31,7 @@ from neuronserve.server.placement.core_share import (
     score_bytes,
     weight_bytes,
 )
-from neuronserve.server.placement.kv_groups import KVGroups
+from .kv_groups import KVGroups
 
 # Memory of the runtime on a core besides the model, from the only published breakdown (optimum-neuron 6373c379,
 # Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows), assumed for every core and chip. The compiled

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.config.formats import WeightFormats
-from neuronserve.server.device.core import HostUse
-from neuronserve.server.device.hbm import ALIGNMENT
-from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.layer import RopeSpec
-from neuronserve.server.models.linear import Linear, Vector
-from neuronserve.server.models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Norm, Op, StreamNorm
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.adapters import adapter_bytes
-from neuronserve.server.placement.cache_layout import AttentionSizes, kv_layer_bytes
-from neuronserve.server.placement.core_share import DTYPE_BYTES
-from neuronserve.server.placement.expert_sizes import ExpertSizes
-from neuronserve.server.placement.footprint import ServingShape
-from neuronserve.server.placement.matrices import PackedShape, Widths
-from neuronserve.server.placement.shard import ShardSpec
+from ..config.formats import WeightFormats
+from ..device.core import HostUse
+from ..device.hbm import ALIGNMENT
+from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from ..models.decoder import decoder_graph
+from ..models.layer import RopeSpec
+from ..models.linear import Linear, Vector
+from ..models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.spec import ModelSpec
+from .adapters import adapter_bytes
+from .cache_layout import AttentionSizes, kv_layer_bytes
+from .core_share import DTYPE_BYTES
+from .expert_sizes import ExpertSizes
+from .footprint import ServingShape
+from .matrices import PackedShape, Widths
+from .shard import ShardSpec
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:

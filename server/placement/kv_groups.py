@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neuronserve.server.config import AttentionSpan, CacheConfig
-from neuronserve.server.models.spec import ModelSpec
+from ..config import AttentionSpan, CacheConfig
+from ..models.spec import ModelSpec
 
 MAX_GROUPS = 8  # a step lays out one table a group for every sequence
 LEAST_SAVING = 0.05  # of the longest sequence's bytes; with a smaller saving there is one group

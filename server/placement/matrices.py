@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neuronserve.server.config.formats import WeightFormat, WeightFormats
-from neuronserve.server.device.hbm import ALIGNMENT
-from neuronserve.server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import is_output, linears
-from neuronserve.server.models.linear import Axis, Linear
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.shard import ShardSpec, intermediate_per_core
+from ..config.formats import WeightFormat, WeightFormats
+from ..device.hbm import ALIGNMENT
+from ..device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
+from ..models.decoder import decoder_graph
+from ..models.graph import is_output, linears
+from ..models.linear import Axis, Linear
+from ..models.spec import ModelSpec
+from .shard import ShardSpec, intermediate_per_core
 
 
 @dataclass(frozen=True, slots=True)

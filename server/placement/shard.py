@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.models.linear import Axis, AxisName
-from neuronserve.server.models.spec import ModelSpec
+from ..errors import DeviceError
+from ..models.linear import Axis, AxisName
+from ..models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
 VOCAB_MULTIPLE = 16  # the n extent of a matmul tile

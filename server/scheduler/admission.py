@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.errors import InvalidRequest, QueueFull
+from ..config import CacheConfig
+from ..errors import InvalidRequest, QueueFull
 
 CODE = "context_length_exceeded"
 

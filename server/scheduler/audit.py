@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from neuronserve.server.kv_cache.audit import audit as audit_cache
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.scheduler.sequence import Sequence
+from ..kv_cache.audit import audit as audit_cache
+from ..kv_cache.manager import KVCacheManager
+from .sequence import Sequence
 
 
 def audit(cache: KVCacheManager, open_seqs: Collection[Sequence], queued: Iterable[Sequence]) -> list[str]:

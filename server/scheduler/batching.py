@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from neuronserve.server.config.formats import Batching
+from ..config.formats import Batching
 
 # While sequences of an engine that has died are computed again, one step in CATCH_UP_STEPS + 1 has decodes: the clients
 # of those sequences have waited longest, and decodes in each step would make the last of them wait half as long again.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.scheduler.finish import LENGTH
-from neuronserve.server.scheduler.scheduler import Scheduler
-from neuronserve.server.scheduler.sequence import Sequence
-from neuronserve.server.types import SampledToken, StepPlan, TokenEvent
+from ..kv_cache.manager import KVCacheManager
+from ..types import SampledToken, StepPlan, TokenEvent
+from .finish import LENGTH
+from .scheduler import Scheduler
+from .sequence import Sequence
 
 
 class RunScheduler(Scheduler):

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from neuronserve.server.scheduler.queue import OrderedQueue
-from neuronserve.server.scheduler.sequence import Sequence
-from neuronserve.server.types import ServedTokens
+from ..types import ServedTokens
+from .queue import OrderedQueue
+from .sequence import Sequence
 
 MAX_REMEMBERED = 4096  # counters of tenants, waiting or not
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neuronserve.server.types import FinishReason, SamplingParams
+from ..types import FinishReason, SamplingParams
 
 
 class Finish(NamedTuple):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import exp, inf
 from typing import Any
 
-from neuronserve.server.scheduler.turns import Turns
-from neuronserve.server.types import Request, StepReport
+from ..types import Request, StepReport
+from .turns import Turns
 
 # Assumed until steps are measured; slow, so that a server that has just started takes a full batch and little more.
 FIRST_STEP_S, FIRST_PROMPT_TOKEN_S = 0.1, 0.001

@@ -12,8 +12,8 @@ from bisect import bisect_left, insort
 from collections import Counter
 from operator import attrgetter
 
-from neuronserve.server.config import PoolingLimits
-from neuronserve.server.types import Request, ScheduledSeq, StepPlan, StepReport, StepResult, TokenEvent
+from ..config import PoolingLimits
+from ..types import Request, ScheduledSeq, StepPlan, StepReport, StepResult, TokenEvent
 
 NOT_FINITE = "the states of this text are not finite"
 

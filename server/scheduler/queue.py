@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
-from neuronserve.server.scheduler.sequence import Sequence
+from .sequence import Sequence
 
 _order = attrgetter("order")
 

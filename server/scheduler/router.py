@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 
-from neuronserve.server.config import CacheConfig
-from neuronserve.server.errors import EngineDead
-from neuronserve.server.kv_cache.hashing import HashChain
-from neuronserve.server.scheduler.prefix_index import PrefixIndex
-from neuronserve.server.types import Request, TokenEvent
+from ..config import CacheConfig
+from ..errors import EngineDead
+from ..kv_cache.hashing import HashChain
+from ..types import Request, TokenEvent
+from .prefix_index import PrefixIndex
 
 # An engine is overloaded for a request when its open tokens exceed
 #     LOAD_MARGIN x those of the least loaded + TOKENS_PER_HIT x the tokens of the prompt it has cached.

@@ -15,16 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from neuronserve.server.config import SchedulerConfig
-from neuronserve.server.kv_cache.manager import NO_PREFIX, KVCacheManager
-from neuronserve.server.scheduler.audit import audit
-from neuronserve.server.scheduler.batching import POLICIES, PromptGate
-from neuronserve.server.scheduler.fair_queue import FairQueue
-from neuronserve.server.scheduler.finish import check_finish
-from neuronserve.server.scheduler.queue import OrderedQueue
-from neuronserve.server.scheduler.sequence import Sequence, is_underway
-from neuronserve.server.scheduler.step import StepDraft, report_of
-from neuronserve.server.types import (
+from ..config import SchedulerConfig
+from ..kv_cache.manager import NO_PREFIX, KVCacheManager
+from ..types import (
     FinishReason,
     Request,
     SampledToken,
@@ -34,6 +27,13 @@ from neuronserve.server.types import (
     StepResult,
     TokenEvent,
 )
+from .audit import audit
+from .batching import POLICIES, PromptGate
+from .fair_queue import FairQueue
+from .finish import check_finish
+from .queue import OrderedQueue
+from .sequence import Sequence, is_underway
+from .step import StepDraft, report_of
 
 
 class Scheduler:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from neuronserve.server.kv_cache.manager import SequenceBlocks
-from neuronserve.server.types import Request, TokenLogprobs
+from ..kv_cache.manager import SequenceBlocks
+from ..types import Request, TokenLogprobs
 
 
 class Sequence:

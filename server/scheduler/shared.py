@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from neuronserve.server.scheduler.pooling import PoolingScheduler
-from neuronserve.server.scheduler.scheduler import Scheduler
-from neuronserve.server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
+from ..types import Request, StepPlan, StepReport, StepResult, TokenEvent
+from .pooling import PoolingScheduler
+from .scheduler import Scheduler
 
 
 class SharedScheduler:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.scheduler.sequence import Sequence
-from neuronserve.server.types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
+from ..kv_cache.manager import KVCacheManager
+from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
+from .sequence import Sequence
 
 
 class StepDraft:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
-from neuronserve.server.scheduler.fair_queue import MAX_REMEMBERED
-from neuronserve.server.types import Request, ServedTokens
+from ..types import Request, ServedTokens
+from .fair_queue import MAX_REMEMBERED
 
 Order = tuple[int, float, str]
 

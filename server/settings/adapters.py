@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag, NoDecode
 
-from neuronserve.server.api.config import MAX_ADAPTER_NAME
-from neuronserve.server.config import LoraConfig, LoraModule
-from neuronserve.server.settings.base import Settings, split_commas
+from ..api.config import MAX_ADAPTER_NAME
+from ..config import LoraConfig, LoraModule
+from .base import Settings, split_commas
 
 MAX_RANK = 256
 DEFAULT_LORAS = 4

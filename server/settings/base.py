@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from neuronserve.server.errors import SettingsError
+from ..errors import SettingsError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -6,7 +6,7 @@ from typing import Annotated, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from neuronserve.server.bench.options import (
+from ..bench.options import (
     AccuracyOptions,
     BatchShape,
     Drawing,
@@ -14,9 +14,9 @@ from neuronserve.server.bench.options import (
     MeasuredFormat,
     ThroughputOptions,
 )
-from neuronserve.server.config.formats import Dtype, Quantization, WeightFormat
-from neuronserve.server.settings.base import File, Lengths, Numbers, ReportSettings, slice_of, split_commas
-from neuronserve.server.settings.engine import EngineSettings
+from ..config.formats import Dtype, Quantization, WeightFormat
+from .base import File, Lengths, Numbers, ReportSettings, slice_of, split_commas
+from .engine import EngineSettings
 
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 Sizes = Annotated[Numbers, Field(min_length=1)]

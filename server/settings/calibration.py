@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from neuronserve.server.cost.calibration import use_calibration
-from neuronserve.server.settings.base import File
-from neuronserve.server.settings.catalog import CatalogSettings
+from ..cost.calibration import use_calibration
+from .base import File
+from .catalog import CatalogSettings
 
 
 class TimeSettings(CatalogSettings):

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from neuronserve.server.config import CatalogConfig
-from neuronserve.server.device.catalog import use_catalog
-from neuronserve.server.device.prices import DEFAULT_REGION
-from neuronserve.server.settings.base import Settings, slice_of
+from ..config import CatalogConfig
+from ..device.catalog import use_catalog
+from ..device.prices import DEFAULT_REGION
+from .base import Settings, slice_of
 
 
 class CatalogSettings(Settings):

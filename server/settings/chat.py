@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from neuronserve.server.chat.conversation import ChatSampling
-from neuronserve.server.settings.base import Settings, slice_of
+from ..chat.conversation import ChatSampling
+from .base import Settings, slice_of
 
 
 class ChatSettings(Settings):

@@ -6,10 +6,10 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
-from neuronserve.server.config import CompileConfig
-from neuronserve.server.host.cpu_quota import host_threads
-from neuronserve.server.settings.base import ReportSettings, slice_of
-from neuronserve.server.settings.model import ModelSettings
+from ..config import CompileConfig
+from ..host.cpu_quota import host_threads
+from .base import ReportSettings, slice_of
+from .model import ModelSettings
 
 
 class CompileSettings(ModelSettings, ReportSettings):

@@ -3,8 +3,8 @@
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 
-from neuronserve.server.settings.base import Settings
-from neuronserve.server.settings.sources import default_kernel_cache
+from .base import Settings
+from .sources import default_kernel_cache
 
 
 class DoctorSettings(Settings):

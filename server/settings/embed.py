@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from neuronserve.server.config import EncodeConfig
-from neuronserve.server.engine.encode.options import EmbedOptions
-from neuronserve.server.host.affinity import NONE, choose_cpus
-from neuronserve.server.host.cpu_quota import host_threads
-from neuronserve.server.settings.base import File, slice_of
-from neuronserve.server.settings.model import ModelSettings
-from neuronserve.server.settings.pooling import PoolingSettings
+from ..config import EncodeConfig
+from ..engine.encode.options import EmbedOptions
+from ..host.affinity import NONE, choose_cpus
+from ..host.cpu_quota import host_threads
+from .base import File, slice_of
+from .model import ModelSettings
+from .pooling import PoolingSettings
 
 
 def _one_or_many(value: Any) -> Any:

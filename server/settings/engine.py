@@ -5,18 +5,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuronserve.server.checkpoint.manifest import is_artifact
-from neuronserve.server.config import EngineConfig, TraceConfig
-from neuronserve.server.config.formats import Batching, LevelIsa, Pace, StackName
-from neuronserve.server.cost.stacks import STACKS, Stack, default_stack
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.host.affinity import NONE, choose_cpus
-from neuronserve.server.host.cpu_quota import host_threads
-from neuronserve.server.settings.adapters import AdapterSettings
-from neuronserve.server.settings.base import slice_of
-from neuronserve.server.settings.model import ModelSettings
-from neuronserve.server.settings.neuron import ARTIFACTS
-from neuronserve.server.settings.sources import neuron_variables, runtime_cores
+from ..checkpoint.manifest import is_artifact
+from ..config import EngineConfig, TraceConfig
+from ..config.formats import Batching, LevelIsa, Pace, StackName
+from ..cost.stacks import STACKS, Stack, default_stack
+from ..device.catalog import instance
+from ..host.affinity import NONE, choose_cpus
+from ..host.cpu_quota import host_threads
+from .adapters import AdapterSettings
+from .base import slice_of
+from .model import ModelSettings
+from .neuron import ARTIFACTS
+from .sources import neuron_variables, runtime_cores
 
 CpuThreads = Annotated[int, Field(ge=1, le=1024)] | Literal["auto"]
 

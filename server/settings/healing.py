@@ -3,8 +3,8 @@
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 
-from neuronserve.server.link.restarts import Healing
-from neuronserve.server.settings.base import Settings
+from ..link.restarts import Healing
+from .base import Settings
 
 RESTART_WINDOW_S = 60.0  # in which restarts of an engine are counted
 

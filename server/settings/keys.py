@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from neuronserve.server.api.keys.key import SCOPES, Key, KeysConfig, Scope, digest_of
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.settings.base import File, Settings, Texts
+from ..api.keys.key import SCOPES, Key, KeysConfig, Scope, digest_of
+from ..errors import SettingsError
+from .base import File, Settings, Texts
 
 CLIENTS: frozenset[Scope] = frozenset({"inference", "metrics"})
 OPERATORS: frozenset[Scope] = frozenset({"admin"})

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_settings import CliPositionalArg
 
-from neuronserve.server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CatalogConfig
-from neuronserve.server.config.formats import DEFAULT_GROUPS, GroupSize, Quantization, RequestedFormats, WeightGroups
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.settings.base import Implied, Numbers, Texts, slice_of
-from neuronserve.server.settings.calibration import TimeSettings
-from neuronserve.server.settings.neuron import NeuronKnobs, as_json, read_knobs
-from neuronserve.server.settings.sources import cache_home, default_kernel_cache, neuron_variables
+from ..config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CatalogConfig
+from ..config.formats import DEFAULT_GROUPS, GroupSize, Quantization, RequestedFormats, WeightGroups
+from ..errors import SettingsError
+from .base import Implied, Numbers, Texts, slice_of
+from .calibration import TimeSettings
+from .neuron import NeuronKnobs, as_json, read_knobs
+from .sources import cache_home, default_kernel_cache, neuron_variables
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from neuronserve.server.settings.catalog import CatalogSettings
-from neuronserve.server.settings.sources import cache_home
+from .catalog import CatalogSettings
+from .sources import cache_home
 
 
 class ModelsSettings(CatalogSettings):

@@ -3,9 +3,9 @@
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 
-from neuronserve.server.monitor.scrape import Endpoint
-from neuronserve.server.settings.base import Texts
-from neuronserve.server.settings.catalog import CatalogSettings
+from ..monitor.scrape import Endpoint
+from .base import Texts
+from .catalog import CatalogSettings
 
 
 class _UrlSettings(CatalogSettings):

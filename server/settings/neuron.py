@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from neuronserve.server.config import NeuronConfig
-from neuronserve.server.device.neuron_config import (
+from ..config import NeuronConfig
+from ..device.neuron_config import (
     ReadConfig,
     read_additional_config,
     read_override_config,
     require_lnc_number,
 )
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.settings.base import Implied
+from ..errors import SettingsError
+from .base import Implied
 
 LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 CC_FLAGS = "NEURON_CC_FLAGS"

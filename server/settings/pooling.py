@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from neuronserve.server.config.formats import PoolingMode
-from neuronserve.server.settings.base import Settings
+from ..config.formats import PoolingMode
+from .base import Settings
 
 
 class PoolingSettings(Settings):

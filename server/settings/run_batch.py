@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from neuronserve.server.settings.serve import ServeSettings
+from .serve import ServeSettings
 
 OF_HTTP = frozenset(  # without effect, because nothing listens
     {"host", "port", "health_port", "api_workers"}

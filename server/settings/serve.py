@@ -9,7 +9,7 @@ from typing import Self, cast
 from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
-from neuronserve.server.api.config import (
+from ..api.config import (
     ApiConfig,
     ContextOverflow,
     OtlpProtocol,
@@ -17,23 +17,23 @@ from neuronserve.server.api.config import (
     StoreConfig,
     ToolCallParser,
 )
-from neuronserve.server.api.http.host_names import names_of
-from neuronserve.server.config import DataParallel, EngineConfig, TraceConfig
-from neuronserve.server.config.formats import RunnerKind
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.prices import DEFAULT_REGION, PriceBasis
-from neuronserve.server.host.memory import GIB, available_bytes
-from neuronserve.server.host.open_files import max_connections, raise_open_files
-from neuronserve.server.link.handle import EngineMode
-from neuronserve.server.settings.base import File, Texts, slice_of
-from neuronserve.server.settings.engine import EngineSettings
-from neuronserve.server.settings.healing import HealingSettings
-from neuronserve.server.settings.keys import KeySettings
-from neuronserve.server.settings.logs import LogFormat, log_to_stderr
-from neuronserve.server.settings.model import DEFAULT_MODEL
-from neuronserve.server.settings.pooling import PoolingSettings
-from neuronserve.server.settings.sources import data_home, traces_protocol
-from neuronserve.server.settings.tls import TlsSettings
+from ..api.http.host_names import names_of
+from ..config import DataParallel, EngineConfig, TraceConfig
+from ..config.formats import RunnerKind
+from ..device.catalog import instance
+from ..device.prices import DEFAULT_REGION, PriceBasis
+from ..host.memory import GIB, available_bytes
+from ..host.open_files import max_connections, raise_open_files
+from ..link.handle import EngineMode
+from .base import File, Texts, slice_of
+from .engine import EngineSettings
+from .healing import HealingSettings
+from .keys import KeySettings
+from .logs import LogFormat, log_to_stderr
+from .model import DEFAULT_MODEL
+from .pooling import PoolingSettings
+from .sources import data_home, traces_protocol
+from .tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
 SECRETS = frozenset({"api_key", "admin_api_key"})

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import CliSettingsSource, EnvSettingsSource
 
-from neuronserve.server.config import RuntimeCores
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.settings.base import ENV_PREFIX, Settings
-from neuronserve.server.settings.help_groups import ADVANCED, ADVANCED_FLAG, HEADINGS
+from ..config import RuntimeCores
+from ..errors import SettingsError
+from .base import ENV_PREFIX, Settings
+from .help_groups import ADVANCED, ADVANCED_FLAG, HEADINGS
 
 Kind = TypeVar("Kind", bound=Settings)
 NEURON_PREFIXES = ("NEURON_", "VLLM_NEURON_")

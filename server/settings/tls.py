@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from neuronserve.server.api.http.tls import TlsConfig
-from neuronserve.server.settings.base import File, Settings
+from ..api.http.tls import TlsConfig
+from .base import File, Settings
 
 
 class TlsSettings(Settings):

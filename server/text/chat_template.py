@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from neuronserve.server.errors import CheckpointError, SettingsError
-from neuronserve.server.host.regular_file import read_regular, why_unreadable
-from neuronserve.server.text.tokenizer import MAX_CONFIG_BYTES, read_json
+from ..errors import CheckpointError, SettingsError
+from ..host.regular_file import read_regular, why_unreadable
+from .tokenizer import MAX_CONFIG_BYTES, read_json
 
 # Names that a request's chat_template_kwargs may not replace.
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize"})

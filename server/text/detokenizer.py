@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuronserve.server.text.tokenizer import BROKEN, Tokenizer
+from .tokenizer import BROKEN, Tokenizer
 
 CONTEXT_TOKENS = 6  # ids of the prompt that decide whether the first generated token has a leading space
 MAX_WINDOW = 64  # limit of ids that are decoded again for each new one, if a model writes only broken characters

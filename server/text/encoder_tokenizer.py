@@ -14,9 +14,9 @@ from typing import Literal
 import msgspec
 import tokenizers
 
-from neuronserve.server.errors import CheckpointError, TokenizerFailed
-from neuronserve.server.text.tokenizer import Tokenizer, is_panic, read_json
-from neuronserve.server.types import TokenizedText
+from ..errors import CheckpointError, TokenizerFailed
+from ..types import TokenizedText
+from .tokenizer import Tokenizer, is_panic, read_json
 
 TextOrPair = str | tuple[str, str]
 Side = Literal["left", "right"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from neuronserve.server.text.tokenizer import Tokenizer, read_json
+from .tokenizer import Tokenizer, read_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.text.generation_config import load_generation_defaults
-from neuronserve.server.text.tokenizer import load_tokenizer
+from ..errors import CheckpointError
+from .generation_config import load_generation_defaults
+from .tokenizer import load_tokenizer
 
 Kind = Literal["json", "regex", "choice", "grammar", "lark"]
 MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the library needs about half a second for the largest

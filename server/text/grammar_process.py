@@ -14,8 +14,8 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from neuronserve.server.text.fair_threads import FairThreads, text_threads
-from neuronserve.server.text.grammar import (
+from .fair_threads import FairThreads, text_threads
+from .grammar import (
     MAX_GRAMMAR_CHARS,
     GrammarError,
     Kind,
@@ -24,10 +24,10 @@ from neuronserve.server.text.grammar import (
     grammar_text,
     load_grammar_tokenizer,
 )
-from neuronserve.server.text.limited_pool import CallQueue
-from neuronserve.server.text.limited_process import Handler, Refusal, Work
-from neuronserve.server.text.schema_check import import_validator
-from neuronserve.server.text.schema_fit import fit_schema
+from .limited_pool import CallQueue
+from .limited_process import Handler, Refusal, Work
+from .schema_check import import_validator
+from .schema_fit import fit_schema
 
 TIMEOUT_S = 3.0  # of one grammar; real ones take milliseconds, the largest allowed about half a second
 PREPARE_TIMEOUT_S = 60.0  # for reading the tokenizer

@@ -8,9 +8,9 @@ import queue
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from neuronserve.server.errors import QueueFull
-from neuronserve.server.text.fair_threads import FairThreads
-from neuronserve.server.text.limited_process import LimitedProcess, Refusal, Work
+from ..errors import QueueFull
+from .fair_threads import FairThreads
+from .limited_process import LimitedProcess, Refusal, Work
 
 
 class LimitedPool:

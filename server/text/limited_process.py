@@ -31,8 +31,8 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
-from neuronserve.server.host.confinement import follow_parent, give_up_network, go_first_when_memory_runs_out
-from neuronserve.server.host.fork_server import light_context, start_process
+from ..host.confinement import follow_parent, give_up_network, go_first_when_memory_runs_out
+from ..host.fork_server import light_context, start_process
 
 MemoryLimit = Literal["address_space", "resident"]
 LIMITS: tuple[MemoryLimit, ...] = ("address_space", "resident")

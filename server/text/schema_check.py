@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.server.text.fair_threads import FairThreads, text_threads
-from neuronserve.server.text.grammar import MAX_REASON_CHARS, GrammarError
-from neuronserve.server.text.limited_pool import CallQueue
-from neuronserve.server.text.limited_process import Handler, Refusal, Work
-from neuronserve.server.text.schema_tree import Schema, python_pattern, rewritten
+from .fair_threads import FairThreads, text_threads
+from .grammar import MAX_REASON_CHARS, GrammarError
+from .limited_pool import CallQueue
+from .limited_process import Handler, Refusal, Work
+from .schema_tree import Schema, python_pattern, rewritten
 
 TIMEOUT_S = 1.0  # of one output; real ones take about a millisecond
 PREPARE_TIMEOUT_S = 60.0

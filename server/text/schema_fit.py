@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from neuronserve.server.text.grammar import OPTIONS, GrammarError, bounded, schema_object
-from neuronserve.server.text.schema_check import require_schema
-from neuronserve.server.text.schema_tree import Schema, followed, modern, rewritten
+from .grammar import OPTIONS, GrammarError, bounded, schema_object
+from .schema_check import require_schema
+from .schema_tree import Schema, followed, modern, rewritten
 
 # Formats that the grammar library can force; any other is an annotation, as JSON Schema has it.
 FORCED_FORMATS = frozenset(

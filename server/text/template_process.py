@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from neuronserve.server.errors import CheckpointError, InvalidRequest
-from neuronserve.server.text.chat_template import ChatTemplate, ChatTemplateError, TemplateInput
-from neuronserve.server.text.limited_pool import LimitedPool
-from neuronserve.server.text.limited_process import Handler, Refusal, Work
+from ..errors import CheckpointError, InvalidRequest
+from .chat_template import ChatTemplate, ChatTemplateError, TemplateInput
+from .limited_pool import LimitedPool
+from .limited_process import Handler, Refusal, Work
 
 TIMEOUT_S = 2.0  # of one rendering; real templates take about a millisecond
 REQUEST_TIMEOUT_S = 1.0  # of one rendering by a request's own template, compilation included

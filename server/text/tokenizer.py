@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import msgspec
 import tokenizers
 
-from neuronserve.server.errors import CheckpointError, TokenizerFailed
-from neuronserve.server.host.regular_file import read_regular, why_unreadable
-from neuronserve.server.text.token_bound import TokenBound
-from neuronserve.server.typed_json import JsonError, read
+from ..errors import CheckpointError, TokenizerFailed
+from ..host.regular_file import read_regular, why_unreadable
+from ..typed_json import JsonError, read
+from .token_bound import TokenBound
 
 MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files are near 35 MB
 MAX_CONFIG_BYTES = 8 * 2**20

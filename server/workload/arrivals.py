@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from neuronserve.server.clock import NS
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.workload import MAX_SECONDS, FloatArray, IntArray
+from ..clock import NS
+from ..errors import SettingsError
+from .workload import MAX_SECONDS, FloatArray, IntArray
 
 Ramp = Literal["linear", "exponential"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.trace_file import TraceFile, require_tokens
-from neuronserve.server.workload.workload import MAX_TOKENS, IntArray
+from ..errors import SettingsError
+from .trace_file import TraceFile, require_tokens
+from .workload import MAX_TOKENS, IntArray
 
 
 @dataclass(frozen=True, slots=True)

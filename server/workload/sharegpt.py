@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronserve.server.workload.synthetic import random_stream
-from neuronserve.server.workload.workload import FloatArray, IntArray, Workload
+from .synthetic import random_stream
+from .workload import FloatArray, IntArray, Workload
 
 # fmt: off
 INPUT_EDGES = (1, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8193)

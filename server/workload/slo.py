@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.workload import BoolArray
+from ..errors import SettingsError
+from .workload import BoolArray
 
 
 @dataclass(frozen=True, slots=True)

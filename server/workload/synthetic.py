@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange, LengthTable
-from neuronserve.server.workload.workload import MAX_REQUESTS, IntArray, Workload
+from ..errors import SettingsError
+from .arrivals import Arrivals
+from .lengths import LengthRange, LengthTable
+from .workload import MAX_REQUESTS, IntArray, Workload
 
 # Kinds of drawn values. Random numbers depend on the positions in this list: add at its end.
 Drawn = Literal["arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time", "lengths"]

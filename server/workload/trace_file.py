@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from neuronserve.server.clock import NS
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.workload import MAX_TOKENS
+from ..clock import NS
+from ..errors import SettingsError
+from .workload import MAX_TOKENS
 
 
 class TraceFile:

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from neuronserve.server.clock import NS
-from neuronserve.server.typed_json import decode
-from neuronserve.server.workload.trace_file import TraceFile, header_names, require_tokens
-from neuronserve.server.workload.workload import MAX_SECONDS, MAX_TOKENS, Workload
+from ..clock import NS
+from ..typed_json import decode
+from .trace_file import TraceFile, header_names, require_tokens
+from .workload import MAX_SECONDS, MAX_TOKENS, Workload
 
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "csv"]
 MOONCAKE_BLOCK = 512  # tokens of one hash id (kvcache-ai/Mooncake, README of the traces)

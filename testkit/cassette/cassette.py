@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from neuronserve.server.errors import StartError
-from neuronserve.server.host.private_file import open_private
-from neuronserve.server.typed_json import JsonError, convert, parse, shown
+from ...server.errors import StartError
+from ...server.host.private_file import open_private
+from ...server.typed_json import JsonError, convert, parse, shown
 
 VERSION = 1
 KEPT = ("content-type", "content-encoding", "retry-after", "retry-after-ms", "x-should-retry")

@@ -12,17 +12,17 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp
 
-from neuronserve.server.api.http.connection_end import EndableProtocol
-from neuronserve.server.api.http.cross_site import CrossSite
-from neuronserve.server.api.http.host_names import names_of
-from neuronserve.server.api.http.middleware import RequestIds
-from neuronserve.server.api.listener import address, bind
-from neuronserve.server.api.ready_file import ReadyFile
-from neuronserve.testkit.cassette.cassette import Cassette, CassetteWriter, read
-from neuronserve.testkit.cassette.recorder import Recorder
-from neuronserve.testkit.cassette.replayer import Replayer
-from neuronserve.testkit.faults.injector import FaultInjector
-from neuronserve.testkit.faults.rules import FaultConfig
+from ...server.api.http.connection_end import EndableProtocol
+from ...server.api.http.cross_site import CrossSite
+from ...server.api.http.host_names import names_of
+from ...server.api.http.middleware import RequestIds
+from ...server.api.listener import address, bind
+from ...server.api.ready_file import ReadyFile
+from ..faults.injector import FaultInjector
+from ..faults.rules import FaultConfig
+from .cassette import Cassette, CassetteWriter, read
+from .recorder import Recorder
+from .replayer import Replayer
 
 log = logging.getLogger("neuronserve")
 UPSTREAM_TIMEOUT_S = 600.0

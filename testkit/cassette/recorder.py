@@ -8,10 +8,10 @@ import time
 import httpx2
 from starlette.types import Receive, Scope, Send
 
-from neuronserve.server.api.errors import error_response
-from neuronserve.server.api.http.connection_end import end_connection
-from neuronserve.server.errors import RequestError
-from neuronserve.testkit.cassette.cassette import CassetteWriter, masked, recorded_request, recording
+from ...server.api.errors import error_response
+from ...server.api.http.connection_end import end_connection
+from ...server.errors import RequestError
+from .cassette import CassetteWriter, masked, recorded_request, recording
 
 log = logging.getLogger("neuronserve.record")
 HOP_HEADERS = frozenset(  # headers of one hop, and headers that httpx writes itself

@@ -7,10 +7,10 @@ import asyncio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from neuronserve.server.api.errors import error_response
-from neuronserve.server.errors import RequestError
-from neuronserve.testkit.cassette.cassette import Cassette, Recording, recorded_request
-from neuronserve.testkit.cassette.recorder import headers_of, read_body
+from ...server.api.errors import error_response
+from ...server.errors import RequestError
+from .cassette import Cassette, Recording, recorded_request
+from .recorder import headers_of, read_body
 
 PROBES = frozenset({"/health", "/health/live", "/health/ready"})
 

@@ -7,12 +7,12 @@ import json
 
 from starlette.types import Message, Scope, Send
 
-from neuronserve.server.api.anthropic_error import anthropic_error_bytes
-from neuronserve.server.api.errors import ANTHROPIC_PATH, error_bytes
-from neuronserve.server.api.http.connection_end import end_connection
-from neuronserve.server.errors import GenerationFailed
-from neuronserve.testkit.faults.rules import Cut, ErrorEvent, Injection, Latency, MalformedChunk, Slow, TruncatedJson
-from neuronserve.testkit.faults.sse import EventSplitter, has_output, is_comment
+from ...server.api.anthropic_error import anthropic_error_bytes
+from ...server.api.errors import ANTHROPIC_PATH, error_bytes
+from ...server.api.http.connection_end import end_connection
+from ...server.errors import GenerationFailed
+from .rules import Cut, ErrorEvent, Injection, Latency, MalformedChunk, Slow, TruncatedJson
+from .sse import EventSplitter, has_output, is_comment
 
 BROKEN = b'data: {"id": "chatcmpl-broken", "choices": [{"index": 0, "delta": {"content": "\n\n'
 RESPONSES_PATH = "/v1/responses"

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuronserve.server.api.errors import error_response
-from neuronserve.server.api.http.connection_end import end_connection, without_direct_writer
-from neuronserve.server.errors import QueueFull, RequestError
-from neuronserve.server.link.hub.remote import RemoteEngines
-from neuronserve.testkit.faults.disturbance import disturbed
-from neuronserve.testkit.faults.rule_file import FAULT_HEADER, header_rule
-from neuronserve.testkit.faults.rules import (
+from ...server.api.errors import error_response
+from ...server.api.http.connection_end import end_connection, without_direct_writer
+from ...server.errors import QueueFull, RequestError
+from ...server.link.hub.remote import RemoteEngines
+from .disturbance import disturbed
+from .rule_file import FAULT_HEADER, header_rule
+from .rules import (
     BY_HEADER,
     Drawn,
     FaultConfig,

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server.errors import InvalidRequest, SettingsError
-from neuronserve.server.typed_json import JsonError, complaint, convert, shown
-from neuronserve.testkit.faults.rules import KINDS, FaultConfig, Latency, Match, Rule
+from ...server.errors import InvalidRequest, SettingsError
+from ...server.typed_json import JsonError, complaint, convert, shown
+from .rules import KINDS, FaultConfig, Latency, Match, Rule
 
 FAULT_HEADER = "X-Inject-Fault"
 _NESTED = {"match": Match, "first_token": Latency, "token": Latency}

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag
 
-from neuronserve.server.settings.base import File, Settings
-from neuronserve.server.settings.logs import log_to_stderr
-from neuronserve.testkit.settings.faults import FaultSettings
+from ...server.settings.base import File, Settings
+from ...server.settings.logs import log_to_stderr
+from .faults import FaultSettings
 
 
 class _CassetteSettings(Settings):

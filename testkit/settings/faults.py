@@ -4,10 +4,10 @@ import msgspec
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 
-from neuronserve.server.settings.base import File, Settings
-from neuronserve.server.settings.serve import ServeSettings
-from neuronserve.testkit.faults.rule_file import FAULT_HEADER, read_rules
-from neuronserve.testkit.faults.rules import FaultConfig
+from ...server.settings.base import File, Settings
+from ...server.settings.serve import ServeSettings
+from ..faults.rule_file import FAULT_HEADER, read_rules
+from ..faults.rules import FaultConfig
 
 
 class FaultSettings(Settings):

@@ -5,11 +5,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.settings.base import ReportSettings, Texts
-from neuronserve.server.settings.sources import process_environment
-from neuronserve.testkit.survival.survive import Plan
-from neuronserve.testkit.survival.trials import NAMES, TRIALS
+from ...server.errors import SettingsError
+from ...server.settings.base import ReportSettings, Texts
+from ...server.settings.sources import process_environment
+from ..survival.survive import Plan
+from ..survival.trials import NAMES, TRIALS
 
 
 class SurviveSettings(ReportSettings):

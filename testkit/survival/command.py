@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from neuronserve.server.settings.base import write_report
-from neuronserve.testkit.survival.survive import GOOD, Outcome, Plan, survive
+from ...server.settings.base import write_report
+from .survive import GOOD, Outcome, Plan, survive
 
 STYLES = {"survived": "green", "not met": "dim"}
 WORDS = {True: "the same", False: "differs", None: "varies anyway"}

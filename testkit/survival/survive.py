@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from neuronserve.server.errors import StartError
-from neuronserve.server.monitor.scrape import Endpoint
 from neuronserve.testing import Server, ServerFailed, running_server
-from neuronserve.testkit.survival.trials import UNDISTURBED, Trial, rules
+
+from ...server.errors import StartError
+from ...server.monitor.scrape import Endpoint
+from .trials import UNDISTURBED, Trial, rules
 
 Verdict = Literal["survived", "failed", "hung", "wrong output", "not met"]
 GOOD: frozenset[Verdict] = frozenset({"survived", "not met"})

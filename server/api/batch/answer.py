@@ -11,28 +11,28 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from neuronserve.server.api.batch.lines import BatchLine
-from neuronserve.server.api.dialects import chat, completions, embeddings
-from neuronserve.server.api.dialects.messages import routes as messages
-from neuronserve.server.api.dialects.responses import prepare as responses
-from neuronserve.server.api.errors import as_request_error, error_object
-from neuronserve.server.api.http.body import parse
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.keys.ring import Caller
-from neuronserve.server.api.pipeline.respond import AnswerWriter, whole_answer
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.store.records import LineResult
-from neuronserve.server.api.wire.batches import Endpoint
-from neuronserve.server.api.wire.chat import ChatRequest
-from neuronserve.server.api.wire.completions import CompletionRequest
-from neuronserve.server.api.wire.generation import INT32
-from neuronserve.server.api.wire.message import MessagesUsage
-from neuronserve.server.api.wire.messages import MessagesRequest
-from neuronserve.server.api.wire.pooling import EmbeddingRequest
-from neuronserve.server.api.wire.response import ResponseUsage
-from neuronserve.server.api.wire.responses import ResponsesRequest
-from neuronserve.server.api.wire.usage import PoolingUsage, Usage
-from neuronserve.server.errors import EngineLost, InvalidRequest
+from ...errors import EngineLost, InvalidRequest
+from ..dialects import chat, completions, embeddings
+from ..dialects.messages import routes as messages
+from ..dialects.responses import prepare as responses
+from ..errors import as_request_error, error_object
+from ..http.body import parse
+from ..http.origin import Origin
+from ..keys.ring import Caller
+from ..pipeline.respond import AnswerWriter, whole_answer
+from ..service import Service
+from ..store.records import LineResult
+from ..wire.batches import Endpoint
+from ..wire.chat import ChatRequest
+from ..wire.completions import CompletionRequest
+from ..wire.generation import INT32
+from ..wire.message import MessagesUsage
+from ..wire.messages import MessagesRequest
+from ..wire.pooling import EmbeddingRequest
+from ..wire.response import ResponseUsage
+from ..wire.responses import ResponsesRequest
+from ..wire.usage import PoolingUsage, Usage
+from .lines import BatchLine
 
 PRIORITY = INT32  # behind all requests of waiting clients
 LATER = (429, 503)  # tried again: the queue is full, or an engine restarts

@@ -19,16 +19,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from neuronserve.server.api.batch.answer import ENDPOINTS, Worker
-from neuronserve.server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
-from neuronserve.server.api.batch.slots import Slots
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.event_loop import run
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.store.batches import Tally
-from neuronserve.server.errors import EngineLost, SettingsError
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.handle import EngineHandle
+from ...errors import EngineLost, SettingsError
+from ...link.groups import EngineGroups
+from ...link.handle import EngineHandle
+from ..config import ApiConfig
+from ..event_loop import run
+from ..service import Service
+from ..store.batches import Tally
+from .answer import ENDPOINTS, Worker
+from .lines import BatchLine, LineRules, check_file, read_requests
+from .slots import Slots
 
 log = logging.getLogger("neuronserve.batch")
 STOP_TIMEOUT_S = 5.0

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from typing import Any, Literal, TypeVar
 
-from neuronserve.server.api.batch.answer import Worker
-from neuronserve.server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
-from neuronserve.server.api.batch.slots import Slots
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.store.batches import BatchStore
-from neuronserve.server.api.store.files import FileLabel, FileStore
-from neuronserve.server.api.store.records import LineResult, StoredBatch, StoredFile
-from neuronserve.server.errors import StorageFull
+from ...errors import StorageFull
+from ..service import Service
+from ..store.batches import BatchStore
+from ..store.files import FileLabel, FileStore
+from ..store.records import LineResult, StoredBatch, StoredFile
+from .answer import Worker
+from .lines import BatchLine, LineRules, check_file, read_requests
+from .slots import Slots
 
 log = logging.getLogger("neuronserve.batch")
 PURPOSE = "batch_output"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from neuronserve.server.api.service import Service
+from ..service import Service
 
 SHARE = 0.75  # of the running sequences; the scheduler takes no slot away, so the rest stays free
 POLL_S = 0.05  # other requests come and go without notice

@@ -6,19 +6,19 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.chunks import ChunkWriter
-from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
-from neuronserve.server.api.pipeline.prompts import content_text
-from neuronserve.server.api.pipeline.respond import respond
-from neuronserve.server.api.pipeline.start import chat_generation
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.tools.message import MessagePart, whole_calls
-from neuronserve.server.api.wire.chat import (
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
+from ..http.origin import Origin, origin_of
+from ..pipeline.chunks import ChunkWriter
+from ..pipeline.deltas import Delta
+from ..pipeline.generation import Generation
+from ..pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
+from ..pipeline.prompts import content_text
+from ..pipeline.respond import respond
+from ..pipeline.start import chat_generation
+from ..service import Service, ServiceOf
+from ..tools.message import MessagePart, whole_calls
+from ..wire.chat import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -29,7 +29,7 @@ from neuronserve.server.api.wire.chat import (
     ChatRequest,
     OpeningDelta,
 )
-from neuronserve.server.api.wire.usage import PromptLogprobs
+from ..wire.usage import PromptLogprobs
 
 router = APIRouter()
 RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)

@@ -5,16 +5,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import until_disconnect
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
-from neuronserve.server.api.pipeline.rows import Float32, encoded, new_id, row_response
-from neuronserve.server.api.pipeline.texts import Given, tokenized
-from neuronserve.server.api.sentences import Sentences
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.wire.pooling import (
+from ...errors import InvalidRequest
+from ...types import PoolingParams, TokenizedText
+from ..http.body import body_of
+from ..http.event_stream import until_disconnect
+from ..http.openapi import OF_BODIES, documented, errors_of
+from ..http.origin import Origin, origin_of
+from ..pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
+from ..pipeline.rows import Float32, encoded, new_id, row_response
+from ..pipeline.texts import Given, tokenized
+from ..sentences import Sentences
+from ..service import Service, ServiceOf
+from ..wire.pooling import (
     ApiVersion,
     CohereEmbedAnswer,
     CohereEmbeddings,
@@ -22,8 +24,6 @@ from neuronserve.server.api.wire.pooling import (
     CohereEmbedRequest,
     InputUnits,
 )
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.types import PoolingParams, TokenizedText
 
 router = APIRouter()
 WHOLE = -1  # as many tokens as the model takes

@@ -6,14 +6,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.chunks import ChunkWriter
-from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.fill_in import fill_in_prompts
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.logprobs import (
+from ...errors import InvalidRequest
+from ...text.tokenizer import MAX_CHAR_BYTES
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
+from ..http.origin import Origin, origin_of
+from ..pipeline.chunks import ChunkWriter
+from ..pipeline.deltas import Delta
+from ..pipeline.fill_in import fill_in_prompts
+from ..pipeline.generation import Generation
+from ..pipeline.logprobs import (
     Entry,
     TextOffsets,
     TokenNames,
@@ -22,21 +24,19 @@ from neuronserve.server.api.pipeline.logprobs import (
     num_shown,
     prompt_logprobs,
 )
-from neuronserve.server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
-from neuronserve.server.api.pipeline.respond import respond
-from neuronserve.server.api.pipeline.start import start
-from neuronserve.server.api.pipeline.validate import validated
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.wire.completions import (
+from ..pipeline.prompts import Prompt, completion_prompts, split_prompts
+from ..pipeline.respond import respond
+from ..pipeline.start import start
+from ..pipeline.validate import validated
+from ..service import Service, ServiceOf
+from ..wire.completions import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
     WholeCompletionChoice,
 )
-from neuronserve.server.api.wire.usage import PromptLogprobs
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.tokenizer import MAX_CHAR_BYTES
+from ..wire.usage import PromptLogprobs
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()

@@ -6,21 +6,21 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ValidationError
 
-from neuronserve.server.api.errors import invalid_body
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from neuronserve.server.api.http.origin import origin_of
-from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.logprobs import LEAST
-from neuronserve.server.api.pipeline.prompts import completion_prompts
-from neuronserve.server.api.pipeline.respond import json_frame, respond
-from neuronserve.server.api.pipeline.start import start
-from neuronserve.server.api.pipeline.validate import validated
-from neuronserve.server.api.service import ServiceOf
-from neuronserve.server.api.wire.completions import CompletionRequest
-from neuronserve.server.api.wire.generate import GenerateAnswer, GenerateMeta, GenerateRequest
-from neuronserve.server.errors import InvalidRequest
+from ...errors import InvalidRequest
+from ..errors import invalid_body
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
+from ..http.origin import origin_of
+from ..pipeline.deltas import Delta
+from ..pipeline.generation import Generation
+from ..pipeline.logprobs import LEAST
+from ..pipeline.prompts import completion_prompts
+from ..pipeline.respond import json_frame, respond
+from ..pipeline.start import start
+from ..pipeline.validate import validated
+from ..service import ServiceOf
+from ..wire.completions import CompletionRequest
+from ..wire.generate import GenerateAnswer, GenerateMeta, GenerateRequest
 
 router = APIRouter()
 DEFAULT_MAX_TOKENS = 128

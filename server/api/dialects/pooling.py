@@ -5,16 +5,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from neuronserve.server.api.dialects.embeddings import embedding_params
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import until_disconnect
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
-from neuronserve.server.api.pipeline.rows import Float32, encoded, new_id, row_response, rows_of
-from neuronserve.server.api.pipeline.texts import given_texts, tokenized
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.wire.pooling import (
+from ...errors import InvalidRequest
+from ...link.messages import PoolingFacts
+from ...types import PoolingParams
+from ..http.body import body_of
+from ..http.event_stream import until_disconnect
+from ..http.openapi import OF_BODIES, documented, errors_of
+from ..http.origin import Origin, origin_of
+from ..pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
+from ..pipeline.rows import Float32, encoded, new_id, row_response, rows_of
+from ..pipeline.texts import given_texts, tokenized
+from ..service import Service, ServiceOf
+from ..wire.pooling import (
     ClassifyItem,
     ClassifyList,
     ClassifyRequest,
@@ -23,9 +25,7 @@ from neuronserve.server.api.wire.pooling import (
     PoolingList,
     TextPoolingRequest,
 )
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.messages import PoolingFacts
-from neuronserve.server.types import PoolingParams
+from .embeddings import embedding_params
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)

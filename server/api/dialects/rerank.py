@@ -12,15 +12,17 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import until_disconnect
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
-from neuronserve.server.api.pipeline.rows import Float32, cosine, new_id, row_response
-from neuronserve.server.api.pipeline.texts import Given, tokenized
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.wire.pooling import (
+from ...errors import InvalidRequest
+from ...link.messages import PoolingFacts
+from ..http.body import body_of
+from ..http.event_stream import until_disconnect
+from ..http.openapi import OF_BODIES, documented, errors_of
+from ..http.origin import Origin, origin_of
+from ..pipeline.pooling import Pooling, PoolingWork, require_kind, require_pooling
+from ..pipeline.rows import Float32, cosine, new_id, row_response
+from ..pipeline.texts import Given, tokenized
+from ..service import Service, ServiceOf
+from ..wire.pooling import (
     ApiVersion,
     Document,
     PoolingBody,
@@ -34,9 +36,7 @@ from neuronserve.server.api.wire.pooling import (
     TeiAnswer,
     TeiItem,
 )
-from neuronserve.server.api.wire.usage import PoolingUsage
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.messages import PoolingFacts
+from ..wire.usage import PoolingUsage
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)

@@ -6,17 +6,17 @@ from dataclasses import replace
 from fastapi import APIRouter, Request, Response
 from pydantic_core import from_json
 
-from neuronserve.server.api.dialects import chat, completions
-from neuronserve.server.api.http.body import JSON, content_type, parse
-from neuronserve.server.api.http.event_stream import until_disconnect
-from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, TEXT, answered_with, errors_of
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.respond import AnswerWriter, respond, whole_answer
-from neuronserve.server.api.pipeline.room import require_room
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
-from neuronserve.server.api.wire.completions import Completion, CompletionRequest
-from neuronserve.server.errors import InvalidRequest
+from ...errors import InvalidRequest
+from ..http.body import JSON, content_type, parse
+from ..http.event_stream import until_disconnect
+from ..http.openapi import OF_BODIES, STREAM, TEXT, answered_with, errors_of
+from ..http.origin import Origin, origin_of
+from ..pipeline.respond import AnswerWriter, respond, whole_answer
+from ..pipeline.room import require_room
+from ..service import Service, ServiceOf
+from ..wire.chat import ChatCompletion, ChatRequest
+from ..wire.completions import Completion, CompletionRequest
+from . import chat, completions
 
 LINES = "application/jsonlines"
 MAX_LINES = 1024  # in one body; a batch transform sends at most 6 MiB by default

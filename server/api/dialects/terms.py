@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from neuronserve.server.errors import InvalidRequest
+from ...errors import InvalidRequest
 
 Names = Sequence[tuple[str, str]]  # pairs: a pattern of chat's name, and the dialect's name
 

@@ -10,16 +10,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import ConfigDict, Field
 
-from neuronserve.server import __version__
-from neuronserve.server.api.config import MAX_ID_CHARS, ContextOverflow
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.tools.plan import chosen_parsers
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.errors import ProfileError, Unavailable
-from neuronserve.server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
-from neuronserve.server.text.parsers.formats import ReasoningParserName, ToolParserName
+from ... import __version__
+from ...errors import ProfileError, Unavailable
+from ...link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
+from ...text.parsers.formats import ReasoningParserName, ToolParserName
+from ..config import MAX_ID_CHARS, ContextOverflow
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, documented, errors_of
+from ..service import Service, ServiceOf
+from ..tools.plan import chosen_parsers
+from ..wire.model import WireModel
 
 router = APIRouter()
 

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.http.origin import CallerOf
-from neuronserve.server.api.service import ServiceOf
-from neuronserve.server.api.store.batches import Tally, Wanted
-from neuronserve.server.api.store.records import StoredBatch
-from neuronserve.server.api.wire.batches import (
+from ...errors import InvalidRequest
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, documented, errors_of
+from ..http.origin import CallerOf
+from ..service import ServiceOf
+from ..store.batches import Tally, Wanted
+from ..store.records import StoredBatch
+from ..wire.batches import (
     Batch,
     BatchErrors,
     BatchList,
@@ -24,7 +25,6 @@ from neuronserve.server.api.wire.batches import (
     ReasoningTokens,
     RequestCounts,
 )
-from neuronserve.server.errors import InvalidRequest
 
 MAX_LISTED = 100
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -5,7 +5,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from neuronserve.server.api.http.static_files import NOTHING_ELSE, StaticFiles
+from ..http.static_files import NOTHING_ELSE, StaticFiles
 
 FOLDER = Path(__file__).parent.parent / "docs_page"
 FILES = StaticFiles(FOLDER, {**NOTHING_ELSE, "img-src": "'self' data:"})

@@ -8,15 +8,15 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
-from neuronserve.server.api.errors import invalid_body
-from neuronserve.server.api.http.body import content_type
-from neuronserve.server.api.http.openapi import Responses, errors_of
-from neuronserve.server.api.http.origin import CallerOf
-from neuronserve.server.api.service import ServiceOf
-from neuronserve.server.api.store.files import FileLabel, copy_of
-from neuronserve.server.api.store.records import StoredFile
-from neuronserve.server.api.wire.batches import DeletedFile, ExpiresAfter, FileList, FileObject
-from neuronserve.server.errors import InvalidRequest, PayloadTooLarge, StorageFull
+from ...errors import InvalidRequest, PayloadTooLarge, StorageFull
+from ..errors import invalid_body
+from ..http.body import content_type
+from ..http.openapi import Responses, errors_of
+from ..http.origin import CallerOf
+from ..service import ServiceOf
+from ..store.files import FileLabel, copy_of
+from ..store.records import StoredFile
+from ..wire.batches import DeletedFile, ExpiresAfter, FileList, FileObject
 
 PATH = "/v1/files"
 FORM_BYTES = 64 * 2**10  # of a form without its file

@@ -8,12 +8,12 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from neuronserve.server import __version__
-from neuronserve.server.api.http.openapi import errors_of
-from neuronserve.server.api.service import ServedModel, Service, ServiceOf
-from neuronserve.server.api.tools.plan import chosen_parsers
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.link.messages import EngineInfo
+from ... import __version__
+from ...device.catalog import instance
+from ...link.messages import EngineInfo
+from ..http.openapi import errors_of
+from ..service import ServedModel, Service, ServiceOf
+from ..tools.plan import chosen_parsers
 
 LIBRARIES = ("numpy", "numba", "llvmlite", "tokenizers", "transformers")  # those that can change a token
 router = APIRouter()

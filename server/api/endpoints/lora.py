@@ -10,12 +10,12 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import ConfigDict, Field
 
-from neuronserve.server.api.config import MAX_ADAPTER_NAME
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, TEXT, Responses, documented, errors_of
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.errors import InvalidRequest, UpdatesDisabled
+from ...errors import InvalidRequest, UpdatesDisabled
+from ..config import MAX_ADAPTER_NAME
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, TEXT, Responses, documented, errors_of
+from ..service import Service, ServiceOf
+from ..wire.model import WireModel
 
 router = APIRouter()
 TEXT_ANSWER: Responses = {200: {"content": {"text/plain": TEXT}}}

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict
 
-from neuronserve.server.api.errors import ANTHROPIC_HEADER
-from neuronserve.server.api.http.openapi import errors_of
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.messages import EngineInfo
+from ...errors import InvalidRequest
+from ...link.messages import EngineInfo
+from ..errors import ANTHROPIC_HEADER
+from ..http.openapi import errors_of
+from ..service import Service, ServiceOf
+from ..wire.model import WireModel
 
 Task = Literal["generate", "embed", "classify", "score"]
 MAX_LISTED = 1000

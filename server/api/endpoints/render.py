@@ -8,18 +8,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import ConfigDict
 
-from neuronserve.server.api.dialects import completions
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.http.origin import origin_of
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.start import chat_generation
-from neuronserve.server.api.service import ServiceOf
-from neuronserve.server.api.wire.chat import ChatRequest
-from neuronserve.server.api.wire.completions import CompletionRequest
-from neuronserve.server.api.wire.generation import GenerationRequest
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.types import SamplingParams
+from ...types import SamplingParams
+from ..dialects import completions
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, documented, errors_of
+from ..http.origin import origin_of
+from ..pipeline.generation import Generation
+from ..pipeline.start import chat_generation
+from ..service import ServiceOf
+from ..wire.chat import ChatRequest
+from ..wire.completions import CompletionRequest
+from ..wire.generation import GenerationRequest
+from ..wire.model import WireModel
 
 RESPONSES = errors_of(401, 403, 429, *OF_BODIES)
 router = APIRouter()

@@ -4,11 +4,11 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import PlainTextResponse
 
-from neuronserve.server import __version__
-from neuronserve.server.api.http.openapi import TEXT, Responses
-from neuronserve.server.api.phase import Phase
-from neuronserve.server.api.service import ServiceOf
-from neuronserve.server.api.wire.model import WireModel
+from ... import __version__
+from ..http.openapi import TEXT, Responses
+from ..phase import Phase
+from ..service import ServiceOf
+from ..wire.model import WireModel
 
 router = APIRouter()
 

@@ -5,18 +5,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import ConfigDict, Field
 
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
-from neuronserve.server.api.service import ServedModel, ServiceOf
-from neuronserve.server.api.tools.plan import require_template
-from neuronserve.server.api.wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
-from neuronserve.server.api.wire.generation import MAX_IDS, TokenId
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.api.wire.tools import Tools, functions_of
-from neuronserve.server.api.wire.usage import optional
-from neuronserve.server.errors import InvalidRequest, NotFound
-from neuronserve.server.text.tokenizer import read_json
+from ...errors import InvalidRequest, NotFound
+from ...text.tokenizer import read_json
+from ..http.body import body_of
+from ..http.openapi import OF_BODIES, documented, errors_of
+from ..pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
+from ..service import ServedModel, ServiceOf
+from ..tools.plan import require_template
+from ..wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
+from ..wire.generation import MAX_IDS, TokenId
+from ..wire.model import WireModel
+from ..wire.tools import Tools, functions_of
+from ..wire.usage import optional
 
 router = APIRouter()
 

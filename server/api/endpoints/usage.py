@@ -5,12 +5,12 @@ from typing import Literal
 
 from fastapi import APIRouter
 
-from neuronserve.server.api.http.openapi import errors_of
-from neuronserve.server.api.http.origin import CallerOf
-from neuronserve.server.api.keys.use import UsageRow
-from neuronserve.server.api.service import ServedModel, ServiceOf
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.clock import NS
+from ...clock import NS
+from ..http.openapi import errors_of
+from ..http.origin import CallerOf
+from ..keys.use import UsageRow
+from ..service import ServedModel, ServiceOf
+from ..wire.model import WireModel
 
 router = APIRouter()
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from neuronserve.server.api.errors import invalid_body
-from neuronserve.server.errors import UnsupportedMediaType
-from neuronserve.server.text.fair_threads import FairThreads, is_large
+from ...errors import UnsupportedMediaType
+from ...text.fair_threads import FairThreads, is_large
+from ..errors import invalid_body
 
 JSON = "application/json"
 M = TypeVar("M", bound=BaseModel)

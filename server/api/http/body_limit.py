@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuronserve.server.api.errors import RETRY_AFTER_S, error_response
-from neuronserve.server.api.http.json_meter import BYTES_PER_BYTE, JsonMeter
-from neuronserve.server.api.http.middleware import header
-from neuronserve.server.errors import Overloaded, PayloadTooLarge, RateLimited, RequestError
-from neuronserve.server.text.fair_threads import is_large, owner
+from ...errors import Overloaded, PayloadTooLarge, RateLimited, RequestError
+from ...text.fair_threads import is_large, owner
+from ..errors import RETRY_AFTER_S, error_response
+from .json_meter import BYTES_PER_BYTE, JsonMeter
+from .middleware import header
 
 # A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4

@@ -15,7 +15,7 @@ from starlette.types import Scope
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from neuronserve.server.api.http.plain_http import PlainHttpProtocol
+from .plain_http import PlainHttpProtocol
 
 End = Literal["close", "reset"]
 EXTENSION = "neuronserve.end_connection"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from neuronserve.server.api.http.tls import HANDSHAKE_TIMEOUT_S, Tls
+from .tls import HANDSHAKE_TIMEOUT_S, Tls
 
 log = logging.getLogger("neuronserve")
 LOG_INTERVAL_S = 10.0

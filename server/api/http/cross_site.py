@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from neuronserve.server.api.errors import error_response
-from neuronserve.server.api.http.host_names import ANY, is_own
-from neuronserve.server.api.http.middleware import header
-from neuronserve.server.errors import CrossOrigin, HostNotAllowed, InvalidRequest, RequestError
+from ...errors import CrossOrigin, HostNotAllowed, InvalidRequest, RequestError
+from ..errors import error_response
+from .host_names import ANY, is_own
+from .middleware import header
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _HOST = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s/@?#\\:\[\]]+)(?::[0-9]*)?")

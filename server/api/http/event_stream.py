@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from neuronserve.server.api.errors import as_request_error, error_bytes
-from neuronserve.server.api.http.connection_end import Writer, direct_writer
+from ..errors import as_request_error, error_bytes
+from .connection_end import Writer, direct_writer
 
 KEEP_ALIVE_S = 15.0  # longest silence before a comment is sent, so that proxies keep the connection
 DONE = b"data: [DONE]\n\n"

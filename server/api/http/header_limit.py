@@ -9,11 +9,11 @@ import asyncio
 from http import HTTPStatus
 from typing import Any
 
-from neuronserve.server.api.config import MAX_HEADER_BYTES
-from neuronserve.server.api.errors import RETRY_AFTER_S, error_bytes
-from neuronserve.server.api.http.connection_end import EndableProtocol
-from neuronserve.server.api.http.connections import Connections
-from neuronserve.server.errors import HeadersTooLarge, InvalidRequest, RequestError, TooManyConnections
+from ...errors import HeadersTooLarge, InvalidRequest, RequestError, TooManyConnections
+from ..config import MAX_HEADER_BYTES
+from ..errors import RETRY_AFTER_S, error_bytes
+from .connection_end import EndableProtocol
+from .connections import Connections
 
 SURPLUS_S = 5.0  # time for a refused connection to send its request
 

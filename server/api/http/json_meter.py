@@ -6,7 +6,7 @@ text with more values than any real request has is refused by count, at the firs
 
 from __future__ import annotations
 
-from neuronserve.server.errors import InvalidRequest
+from ...errors import InvalidRequest
 
 MAX_CONTAINERS = 2**14  # objects and lists of one body
 MAX_VALUES = 2**18  # keys and items of one body

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuronserve.server.api.http.middleware import header
-from neuronserve.server.link.hub.remote import AnyEngines
+from ...link.hub.remote import AnyEngines
+from .middleware import header
 
 ASKED = b"endpoint-load-metrics-format"
 GIVEN = b"endpoint-load-metrics"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuronserve.server.api.config import MAX_ID_CHARS
+from ..config import MAX_ID_CHARS
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 

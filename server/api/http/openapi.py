@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from neuronserve.server.api.wire.model import WireModel
+from ..wire.model import WireModel
 
 Responses = dict[int | str, dict[str, Any]]
 Refusals = Callable[[str, str], tuple[int, ...]]  # by path and method

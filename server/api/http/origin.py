@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from neuronserve.server.api.http.access_log import Served
-from neuronserve.server.api.keys.ring import Caller, anyone
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.engines import RANK_HEADER
+from ...errors import InvalidRequest
+from ...link.engines import RANK_HEADER
+from ..keys.ring import Caller, anyone
+from .access_log import Served
 
 DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
 MAX_RANK_DIGITS = 6

@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import Request
 from starlette.responses import Response
 
-from neuronserve.server.errors import NotFound
+from ...errors import NotFound
 
 TYPES = {
     ".html": "text/html; charset=utf-8",

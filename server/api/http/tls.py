@@ -11,7 +11,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuronserve.server.errors import SettingsError
+from ...errors import SettingsError
 
 log = logging.getLogger("neuronserve")
 HANDSHAKE_TIMEOUT_S = 15.0

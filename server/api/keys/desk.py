@@ -6,10 +6,10 @@ from collections.abc import Awaitable
 
 import msgspec
 
-from neuronserve.server.api.keys.remote import KEYS, Begin, Check, CountRequest, End, Left, Message, Rows, Used
-from neuronserve.server.api.keys.ring import KeyRing
-from neuronserve.server.api.keys.use import Accounts, KeyUse
-from neuronserve.server.link.hub.hub import Hub
+from ...link.hub.hub import Hub
+from .remote import KEYS, Begin, Check, CountRequest, End, Left, Message, Rows, Used
+from .ring import KeyRing
+from .use import Accounts, KeyUse
 
 _ENCODER = msgspec.msgpack.Encoder()
 _MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

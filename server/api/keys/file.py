@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.api.keys.key import Key, KeyLimits, Scope, digest_of
-from neuronserve.server.errors import SettingsError
+from ...errors import SettingsError
+from .key import Key, KeyLimits, Scope, digest_of
 
 if TYPE_CHECKING:
     import yaml

@@ -6,13 +6,13 @@ from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuronserve.server.api.errors import error_response
-from neuronserve.server.api.http.middleware import header
-from neuronserve.server.api.keys import key
-from neuronserve.server.api.keys.ring import Caller, KeyRing
-from neuronserve.server.errors import Forbidden, RequestError, Unauthorized
-from neuronserve.server.host.peer_user import is_same_user
-from neuronserve.server.text.fair_threads import owner
+from ...errors import Forbidden, RequestError, Unauthorized
+from ...host.peer_user import is_same_user
+from ...text.fair_threads import owner
+from ..errors import error_response
+from ..http.middleware import header
+from . import key
+from .ring import Caller, KeyRing
 
 # Probes, paths that load balancers poll, and files of the console, which hold no data of this server.
 PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})

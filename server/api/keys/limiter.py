@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from neuronserve.server.api.keys.key import KeyLimits
-from neuronserve.server.errors import RateLimited
+from ...errors import RateLimited
+from .key import KeyLimits
 
 MINUTE_S = 60.0
 SLACK = 1e-6  # of a unit, so that rounding does not refuse a client that waited for the announced time

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from neuronserve.server.api.keys.file import OTHERS
-from neuronserve.server.api.keys.key import NO_LIMITS, KeyLimits
-from neuronserve.server.api.keys.use import MAX_NAMES, Usage
-from neuronserve.server.link.hub.remote import RemoteEngines
+from ...link.hub.remote import RemoteEngines
+from .file import OTHERS
+from .key import NO_LIMITS, KeyLimits
+from .use import MAX_NAMES, Usage
 
 KEYS = "keys"  # questions to the hub, by the messages below; the hub calls the workers by it for unreported usage
 REPORT_S = 0.2  # delay of usage that no limit depends on

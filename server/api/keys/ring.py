@@ -10,12 +10,12 @@ import hmac
 import logging
 from dataclasses import dataclass, field
 
-from neuronserve.server.api.keys.file import NO_KEY, read_keys, require_distinct
-from neuronserve.server.api.keys.key import Key, KeysConfig
-from neuronserve.server.api.keys.remote import RemoteAccounts, RemoteKeyUse
-from neuronserve.server.api.keys.use import Accounts, KeyUse
-from neuronserve.server.clock import MonotonicClock
-from neuronserve.server.errors import SettingsError
+from ...clock import MonotonicClock
+from ...errors import SettingsError
+from .file import NO_KEY, read_keys, require_distinct
+from .key import Key, KeysConfig
+from .remote import RemoteAccounts, RemoteKeyUse
+from .use import Accounts, KeyUse
 
 log = logging.getLogger("neuronserve.keys")
 AnyUse = KeyUse | RemoteKeyUse

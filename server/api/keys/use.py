@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 
-from neuronserve.server.api.keys.file import MAX_KEYS, OTHERS
-from neuronserve.server.api.keys.key import NO_LIMITS, KeyLimits
-from neuronserve.server.api.keys.limiter import Limiter
-from neuronserve.server.clock import Clock
+from ...clock import Clock
+from .file import MAX_KEYS, OTHERS
+from .key import NO_LIMITS, KeyLimits
+from .limiter import Limiter
 
 MAX_NAMES = 2 * MAX_KEYS  # since the start
 

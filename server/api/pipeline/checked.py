@@ -11,14 +11,14 @@ import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-from neuronserve.server.api.pipeline.deltas import Delta, Forward, collect
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.prompts import Prompt
-from neuronserve.server.api.pipeline.stages import PlannedSequence, Sampled
-from neuronserve.server.api.wire.usage import DeviceUsage, Usage
-from neuronserve.server.errors import QueueFull, RequestError
-from neuronserve.server.text.schema_check import UNCHECKED
-from neuronserve.server.types import SamplingParams
+from ...errors import QueueFull, RequestError
+from ...text.schema_check import UNCHECKED
+from ...types import SamplingParams
+from ..wire.usage import DeviceUsage, Usage
+from .deltas import Delta, Forward, collect
+from .generation import Generation
+from .prompts import Prompt
+from .stages import PlannedSequence, Sampled
 
 MAX_ATTEMPTS = 8  # for one choice, the first included
 RETRY_TEMPERATURE = 0.7  # least of the second attempt: a greedy choice would be the same again

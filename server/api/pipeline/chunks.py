@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.respond import json_frame
-from neuronserve.server.api.wire.chat import ChatChunk
-from neuronserve.server.api.wire.completions import Completion
+from ..wire.chat import ChatChunk
+from ..wire.completions import Completion
+from .generation import Generation
+from .respond import json_frame
 
 MARK = "\0"
 _ENCODED_MARK = b'"\\u0000"'

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from neuronserve.server.types import FinishReason, TokenLogprobs
+from ...types import FinishReason, TokenLogprobs
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from neuronserve.server.api.pipeline.prompts import Prompt, encode
-from neuronserve.server.api.service import ServedModel
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.tokenizer import Tokenizer
+from ...errors import InvalidRequest
+from ...text.tokenizer import Tokenizer
+from ..service import ServedModel
+from .prompts import Prompt, encode
 
 
 class FillIn(NamedTuple):

@@ -9,20 +9,20 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 
-from neuronserve.server.api.pipeline.deltas import Delta, Forward
-from neuronserve.server.api.pipeline.prompts import Prompt
-from neuronserve.server.api.pipeline.room import counted_refusals, require_room
-from neuronserve.server.api.pipeline.stages import PlannedSequence, Sampled
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.telemetry.request_observer import RequestWatch
-from neuronserve.server.api.wire.generation import GenerationRequest
-from neuronserve.server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
-from neuronserve.server.clock import NS
-from neuronserve.server.errors import GenerationFailed, RequestError, RequestTimeout, Unavailable
-from neuronserve.server.link.stream import Taker, TokenStream
-from neuronserve.server.text.detokenizer import Detokenizer, StopStrings, TextStream
-from neuronserve.server.text.tokenizer import Tokenizer
-from neuronserve.server.types import Charge, Request, TokenEvent
+from ...clock import NS
+from ...errors import GenerationFailed, RequestError, RequestTimeout, Unavailable
+from ...link.stream import Taker, TokenStream
+from ...text.detokenizer import Detokenizer, StopStrings, TextStream
+from ...text.tokenizer import Tokenizer
+from ...types import Charge, Request, TokenEvent
+from ..service import Service
+from ..telemetry.request_observer import RequestWatch
+from ..wire.generation import GenerationRequest
+from ..wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
+from .deltas import Delta, Forward
+from .prompts import Prompt
+from .room import counted_refusals, require_room
+from .stages import PlannedSequence, Sampled
 
 
 class _Choice:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.prompts import Prompt
-from neuronserve.server.api.wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
-from neuronserve.server.api.wire.completions import CompletionLogprobs
-from neuronserve.server.api.wire.generation import GenerationRequest
-from neuronserve.server.api.wire.usage import PromptLogprob, PromptLogprobs
-from neuronserve.server.text.tokenizer import Tokenizer
-from neuronserve.server.types import TokenLogprobs
+from ...text.tokenizer import Tokenizer
+from ...types import TokenLogprobs
+from ..wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from ..wire.completions import CompletionLogprobs
+from ..wire.generation import GenerationRequest
+from ..wire.usage import PromptLogprob, PromptLogprobs
+from .deltas import Delta
+from .prompts import Prompt
 
 LEAST = -9999.0  # minus infinity, which JSON does not have
 Entry = tuple[int, TokenLogprobs | None]  # a token; None for the first of a prompt, which has no prediction

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronserve.server.api.pipeline.prompts import check_ids
-from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.wire.generation import (
+from ...errors import InvalidRequest
+from ...text.grammar import GrammarError, Kind, quoted
+from ...text.schema_fit import Fit
+from ..service import ServedModel
+from ..wire.generation import (
     GenerationRequest,
     JsonObjectResponse,
     JsonSchemaResponse,
@@ -18,9 +20,7 @@ from neuronserve.server.api.wire.generation import (
     StructuredOutputs,
     TextResponse,
 )
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.grammar import GrammarError, Kind, quoted
-from neuronserve.server.text.schema_fit import Fit
+from .prompts import check_ids
 
 ANY_OBJECT = {"type": "object"}
 CODE = "invalid_grammar"

@@ -10,16 +10,16 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.generation import device_usage
-from neuronserve.server.api.pipeline.room import require_room
-from neuronserve.server.api.pipeline.rows import Float32, row_of
-from neuronserve.server.api.pipeline.validate import paths_of
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.wire.usage import PoolingUsage
-from neuronserve.server.errors import GenerationFailed, InvalidRequest, Unavailable
-from neuronserve.server.link.messages import PoolingFacts
-from neuronserve.server.types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
+from ...errors import GenerationFailed, InvalidRequest, Unavailable
+from ...link.messages import PoolingFacts
+from ...types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
+from ..http.origin import Origin
+from ..service import Service
+from ..wire.usage import PoolingUsage
+from .generation import device_usage
+from .room import require_room
+from .rows import Float32, row_of
+from .validate import paths_of
 
 MAX_OPEN = 256
 NO_SAMPLING = SamplingParams(max_tokens=0)

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-from neuronserve.server.api.http.json_meter import require_small
-from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.wire.chat import ROLES, ChatInput, Message
-from neuronserve.server.api.wire.completions import Prompts
-from neuronserve.server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.chat_template import RESERVED, TemplateInput
+from ...errors import InvalidRequest
+from ...text.chat_template import RESERVED, TemplateInput
+from ..http.json_meter import require_small
+from ..service import ServedModel
+from ..wire.chat import ROLES, ChatInput, Message
+from ..wire.completions import Prompts
+from ..wire.tools import INPUT, CustomToolCall, Tool, ToolCall
 
 # No token of a sensible vocabulary is longer than this many characters (some are runs of spaces), so a longer text than
 # the context has room for is refused without being encoded.

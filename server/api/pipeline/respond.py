@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from neuronserve.server.api.http.event_stream import DONE, EventStream, ShortWay, frame, until_disconnect
-from neuronserve.server.api.pipeline.deltas import Delta, collect
-from neuronserve.server.api.pipeline.generation import Generation
+from ..http.event_stream import DONE, EventStream, ShortWay, frame, until_disconnect
+from .deltas import Delta, collect
+from .generation import Generation
 
 
 class AnswerWriter(Protocol):

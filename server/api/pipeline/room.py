@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from neuronserve.server.api.service import Service
-from neuronserve.server.errors import QueueFull, RateLimited
-from neuronserve.server.scheduler.admission import check_queue
+from ...errors import QueueFull, RateLimited
+from ...scheduler.admission import check_queue
+from ..service import Service
 
 
 def require_room(service: Service, count: int) -> None:

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from neuronserve.server.api.wire.pooling import EncodingFormat
-from neuronserve.server.link.messages import PoolingFacts
+from ...link.messages import PoolingFacts
+from ..wire.pooling import EncodingFormat
 
 Float32: TypeAlias = "memoryview[float]"  # one row, or one for each token of a text
 NOTICE_HEADER = "X-Neuronserve-Notice"

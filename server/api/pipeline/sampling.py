@@ -6,14 +6,14 @@ import secrets
 from dataclasses import replace
 from typing import TypeVar
 
-from neuronserve.server.api.config import MAX_LOGIT_BIAS
-from neuronserve.server.api.pipeline.prompts import Prompt, check_ids
-from neuronserve.server.api.pipeline.stages import PlannedSequence, Rendered, Sampled, Validated
-from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.wire.generation import GenerationRequest
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.scheduler.admission import resolve_max_tokens
-from neuronserve.server.types import SamplingParams
+from ...errors import InvalidRequest
+from ...scheduler.admission import resolve_max_tokens
+from ...types import SamplingParams
+from ..config import MAX_LOGIT_BIAS
+from ..service import ServedModel
+from ..wire.generation import GenerationRequest
+from .prompts import Prompt, check_ids
+from .stages import PlannedSequence, Rendered, Sampled, Validated
 
 GREEDY_BELOW = 1e-5  # temperatures below this are as good as greedy, and would overflow the logits
 SEED_MASK = 2**63 - 1

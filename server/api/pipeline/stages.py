@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.output_format import Constraint
-from neuronserve.server.api.pipeline.prompts import Prompt
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.tools.output import OutputPlan
-from neuronserve.server.api.wire.generation import GenerationRequest
-from neuronserve.server.types import SamplingParams
+from ...types import SamplingParams
+from ..http.origin import Origin
+from ..service import Service
+from ..tools.output import OutputPlan
+from ..wire.generation import GenerationRequest
+from .output_format import Constraint
+from .prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.checked import CheckedGeneration
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, check_ids
-from neuronserve.server.api.pipeline.sampling import sampled
-from neuronserve.server.api.pipeline.stages import Rendered, Validated
-from neuronserve.server.api.pipeline.validate import check_fields, validated
-from neuronserve.server.api.service import ServedModel, Service
-from neuronserve.server.api.tools.output import compile_output
-from neuronserve.server.api.tools.plan import tool_plan
-from neuronserve.server.api.wire.chat import ChatRequest, TransferParams
-from neuronserve.server.errors import InvalidRequest
+from ...errors import InvalidRequest
+from ..http.origin import Origin
+from ..service import ServedModel, Service
+from ..tools.output import compile_output
+from ..tools.plan import tool_plan
+from ..wire.chat import ChatRequest, TransferParams
+from .checked import CheckedGeneration
+from .generation import Generation
+from .prompts import Prompt, chat_prompt, check_ids
+from .sampling import sampled
+from .stages import Rendered, Validated
+from .validate import check_fields, validated
 
 
 async def chat_generation(origin: Origin, body: ChatRequest, service: Service, clips: bool = False) -> Generation:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from neuronserve.server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
-from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.wire.pooling import TextsOrIds
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.messages import PoolingFacts
-from neuronserve.server.text.encoder_tokenizer import Side, TextOrPair
-from neuronserve.server.types import TokenizedText
+from ...errors import InvalidRequest
+from ...link.messages import PoolingFacts
+from ...text.encoder_tokenizer import Side, TextOrPair
+from ...types import TokenizedText
+from ..service import ServedModel
+from ..wire.pooling import TextsOrIds
+from .prompts import MAX_CHARS_PER_TOKEN, check_ids
 
 TRUNCATE = "truncate_prompt_tokens"
 TOO_LONG = "context_length_exceeded"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.room import require_room
-from neuronserve.server.api.pipeline.stages import Validated
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.tools.output import keep_tags, output_plan
-from neuronserve.server.api.wire.generation import GenerationRequest
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.link.messages import EngineInfo
+from ...errors import InvalidRequest
+from ...link.messages import EngineInfo
+from ..http.origin import Origin
+from ..service import Service
+from ..tools.output import keep_tags, output_plan
+from ..wire.generation import GenerationRequest
+from .room import require_room
+from .stages import Validated
 
 # Field -> values, besides null, false and empty ones, that ask for nothing beyond the default.
 _REFUSED: dict[str, tuple[Any, ...]] = {

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from neuronserve.server.api.store.database import Database
-from neuronserve.server.api.store.files import ENDED
-from neuronserve.server.api.store.records import BATCHES, FILES, RESULTS, LineResult, StoredBatch, StoredFile
-from neuronserve.server.errors import NotFound, QueueFull
+from ...errors import NotFound, QueueFull
+from .database import Database
+from .files import ENDED
+from .records import BATCHES, FILES, RESULTS, LineResult, StoredBatch, StoredFile
 
 MAX_OPEN = 1000  # batches that have not ended
 MAX_ENDED = 10_000  # older ones are deleted

@@ -6,8 +6,8 @@ import sqlite3
 import time
 from typing import Any
 
-from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.store.database import Table
+from ..config import StoreConfig
+from .database import Table
 
 DAY_S = 86400.0
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.store.bounds import evict, oldest
-from neuronserve.server.api.store.database import Database
-from neuronserve.server.api.store.records import CONVERSATIONS, StoredConversation
-from neuronserve.server.errors import NotFound
+from ...errors import NotFound
+from ..config import StoreConfig
+from .bounds import evict, oldest
+from .database import Database
+from .records import CONVERSATIONS, StoredConversation
 
 Change = Callable[[StoredConversation], StoredConversation]
 

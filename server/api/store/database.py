@@ -17,8 +17,8 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from neuronserve.server.errors import SettingsError, StorageFull
-from neuronserve.server.host.private_file import make_private_directory, open_private
+from ...errors import SettingsError, StorageFull
+from ...host.private_file import make_private_directory, open_private
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

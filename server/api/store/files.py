@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.store.database import Database
-from neuronserve.server.api.store.records import BATCHES, FILES, StoredFile
-from neuronserve.server.errors import InvalidRequest, NotFound, SettingsError, StorageFull
-from neuronserve.server.host.private_file import make_private_directory, open_private, tighten
+from ...errors import InvalidRequest, NotFound, SettingsError, StorageFull
+from ...host.private_file import make_private_directory, open_private, tighten
+from ..config import StoreConfig
+from .database import Database
+from .records import BATCHES, FILES, StoredFile
 
 MIN_FREE_BYTES = 64 * 2**20  # of the disk, reserved for open requests
 ENDED = ("failed", "completed", "expired", "cancelled")  # states of a batch that no longer needs its input

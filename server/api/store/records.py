@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.api.store.database import Table
+from .database import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ import sqlite3
 import time
 from dataclasses import replace
 
-from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.store.bounds import evict, oldest
-from neuronserve.server.api.store.database import Database
-from neuronserve.server.api.store.records import RESPONSES, StoredResponse
-from neuronserve.server.errors import NotFound
+from ...errors import NotFound
+from ..config import StoreConfig
+from .bounds import evict, oldest
+from .database import Database
+from .records import RESPONSES, StoredResponse
 
 RUNNING = ("queued", "in_progress")
 INTERRUPTED = {"code": "server_error", "message": "The server has ended while it generated this response."}

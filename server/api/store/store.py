@@ -6,15 +6,15 @@ import asyncio
 import logging
 from pathlib import Path
 
-from neuronserve.server.api.config import StoreConfig
-from neuronserve.server.api.store.batches import BatchStore
-from neuronserve.server.api.store.conversations import ConversationStore
-from neuronserve.server.api.store.database import Database
-from neuronserve.server.api.store.files import FileStore
-from neuronserve.server.api.store.records import TABLES
-from neuronserve.server.api.store.responses import ResponseStore
-from neuronserve.server.errors import InvalidRequest, SettingsError, StorageFull
-from neuronserve.server.host.private_file import make_private_directory, open_private, tighten
+from ...errors import InvalidRequest, SettingsError, StorageFull
+from ...host.private_file import make_private_directory, open_private, tighten
+from ..config import StoreConfig
+from .batches import BatchStore
+from .conversations import ConversationStore
+from .database import Database
+from .files import FileStore
+from .records import TABLES
+from .responses import ResponseStore
 
 log = logging.getLogger("neuronserve.api")
 DATABASE = "neuronserve.sqlite3"

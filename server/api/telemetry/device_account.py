@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from neuronserve.server.api.keys.file import NO_KEY
-from neuronserve.server.api.telemetry import device_families as f
-from neuronserve.server.api.telemetry.instruments import Instruments, ReadCounters
-from neuronserve.server.clock import NS, Clock
-from neuronserve.server.cost.charge_rate import ChargeRate
-from neuronserve.server.link.client import EngineClient
-from neuronserve.server.link.messages import Tokens
-from neuronserve.server.types import DeviceStep
+from ...clock import NS, Clock
+from ...cost.charge_rate import ChargeRate
+from ...link.client import EngineClient
+from ...link.messages import Tokens
+from ...types import DeviceStep
+from ..keys.file import NO_KEY
+from . import device_families as f
+from .instruments import Instruments, ReadCounters
 
 
 class DeviceAccount:

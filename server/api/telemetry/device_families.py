@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronserve.server.api.telemetry.instruments import MetricFamily
+from .instruments import MetricFamily
 
 DEVICE_TIME = MetricFamily(
     "neuronserve:device_seconds",

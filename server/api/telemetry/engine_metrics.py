@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from neuronserve.server import __version__
-from neuronserve.server.api.telemetry import families as f
-from neuronserve.server.api.telemetry.instruments import Instruments, MetricFamily
-from neuronserve.server.link.client import EngineClient
-from neuronserve.server.link.messages import EngineInfo, Tokens
-from neuronserve.server.types import StepReport
+from ... import __version__
+from ...link.client import EngineClient
+from ...link.messages import EngineInfo, Tokens
+from ...types import StepReport
+from . import families as f
+from .instruments import Instruments, MetricFamily
 
 
 class EngineMetrics:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neuronserve.server.api.telemetry.device_families import DEVICE_FAMILIES
-from neuronserve.server.api.telemetry.instruments import MetricFamily
-from neuronserve.server.api.telemetry.key_metrics import KEY_FAMILIES
-from neuronserve.server.api.telemetry.overload import OVERLOAD_FAMILIES
-from neuronserve.server.api.telemetry.recovery import RECOVERY_FAMILIES
+from .device_families import DEVICE_FAMILIES
+from .instruments import MetricFamily
+from .key_metrics import KEY_FAMILIES
+from .overload import OVERLOAD_FAMILIES
+from .recovery import RECOVERY_FAMILIES
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (

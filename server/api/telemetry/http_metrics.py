@@ -5,10 +5,10 @@ from __future__ import annotations
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuronserve.server.api.http.access_log import Served, write_access
-from neuronserve.server.api.telemetry import families as f
-from neuronserve.server.api.telemetry.instruments import Histogram, Instruments
-from neuronserve.server.clock import Clock
+from ...clock import Clock
+from ..http.access_log import Served, write_access
+from . import families as f
+from .instruments import Histogram, Instruments
 
 # Polled by machines so often that they would hide users' requests.
 UNCOUNTED = frozenset({"/metrics", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 
-from neuronserve.server.api.keys.use import Accounts, Totals
-from neuronserve.server.api.telemetry.instruments import Instruments, MetricFamily, ReadCounters
+from ..keys.use import Accounts, Totals
+from .instruments import Instruments, MetricFamily, ReadCounters
 
 LABELS = ("model_name", "api_key")
 REQUESTS = MetricFamily(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.types import Charge, FinishReason, SamplingParams
+from ...types import Charge, FinishReason, SamplingParams
+from ..http.origin import Origin
 
 NO_CHARGE = Charge()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from neuronserve.server.api.admission import Admission
-from neuronserve.server.api.host_memory import HostMemory
-from neuronserve.server.api.telemetry.instruments import Instruments, MetricFamily
+from ..admission import Admission
+from ..host_memory import HostMemory
+from .instruments import Instruments, MetricFamily
 
 QUEUE_DELAY = MetricFamily(
     "neuronserve:predicted_queue_delay_seconds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from neuronserve.server.api.telemetry.lifecycle import RequestLife
+from .lifecycle import RequestLife
 
 log = logging.getLogger("neuronserve.requests")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neuronserve.server.api.telemetry.instruments import Instruments, MetricFamily, ReadCounters
-from neuronserve.server.clock import NS
-from neuronserve.server.link.client import EngineClient
+from ...clock import NS
+from ...link.client import EngineClient
+from .instruments import Instruments, MetricFamily, ReadCounters
 
 RESTARTS = MetricFamily(
     "neuronserve:engine_restarts",

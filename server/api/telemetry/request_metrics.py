@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuronserve.server.api.telemetry import families as f
-from neuronserve.server.api.telemetry.instruments import Instruments
-from neuronserve.server.api.telemetry.lifecycle import SequenceLife
-from neuronserve.server.types import FinishReason
+from ...types import FinishReason
+from . import families as f
+from .instruments import Instruments
+from .lifecycle import SequenceLife
 
 REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
 COMPLETE = frozenset({"stop", "length"})  # only the durations of these sequences are measured

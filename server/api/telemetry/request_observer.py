@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.telemetry.device_account import KeyAccount
-from neuronserve.server.api.telemetry.lifecycle import NO_CHARGE, RequestLife, SequenceLife
-from neuronserve.server.api.telemetry.request_metrics import RequestMetrics
-from neuronserve.server.api.wire.usage import RequestTimes
-from neuronserve.server.clock import Clock
-from neuronserve.server.errors import EngineDead
-from neuronserve.server.link.messages import Tokens
-from neuronserve.server.types import Charge, FinishReason, Request, TokenEvent
+from ...clock import Clock
+from ...errors import EngineDead
+from ...link.messages import Tokens
+from ...types import Charge, FinishReason, Request, TokenEvent
+from ..http.origin import Origin
+from ..wire.usage import RequestTimes
+from .device_account import KeyAccount
+from .lifecycle import NO_CHARGE, RequestLife, SequenceLife
+from .request_metrics import RequestMetrics
 
 LifeObserver = Callable[[RequestLife], None]
 

@@ -7,9 +7,9 @@ import logging
 import math
 from collections.abc import Callable
 
-from neuronserve.server.clock import NS, Clock
-from neuronserve.server.link.messages import Tokens
-from neuronserve.server.types import StepReport
+from ...clock import NS, Clock
+from ...link.messages import Tokens
+from ...types import StepReport
 
 log = logging.getLogger("neuronserve.stats")
 pace_log = logging.getLogger("neuronserve.pace")

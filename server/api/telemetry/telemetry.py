@@ -7,28 +7,28 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
-from neuronserve.server.api.admission import Admission
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.host_memory import HostMemory
-from neuronserve.server.api.keys.use import Accounts
-from neuronserve.server.api.telemetry import device_families as f
-from neuronserve.server.api.telemetry import phases_log
-from neuronserve.server.api.telemetry.device_account import DeviceAccount, device_account, show_device
-from neuronserve.server.api.telemetry.engine_metrics import EngineMetrics
-from neuronserve.server.api.telemetry.families import ALIASES, INJECTED_FAULTS, REJECTIONS
-from neuronserve.server.api.telemetry.http_metrics import HttpMetrics
-from neuronserve.server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
-from neuronserve.server.api.telemetry.key_metrics import show_keys
-from neuronserve.server.api.telemetry.overload import show_admission, show_memory
-from neuronserve.server.api.telemetry.recovery import show_recovery
-from neuronserve.server.api.telemetry.request_metrics import RequestMetrics
-from neuronserve.server.api.telemetry.request_observer import LifeObserver, RequestObserver
-from neuronserve.server.api.telemetry.stats_log import PaceLog, ThroughputLog
-from neuronserve.server.api.telemetry.tracing import SpanExporter
-from neuronserve.server.clock import NS, Clock
-from neuronserve.server.cost.charge_rate import ChargeRate
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.hub.remote import AnyEngines
+from ...clock import NS, Clock
+from ...cost.charge_rate import ChargeRate
+from ...link.groups import EngineGroups
+from ...link.hub.remote import AnyEngines
+from ..admission import Admission
+from ..config import ApiConfig
+from ..host_memory import HostMemory
+from ..keys.use import Accounts
+from . import device_families as f
+from . import phases_log
+from .device_account import DeviceAccount, device_account, show_device
+from .engine_metrics import EngineMetrics
+from .families import ALIASES, INJECTED_FAULTS, REJECTIONS
+from .http_metrics import HttpMetrics
+from .instruments import Aliases, Instruments, ReadCounters
+from .key_metrics import show_keys
+from .overload import show_admission, show_memory
+from .recovery import show_recovery
+from .request_metrics import RequestMetrics
+from .request_observer import LifeObserver, RequestObserver
+from .stats_log import PaceLog, ThroughputLog
+from .tracing import SpanExporter
 
 
 class Telemetry:

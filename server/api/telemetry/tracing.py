@@ -10,9 +10,9 @@ import threading
 import time
 from typing import Any
 
-from neuronserve.server.api.config import OtlpProtocol
-from neuronserve.server.api.telemetry.lifecycle import RequestLife
-from neuronserve.server.errors import SettingsError
+from ...errors import SettingsError
+from ..config import OtlpProtocol
+from .lifecycle import RequestLife
 
 SPAN = "llm_request"
 FLUSH_TIMEOUT_S = 3.0

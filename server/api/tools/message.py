@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from pydantic_core import from_json
 
-from neuronserve.server.api.wire.tools import (
+from ...text.parsers.output import CallPart, OutputParser, Parsed
+from ..wire.tools import (
     INPUT,
     CalledCustom,
     CalledFunction,
@@ -17,7 +18,6 @@ from neuronserve.server.api.wire.tools import (
     ToolCall,
     ToolCallDelta,
 )
-from neuronserve.server.text.parsers.output import CallPart, OutputParser, Parsed
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.pipeline.output_format import Constraint, OutputFormat, compile_format, requested_format
-from neuronserve.server.api.pipeline.prompts import content_text, template_source
-from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.tools.message import MessageReader
-from neuronserve.server.api.tools.plan import ToolPlan, chosen_parsers, compile_plan, tool_plan
-from neuronserve.server.api.wire.chat import ChatRequest
-from neuronserve.server.api.wire.generation import GenerationRequest
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.grammar import GrammarError
-from neuronserve.server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, output_reader
-from neuronserve.server.text.parsers.lark import Marks, budget_rules, lead
-from neuronserve.server.text.parsers.output import OutputParser
-from neuronserve.server.text.parsers.shapes import Thinking
+from ...errors import InvalidRequest
+from ...text.grammar import GrammarError
+from ...text.parsers.formats import CALLS, REASONING, ReasoningParserName, output_reader
+from ...text.parsers.lark import Marks, budget_rules, lead
+from ...text.parsers.output import OutputParser
+from ...text.parsers.shapes import Thinking
+from ..config import ApiConfig
+from ..pipeline.output_format import Constraint, OutputFormat, compile_format, requested_format
+from ..pipeline.prompts import content_text, template_source
+from ..service import ServedModel
+from ..wire.chat import ChatRequest
+from ..wire.generation import GenerationRequest
+from .message import MessageReader
+from .plan import ToolPlan, chosen_parsers, compile_plan, tool_plan
 
 BUDGET = "thinking_token_budget"
 NO_TOOLS = ToolPlan()

@@ -8,17 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.pipeline.output_format import (
+from ...errors import InvalidRequest
+from ...text.grammar import GrammarError, json_schema
+from ...text.parsers.formats import CALLS, ReasoningParserName, ToolParserName, parsers_for
+from ...text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
+from ...text.parsers.property_rules import is_held
+from ..config import ApiConfig
+from ..pipeline.output_format import (
     Constraint,
     OutputFormat,
     compile_format,
     fitted,
 )
-from neuronserve.server.api.pipeline.prompts import template_source
-from neuronserve.server.api.service import ServedModel
-from neuronserve.server.api.wire.chat import ChatRequest, Message
-from neuronserve.server.api.wire.tools import (
+from ..pipeline.prompts import template_source
+from ..service import ServedModel
+from ..wire.chat import ChatRequest, Message
+from ..wire.tools import (
     AllowedToolChoice,
     CustomTool,
     GrammarFormat,
@@ -28,11 +33,6 @@ from neuronserve.server.api.wire.tools import (
     ToolChoice,
     functions_of,
 )
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.grammar import GrammarError, json_schema
-from neuronserve.server.text.parsers.formats import CALLS, ReasoningParserName, ToolParserName, parsers_for
-from neuronserve.server.text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
-from neuronserve.server.text.parsers.property_rules import is_held
 
 Mode = Literal["none", "auto", "required", "named"]
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from neuronserve.server.api.wire.model import BodyModel, WireModel
-from neuronserve.server.api.wire.responses import Metadata
-from neuronserve.server.api.wire.usage import optional
+from .model import BodyModel, WireModel
+from .responses import Metadata
+from .usage import optional
 
 Endpoint = Literal[  # url of a line
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"

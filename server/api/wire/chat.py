@@ -4,10 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from neuronserve.server.api.wire.generation import INT32, GenerationRequest, TokenId, listed, needing
-from neuronserve.server.api.wire.model import BodyModel, WireModel
-from neuronserve.server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
-from neuronserve.server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
+from .generation import INT32, GenerationRequest, TokenId, listed, needing
+from .model import BodyModel, WireModel
+from .tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
+from .usage import PromptLogprobs, RequestTimes, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
 MAX_DOCUMENTS = 1024

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from neuronserve.server.api.config import MAX_PROMPTS
-from neuronserve.server.api.wire.generation import INT32, MAX_IDS, GenerationRequest, TokenId
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
+from ..config import MAX_PROMPTS
+from .generation import INT32, MAX_IDS, GenerationRequest, TokenId
+from .model import WireModel
+from .usage import PromptLogprobs, RequestTimes, Usage, optional
 
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_IDS)]
 

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from neuronserve.server.api.wire.completions import TokenIds
-from neuronserve.server.api.wire.generation import INT32, GenerationRequest
-from neuronserve.server.api.wire.model import WireModel
+from .completions import TokenIds
+from .generation import INT32, GenerationRequest
+from .model import WireModel
 
 
 class GenerateRequest(GenerationRequest):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from neuronserve.server.api.config import (
+from ..config import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
     MAX_ID_CHARS,
@@ -20,7 +20,7 @@ from neuronserve.server.api.config import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from neuronserve.server.api.wire.model import BodyModel
+from .model import BodyModel
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1

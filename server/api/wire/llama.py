@@ -4,12 +4,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
-from neuronserve.server.api.config import MAX_LOGIT_BIAS
-from neuronserve.server.api.wire.chat import ChatInput
-from neuronserve.server.api.wire.generation import INT32, INT64, GenerationRequest
-from neuronserve.server.api.wire.model import BodyModel, WireModel
-from neuronserve.server.api.wire.pooling import EncodingFormat, TextsOrIds
-from neuronserve.server.api.wire.usage import optional
+from ..config import MAX_LOGIT_BIAS
+from .chat import ChatInput
+from .generation import INT32, INT64, GenerationRequest
+from .model import BodyModel, WireModel
+from .pooling import EncodingFormat, TextsOrIds
+from .usage import optional
 
 MAX_EXTRA = 256  # files in one /infill
 MAX_FIELDS = 64

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.api.wire.usage import DeviceUsage, optional
+from .model import WireModel
+from .usage import DeviceUsage, optional
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"]
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from neuronserve.server.api.wire.model import BodyModel, WireModel
+from .model import BodyModel, WireModel
 
 MAX_REQUESTS = 50_000
 

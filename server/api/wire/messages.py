@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
-from neuronserve.server.api.config import MAX_STOP_STRINGS
-from neuronserve.server.api.wire.generation import INT32, StopString, listed, needing
-from neuronserve.server.api.wire.model import BodyModel
-from neuronserve.server.api.wire.tools import MAX_TOOLS, FunctionName
+from ..config import MAX_STOP_STRINGS
+from .generation import INT32, StopString, listed, needing
+from .model import BodyModel
+from .tools import MAX_TOOLS, FunctionName
 
 TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT, DOCUMENT, SEARCH_RESULT, TOOL_REFERENCE = BLOCK_TYPES = (
     "text",

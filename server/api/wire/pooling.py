@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, RootModel, Tag
 
-from neuronserve.server.api.config import MAX_PROMPTS
-from neuronserve.server.api.wire.completions import BY_KIND, TokenIds
-from neuronserve.server.api.wire.generation import INT32
-from neuronserve.server.api.wire.model import BodyModel, WireModel
-from neuronserve.server.api.wire.usage import PoolingUsage, optional
+from ..config import MAX_PROMPTS
+from .completions import BY_KIND, TokenIds
+from .generation import INT32
+from .model import BodyModel, WireModel
+from .usage import PoolingUsage, optional
 
 EncodingFormat = Literal["float", "base64"]
 CohereType = Literal["float", "base64", "binary", "ubinary"]

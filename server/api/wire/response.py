@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from neuronserve.server.api.wire.chat import TokenLogprob
-from neuronserve.server.api.wire.model import WireModel
-from neuronserve.server.api.wire.usage import DeviceUsage, optional
+from .chat import TokenLogprob
+from .model import WireModel
+from .usage import DeviceUsage, optional
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]

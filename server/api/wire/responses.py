@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from neuronserve.server.api.wire.chat import ROLES
-from neuronserve.server.api.wire.generation import INT32, listed, needing
-from neuronserve.server.api.wire.model import BodyModel
-from neuronserve.server.api.wire.tools import MAX_TOOLS, FunctionName
+from .chat import ROLES
+from .generation import INT32, listed, needing
+from .model import BodyModel
+from .tools import MAX_TOOLS, FunctionName
 
 MAX_METADATA = 16
 TEXT_PARTS = ("input_text", "output_text", "text")

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from neuronserve.server.api.wire.generation import listed
-from neuronserve.server.api.wire.model import BodyModel, WireModel
-from neuronserve.server.api.wire.usage import optional
+from .generation import listed
+from .model import BodyModel, WireModel
+from .usage import optional
 
 MAX_TOOLS = 128
 INPUT = "input"  # the argument of a custom tool

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from neuronserve.server.api.wire.model import WireModel
+from .model import WireModel
 
 
 def optional() -> Any:

@@ -20,28 +20,28 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server.api import peers
-from neuronserve.server.api.config import ApiConfig, WorkerRole
-from neuronserve.server.api.event_loop import run
-from neuronserve.server.api.host_memory import HostMemory
-from neuronserve.server.api.http.watched_files import WatchedFiles
-from neuronserve.server.api.listener import address, health_process
-from neuronserve.server.api.phase import phase_of
-from neuronserve.server.api.ready_file import ReadyFile
-from neuronserve.server.api.server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, until_dead
-from neuronserve.server.api.service import charge_rate
-from neuronserve.server.api.shared import Desks, Shared
-from neuronserve.server.api.start_screen import show_way_in, start_screen
-from neuronserve.server.api.store.database import StoreLock
-from neuronserve.server.api.store.store import Store
-from neuronserve.server.api.telemetry.gathered import MetricSums
-from neuronserve.server.api.telemetry.telemetry import Telemetry
-from neuronserve.server.clock import MonotonicClock
-from neuronserve.server.errors import EngineDead, EngineLost, StartError, WorkerLost
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.handle import EngineHandle, signal_name
-from neuronserve.server.link.hub.hub import Hub
-from neuronserve.server.link.restarts import Healing, RestartBreaker
+from ...clock import MonotonicClock
+from ...errors import EngineDead, EngineLost, StartError, WorkerLost
+from ...link.groups import EngineGroups
+from ...link.handle import EngineHandle, signal_name
+from ...link.hub.hub import Hub
+from ...link.restarts import Healing, RestartBreaker
+from .. import peers
+from ..config import ApiConfig, WorkerRole
+from ..event_loop import run
+from ..host_memory import HostMemory
+from ..http.watched_files import WatchedFiles
+from ..listener import address, health_process
+from ..phase import phase_of
+from ..ready_file import ReadyFile
+from ..server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, until_dead
+from ..service import charge_rate
+from ..shared import Desks, Shared
+from ..start_screen import show_way_in, start_screen
+from ..store.database import StoreLock
+from ..store.store import Store
+from ..telemetry.gathered import MetricSums
+from ..telemetry.telemetry import Telemetry
 
 log = logging.getLogger("neuronserve")
 RESTARTS = Healing(max_restarts=5, window_s=60.0)  # of one worker

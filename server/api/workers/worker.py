@@ -6,15 +6,15 @@ import asyncio
 import signal
 import socket
 
-from neuronserve.server.api import peers
-from neuronserve.server.api.batch.runner import BatchRunner
-from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.endpoints.admin import abort_here
-from neuronserve.server.api.event_loop import run
-from neuronserve.server.api.server import ApiServer
-from neuronserve.server.api.telemetry.gathered import snapshot
-from neuronserve.server.errors import RequestError, StartError
-from neuronserve.server.link.hub.remote import RemoteEngines
+from ...errors import RequestError, StartError
+from ...link.hub.remote import RemoteEngines
+from .. import peers
+from ..batch.runner import BatchRunner
+from ..config import ApiConfig
+from ..endpoints.admin import abort_here
+from ..event_loop import run
+from ..server import ApiServer
+from ..telemetry.gathered import snapshot
 
 BATCH_WORKER = 0  # the number of the worker that runs batches
 

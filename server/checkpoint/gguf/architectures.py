@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronserve.server.checkpoint.gguf.files import GgufFiles
-from neuronserve.server.typed_json import shown
+from ...typed_json import shown
+from .files import GgufFiles
 
 Config = dict[str, Any]
 Keys = Mapping[str, str]

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from neuronserve.server.checkpoint.gguf.architectures import (
+from ...models.config_values import MAX_LAYERS
+from ...typed_json import shown
+from .architectures import (
     COMMON,
     LONG_FACTORS,
     ROPE_FREQS,
@@ -16,11 +18,9 @@ from neuronserve.server.checkpoint.gguf.architectures import (
     Config,
     architecture_of,
 )
-from neuronserve.server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
-from neuronserve.server.checkpoint.gguf.header import Value, is_gguf
-from neuronserve.server.checkpoint.gguf.types import Float32
-from neuronserve.server.models.config_values import MAX_LAYERS
-from neuronserve.server.typed_json import shown
+from .files import GgufFiles, open_gguf, parts_of
+from .header import Value, is_gguf
+from .types import Float32
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 STATED_BY_TENSORS = {

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neuronserve.server import __version__
-from neuronserve.server.checkpoint.gguf.config import config_of
-from neuronserve.server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
-from neuronserve.server.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, tokenizer_of
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.host.private_file import is_trusted
+from ... import __version__
+from ...errors import SettingsError
+from ...host.private_file import is_trusted
+from .config import config_of
+from .files import GgufFiles, open_gguf, parts_of
+from .tokenizer import CONTROL, GgufVocabulary, tokenizer_of
 
 LINK = "model.gguf"  # link to the first file; others are numbered
 FORM = 2  # version of the directory: raised when the same file would give other contents

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from neuronserve.server.checkpoint.data_file import DataFile
-from neuronserve.server.checkpoint.gguf.header import Header, TensorInfo, Value, read_header
-from neuronserve.server.checkpoint.gguf.types import Bytes, Float32
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.typed_json import shown
+from ...errors import CheckpointError
+from ...typed_json import shown
+from ..data_file import DataFile
+from .header import Header, TensorInfo, Value, read_header
+from .types import Bytes, Float32
 
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 MAX_PARTS = 1024

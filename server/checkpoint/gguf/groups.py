@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import float4_e2m1fn
 
-from neuronserve.server.checkpoint.gguf.types import Bytes, Float32
-from neuronserve.server.checkpoint.stored import E8M0_BYTES, GroupedCodes, powers_of_two
-from neuronserve.server.config.formats import Quantization
+from ...config.formats import Quantization
+from ..stored import E8M0_BYTES, GroupedCodes, powers_of_two
+from .types import Bytes, Float32
 
 GROUP = 32
 ZERO, ZERO_OF_FIVE_BITS = 8, 16  # subtracted from codes of 0 to 15, and of 0 to 31

@@ -20,11 +20,11 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.gguf.types import BlockType, block_type
-from neuronserve.server.checkpoint.safetensors_file import is_plain
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.host.regular_file import open_regular, why_unreadable
-from neuronserve.server.typed_json import shown
+from ...errors import CheckpointError
+from ...host.regular_file import open_regular, why_unreadable
+from ...typed_json import shown
+from ..safetensors_file import is_plain
+from .types import BlockType, block_type
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # they differ only in that a file of version 3 may be big-endian

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.gguf.architectures import Architecture, architecture_of
-from neuronserve.server.checkpoint.gguf.files import Entry, GgufFiles
-from neuronserve.server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
-from neuronserve.server.checkpoint.gguf.types import Bytes, Float32
-from neuronserve.server.checkpoint.stored import GroupedCodes
-from neuronserve.server.config.formats import Quantization
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import linears
-from neuronserve.server.models.spec import ModelSpec
+from ...config.formats import Quantization
+from ...models.decoder import decoder_graph
+from ...models.graph import linears
+from ...models.spec import ModelSpec
+from ..stored import GroupedCodes
+from .architectures import Architecture, architecture_of
+from .files import Entry, GgufFiles
+from .groups import GROUP, GROUPED, grouped
+from .types import Bytes, Float32
 
 EXPERT = re.compile(r"(\.experts)\.(\d+)\.")
 ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")

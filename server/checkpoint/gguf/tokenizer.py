@@ -15,10 +15,10 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-from neuronserve.server.checkpoint.gguf.files import GgufFiles
-from neuronserve.server.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.typed_json import shown
+from ...errors import CheckpointError
+from ...typed_json import shown
+from .files import GgufFiles
+from .pre_tokenizers import PRE_TOKENIZERS
 
 PREFIX = "tokenizer.ggml."
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 2, 3, 4, 5, 6  # types of a token

@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neuronserve.server.config import CacheConfig, EngineConfig, PoolingLimits
-from neuronserve.server.device.core import NeuronCore
-from neuronserve.server.engine.attention_work import AttentionWork
-from neuronserve.server.engine.buffers import KVPool
-from neuronserve.server.engine.encode.encoder import StateRunner
-from neuronserve.server.engine.encode.head import HeadLayers, normalized
-from neuronserve.server.engine.encode.runner import PoolingRunner
-from neuronserve.server.engine.graph_slice import GraphSlice
-from neuronserve.server.engine.load.weights import OnProgress
-from neuronserve.server.engine.lowering import build_program
-from neuronserve.server.engine.operands import Placement
-from neuronserve.server.engine.step_inputs import StepInputs
-from neuronserve.server.kernels.compilation import compile_kernels
-from neuronserve.server.kernels.workers import WorkerPool
-from neuronserve.server.link.messages import PoolingFacts
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.heads import Head, Normalize
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.cache_layout import kv_layer_bytes
-from neuronserve.server.placement.footprint import ServingShape
-from neuronserve.server.placement.kv_groups import KVPlace
-from neuronserve.server.placement.shard import ShardSpec
+from ...config import CacheConfig, EngineConfig, PoolingLimits
+from ...device.core import NeuronCore
+from ...kernels.compilation import compile_kernels
+from ...kernels.workers import WorkerPool
+from ...link.messages import PoolingFacts
+from ...models.decoder import decoder_graph
+from ...models.heads import Head, Normalize
+from ...models.spec import ModelSpec
+from ...placement.cache_layout import kv_layer_bytes
+from ...placement.footprint import ServingShape
+from ...placement.kv_groups import KVPlace
+from ...placement.shard import ShardSpec
+from ..attention_work import AttentionWork
+from ..buffers import KVPool
+from ..graph_slice import GraphSlice
+from ..load.weights import OnProgress
+from ..lowering import build_program
+from ..operands import Placement
+from ..step_inputs import StepInputs
+from .encoder import StateRunner
+from .head import HeadLayers, normalized
+from .runner import PoolingRunner
 
 WEAK = "trained to continue texts: its vectors compare poorly"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config import EncodeConfig
-from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
-from neuronserve.server.engine.encode.options import EmbedOptions
-from neuronserve.server.errors import InvalidRequest, SettingsError
-from neuronserve.server.text.encoder_tokenizer import TextOrPair
+from ...config import EncodeConfig
+from ...errors import InvalidRequest, SettingsError
+from ...text.encoder_tokenizer import TextOrPair
+from .loading import LoadedEncoder, load_encoder
+from .options import EmbedOptions
 
 SHOWN = 6  # values of a vector in a line
 

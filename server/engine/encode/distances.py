@@ -11,9 +11,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.device.attention_layout import CHUNK
-from neuronserve.server.errors import CheckpointError
+from ...checkpoint.checkpoint import Checkpoint
+from ...device.attention_layout import CHUNK
+from ...errors import CheckpointError
 
 MAX_DISTANCE = 128
 Float32 = npt.NDArray[np.float32]

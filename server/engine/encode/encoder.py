@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config import PoolingLimits
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.engine.encode.head import HeadLayers
-from neuronserve.server.engine.step_inputs import StepInputs
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.kernels.workers import WorkerPool
-from neuronserve.server.models.heads import Head
-from neuronserve.server.types import SamplingParams, ScheduledSeq, TokenizedText
+from ...config import PoolingLimits
+from ...device.hbm import Buffer
+from ...errors import InvalidRequest
+from ...kernels.program import Program
+from ...kernels.workers import WorkerPool
+from ...models.heads import Head
+from ...types import SamplingParams, ScheduledSeq, TokenizedText
+from ..step_inputs import StepInputs
+from .head import HeadLayers
 
 Float32 = npt.NDArray[np.float32]
 _NO_SAMPLE = SamplingParams(max_tokens=0)

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.checkpoint.safetensors_file import SafetensorsFile
-from neuronserve.server.checkpoint.tensor_files import WEIGHTS
-from neuronserve.server.config.formats import PoolingMode
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.models.heads import Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize, RowFunction
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.safetensors_file import SafetensorsFile
+from ...checkpoint.tensor_files import WEIGHTS
+from ...config.formats import PoolingMode
+from ...errors import CheckpointError
+from ...models.heads import Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize, RowFunction
 
 Float32 = npt.NDArray[np.float32]
 Step = Callable[[Float32], Float32]

@@ -11,44 +11,44 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.checkpoint.model_config import read_model_config
-from neuronserve.server.checkpoint.sentence import SentenceModel, read_sentence_model
-from neuronserve.server.config import CacheConfig, EncodeConfig, PoolingLimits
-from neuronserve.server.config.formats import Isa, WeightFormats
-from neuronserve.server.device.attention_layout import CHUNK
-from neuronserve.server.device.catalog import instance, use_catalog
-from neuronserve.server.device.core import NeuronCore
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.device.layout import FLOAT32_BYTES
-from neuronserve.server.engine.attention_work import AttentionWork
-from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from neuronserve.server.engine.encode.beside import WEAK
-from neuronserve.server.engine.encode.distances import distance_bias
-from neuronserve.server.engine.encode.encoder import Encoder, StateRunner
-from neuronserve.server.engine.encode.head import load_head, without_scaling
-from neuronserve.server.engine.load.model_source import StatesSource, open_states
-from neuronserve.server.engine.load.weights import OnProgress, WeightLoader
-from neuronserve.server.engine.lowering import build_program
-from neuronserve.server.engine.operands import DistanceBias, Placement
-from neuronserve.server.engine.step_inputs import StepInputs
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.host.memory import available_bytes, require_host_memory
-from neuronserve.server.kernels import executor
-from neuronserve.server.kernels.checks import use_checks
-from neuronserve.server.kernels.compilation import compile_kernels
-from neuronserve.server.kernels.isa.cache import use_cache
-from neuronserve.server.kernels.workers import WorkerPool
-from neuronserve.server.models.heads import Head, Normalize, classification_head
-from neuronserve.server.placement.cache_layout import kv_layer_bytes
-from neuronserve.server.placement.fit import require_encoder_fit
-from neuronserve.server.placement.footprint import Line, ServingShape, StepLimits
-from neuronserve.server.placement.host_footprint import HostFootprint
-from neuronserve.server.placement.kv_groups import KVPlace
-from neuronserve.server.placement.shard import ShardSpec
-from neuronserve.server.text.encoder_tokenizer import EncoderTokenizer, stated_length
-from neuronserve.server.text.tokenizer import load_tokenizer
-from neuronserve.server.types import TokenizedText
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.model_config import read_model_config
+from ...checkpoint.sentence import SentenceModel, read_sentence_model
+from ...config import CacheConfig, EncodeConfig, PoolingLimits
+from ...config.formats import Isa, WeightFormats
+from ...device.attention_layout import CHUNK
+from ...device.catalog import instance, use_catalog
+from ...device.core import NeuronCore
+from ...device.hbm import Buffer
+from ...device.layout import FLOAT32_BYTES
+from ...errors import SettingsError
+from ...host.memory import available_bytes, require_host_memory
+from ...kernels import executor
+from ...kernels.checks import use_checks
+from ...kernels.compilation import compile_kernels
+from ...kernels.isa.cache import use_cache
+from ...kernels.workers import WorkerPool
+from ...models.heads import Head, Normalize, classification_head
+from ...placement.cache_layout import kv_layer_bytes
+from ...placement.fit import require_encoder_fit
+from ...placement.footprint import Line, ServingShape, StepLimits
+from ...placement.host_footprint import HostFootprint
+from ...placement.kv_groups import KVPlace
+from ...placement.shard import ShardSpec
+from ...text.encoder_tokenizer import EncoderTokenizer, stated_length
+from ...text.tokenizer import load_tokenizer
+from ...types import TokenizedText
+from ..attention_work import AttentionWork
+from ..buffers import ActivationBuffers, ConstantTables, KVPool
+from ..load.model_source import StatesSource, open_states
+from ..load.weights import OnProgress, WeightLoader
+from ..lowering import build_program
+from ..operands import DistanceBias, Placement
+from ..step_inputs import StepInputs
+from .beside import WEAK
+from .distances import distance_bias
+from .encoder import Encoder, StateRunner
+from .head import load_head, without_scaling
 
 BLOCK_SIZE = CHUNK  # tokens of a text whose keys are contiguous
 

@@ -7,12 +7,12 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.engine.encode.encoder import StateRunner
-from neuronserve.server.engine.encode.head import Float32, HeadLayers
-from neuronserve.server.engine.loop import Pending
-from neuronserve.server.engine.runner import ModelRunner
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.types import PoolingParams, StepPlan, StepResult, TokenizedText
+from ...kernels.program import Program
+from ...types import PoolingParams, StepPlan, StepResult, TokenizedText
+from ..loop import Pending
+from ..runner import ModelRunner
+from .encoder import StateRunner
+from .head import Float32, HeadLayers
 
 Timed = tuple[Program, npt.NDArray[np.float64]]
 

@@ -13,17 +13,17 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.lora_adapter import LoraAdapter, Module
-from neuronserve.server.config import LoraConfig
-from neuronserve.server.config.formats import Dtype
-from neuronserve.server.device.core import NeuronCore
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.device.layout import LORA_RANKS, N_TILE, WEIGHT_BYTES, round_up
-from neuronserve.server.kernels.lora import PartRecord
-from neuronserve.server.models.linear import Linear
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.adapters import AdapterBuffers, AdapterPart, AdapterShape, adapter_shapes
-from neuronserve.server.placement.shard import ShardSpec
+from ...checkpoint.lora_adapter import LoraAdapter, Module
+from ...config import LoraConfig
+from ...config.formats import Dtype
+from ...device.core import NeuronCore
+from ...device.hbm import Buffer
+from ...device.layout import LORA_RANKS, N_TILE, WEIGHT_BYTES, round_up
+from ...kernels.lora import PartRecord
+from ...models.linear import Linear
+from ...models.spec import ModelSpec
+from ...placement.adapters import AdapterBuffers, AdapterPart, AdapterShape, adapter_shapes
+from ...placement.shard import ShardSpec
 
 Float32 = npt.NDArray[np.float32]
 _WORDS = len(PartRecord._fields)

@@ -9,14 +9,14 @@ import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from neuronserve.server.checkpoint.artifact import Artifact, Entry, core_file
-from neuronserve.server.checkpoint.manifest import MANIFEST
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
-from neuronserve.server.errors import CheckpointError
-from neuronserve.server.host.regular_file import open_regular
-from neuronserve.server.models.linear import Vector
-from neuronserve.server.placement.matrices import PackedShape
+from ...checkpoint.artifact import Artifact, Entry, core_file
+from ...checkpoint.manifest import MANIFEST
+from ...device.hbm import Buffer
+from ...errors import CheckpointError
+from ...host.regular_file import open_regular
+from ...models.linear import Vector
+from ...placement.matrices import PackedShape
+from .weights import PackedShard, bias_name, scales_name, sums_name
 
 CHUNK_BYTES = 1 << 20  # read at once, then hashed while it is in the CPU's cache
 READERS = 2  # threads: hashing takes longer than reading from the page cache

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from neuronserve.server import __version__
-from neuronserve.server.checkpoint.artifact import (
+from ... import __version__
+from ...checkpoint.artifact import (
     CompiledBuckets,
     CoreEntries,
     Entry,
@@ -24,25 +24,25 @@ from neuronserve.server.checkpoint.artifact import (
     model_values,
     padded_sizes,
 )
-from neuronserve.server.checkpoint.manifest import MANIFEST, is_artifact
-from neuronserve.server.config import CompileConfig
-from neuronserve.server.device.buckets import BucketLists
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.core import HostUse
-from neuronserve.server.device.hbm import ALIGNMENT, Buffer
-from neuronserve.server.device.layout import round_up
-from neuronserve.server.engine.load.artifact_weights import CHUNK_BYTES
-from neuronserve.server.engine.load.compile_report import CompileReport, compile_report
-from neuronserve.server.engine.load.model_source import ModelSource, describe_checkpoint, open_model, require_generator
-from neuronserve.server.engine.load.reserve import reserve
-from neuronserve.server.engine.load.weights import OnProgress, WeightLoader
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.kernels.isa.cache import use_cache
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.fit import with_types_of
-from neuronserve.server.placement.host_footprint import packed_weight_bytes
-from neuronserve.server.placement.shard import ShardSpec
+from ...checkpoint.manifest import MANIFEST, is_artifact
+from ...config import CompileConfig
+from ...device.buckets import BucketLists
+from ...device.catalog import instance
+from ...device.core import HostUse
+from ...device.hbm import ALIGNMENT, Buffer
+from ...device.layout import round_up
+from ...errors import SettingsError
+from ...host.memory import GIB
+from ...kernels.isa.cache import use_cache
+from ...models.spec import ModelSpec
+from ...placement.fit import with_types_of
+from ...placement.host_footprint import packed_weight_bytes
+from ...placement.shard import ShardSpec
+from .artifact_weights import CHUNK_BYTES
+from .compile_report import CompileReport, compile_report
+from .model_source import ModelSource, describe_checkpoint, open_model, require_generator
+from .reserve import reserve
+from .weights import OnProgress, WeightLoader
 
 INDEX_SUFFIX = ".index.json"
 COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # files to copy beside the weights

@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.config.formats import WeightFormats
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.device.layout import FLOAT32_BYTES, is_grouped, scale_bytes, tile_bytes
-from neuronserve.server.engine.load.shard_reader import ShardReader, row_blocks
-from neuronserve.server.engine.load.stored_groups import StoredGroups
-from neuronserve.server.engine.load.weights import PackedShard
-from neuronserve.server.kernels.matmul.groups import quantize_groups
-from neuronserve.server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
-from neuronserve.server.kernels.matmul.quantize import quantize_rows, stored_rows
-from neuronserve.server.models.linear import Vector
-from neuronserve.server.placement.matrices import PackedShape
-from neuronserve.server.placement.shard import ShardSpec
+from ...checkpoint.checkpoint import Checkpoint
+from ...config.formats import WeightFormats
+from ...device.hbm import Buffer
+from ...device.layout import FLOAT32_BYTES, is_grouped, scale_bytes, tile_bytes
+from ...kernels.matmul.groups import quantize_groups
+from ...kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
+from ...kernels.matmul.quantize import quantize_rows, stored_rows
+from ...models.linear import Vector
+from ...placement.matrices import PackedShape
+from ...placement.shard import ShardSpec
+from .shard_reader import ShardReader, row_blocks
+from .stored_groups import StoredGroups
+from .weights import PackedShard
 
 
 class CheckpointWeights:

@@ -10,16 +10,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from neuronserve.server.config import CompileConfig
-from neuronserve.server.config.formats import WeightFormats
-from neuronserve.server.cost.compile_time import WARM, CompileTime, compile_time
-from neuronserve.server.cost.model import CostModel, StepCost
-from neuronserve.server.cost.shape import stored_dtype
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.device.buckets import BucketLists
-from neuronserve.server.device.catalog import instance
-from neuronserve.server.errors import DeviceError
-from neuronserve.server.models.spec import ModelSpec
+from ...config import CompileConfig
+from ...config.formats import WeightFormats
+from ...cost.compile_time import WARM, CompileTime, compile_time
+from ...cost.model import CostModel, StepCost
+from ...cost.shape import stored_dtype
+from ...cost.work import Runtime
+from ...device.buckets import BucketLists
+from ...device.catalog import instance
+from ...errors import DeviceError
+from ...models.spec import ModelSpec
 
 INT32 = FLOAT32 = 4  # bytes
 SAMPLING_PARAMS = 3  # top_k, top_p, temperature

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.device.instances import Instance
-from neuronserve.server.device.visible_cores import take_cores
+from ...config import EngineConfig
+from ...device.instances import Instance
+from ...device.visible_cores import take_cores
 
 
 def group_cores(config: EngineConfig, device: Instance) -> tuple[int, ...]:

@@ -6,23 +6,23 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from neuronserve.server.checkpoint.gguf.directory import linked_parts
-from neuronserve.server.checkpoint.gguf.header import read_header
-from neuronserve.server.checkpoint.manifest import MANIFEST, is_artifact
-from neuronserve.server.checkpoint.safetensors_file import LENGTH_BYTES
-from neuronserve.server.checkpoint.tensor_files import INDEX, WEIGHTS, read_weight_map
-from neuronserve.server.config import EngineConfig
-from neuronserve.server.config.formats import Pace, WeightFormat, WeightFormats
-from neuronserve.server.cost.pricer import Pricer
-from neuronserve.server.device.buckets import CompiledShapes
-from neuronserve.server.device.core import HOST_USES, NeuronCore
-from neuronserve.server.device.ledger import USES, MemoryLedger
-from neuronserve.server.device.visible_cores import core_ranges
-from neuronserve.server.host.memory import GIB
-from neuronserve.server.kernels.dispatch import linear_kernels
-from neuronserve.server.link.messages import CoreMemory, EngineFacts, WeightsIdentity
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
+from ...checkpoint.gguf.directory import linked_parts
+from ...checkpoint.gguf.header import read_header
+from ...checkpoint.manifest import MANIFEST, is_artifact
+from ...checkpoint.safetensors_file import LENGTH_BYTES
+from ...checkpoint.tensor_files import INDEX, WEIGHTS, read_weight_map
+from ...config import EngineConfig
+from ...config.formats import Pace, WeightFormat, WeightFormats
+from ...cost.pricer import Pricer
+from ...device.buckets import CompiledShapes
+from ...device.core import HOST_USES, NeuronCore
+from ...device.ledger import USES, MemoryLedger
+from ...device.visible_cores import core_ranges
+from ...host.memory import GIB
+from ...kernels.dispatch import linear_kernels
+from ...link.messages import CoreMemory, EngineFacts, WeightsIdentity
+from ...models.spec import ModelSpec
+from ...models.tensors import num_params
 
 
 def weights_identity(directory: Path) -> WeightsIdentity:

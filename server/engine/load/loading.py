@@ -7,51 +7,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from neuronserve.server.config import CacheConfig, EngineConfig, SchedulerConfig
-from neuronserve.server.config.formats import WeightFormats
-from neuronserve.server.cost.calibration import use_calibration
-from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
-from neuronserve.server.cost.shape import stored_dtype
-from neuronserve.server.cost.stacks import STACKS
-from neuronserve.server.cost.work import Runtime
-from neuronserve.server.device.buckets import BucketLists, compiled_shapes
-from neuronserve.server.device.catalog import Instance, instance, use_catalog
-from neuronserve.server.device.core import NeuronCore
-from neuronserve.server.device.ledger import MemoryLedger
-from neuronserve.server.engine.adapters import AdapterBank
-from neuronserve.server.engine.attention_work import AttentionWork
-from neuronserve.server.engine.buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
-from neuronserve.server.engine.encode.beside import Beside, LayerPool, encode_beside
-from neuronserve.server.engine.grammar_store import GrammarStore
-from neuronserve.server.engine.load.adapter_slots import AdapterSlots
-from neuronserve.server.engine.load.cores import group_cores
-from neuronserve.server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
-from neuronserve.server.engine.load.model_source import context_length, open_model
-from neuronserve.server.engine.load.weights import OnProgress, WeightLoader
-from neuronserve.server.engine.lowering import build_program
-from neuronserve.server.engine.operands import Placement
-from neuronserve.server.engine.runner import ModelRunner, Programs
-from neuronserve.server.engine.sampler import Sampler
-from neuronserve.server.engine.step_inputs import StepInputs
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.host.memory import available_bytes, host_kv_blocks, require_host_memory
-from neuronserve.server.kernels import executor
-from neuronserve.server.kernels.checks import use_checks
-from neuronserve.server.kernels.compilation import Compiled, compile_kernels
-from neuronserve.server.kernels.dispatch import kernel_isas, require_isa
-from neuronserve.server.kernels.isa.cache import use_cache
-from neuronserve.server.kernels.sample.sample import sample
-from neuronserve.server.kernels.workers import WorkerPool
-from neuronserve.server.link.messages import EngineInfo, LoadedAdapter
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.tensors import num_params
-from neuronserve.server.placement.cache_layout import kv_cache_dtype, kv_layer_bytes
-from neuronserve.server.placement.fit import budget_bytes, require_fit, require_type, with_types_of
-from neuronserve.server.placement.footprint import ServingShape, StepLimits
-from neuronserve.server.placement.host_footprint import HostFootprint
-from neuronserve.server.placement.matrices import main_format
-from neuronserve.server.placement.shard import ShardSpec
+from ...config import CacheConfig, EngineConfig, SchedulerConfig
+from ...config.formats import WeightFormats
+from ...cost.calibration import use_calibration
+from ...cost.model import CostModel
+from ...cost.pricer import HostOfSteps, StepPricer
+from ...cost.shape import stored_dtype
+from ...cost.stacks import STACKS
+from ...cost.work import Runtime
+from ...device.buckets import BucketLists, compiled_shapes
+from ...device.catalog import Instance, instance, use_catalog
+from ...device.core import NeuronCore
+from ...device.ledger import MemoryLedger
+from ...errors import SettingsError
+from ...host.memory import available_bytes, host_kv_blocks, require_host_memory
+from ...kernels import executor
+from ...kernels.checks import use_checks
+from ...kernels.compilation import Compiled, compile_kernels
+from ...kernels.dispatch import kernel_isas, require_isa
+from ...kernels.isa.cache import use_cache
+from ...kernels.sample.sample import sample
+from ...kernels.workers import WorkerPool
+from ...link.messages import EngineInfo, LoadedAdapter
+from ...models.spec import ModelSpec
+from ...models.tensors import num_params
+from ...placement.cache_layout import kv_cache_dtype, kv_layer_bytes
+from ...placement.fit import budget_bytes, require_fit, require_type, with_types_of
+from ...placement.footprint import ServingShape, StepLimits
+from ...placement.host_footprint import HostFootprint
+from ...placement.matrices import main_format
+from ...placement.shard import ShardSpec
+from ..adapters import AdapterBank
+from ..attention_work import AttentionWork
+from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
+from ..encode.beside import Beside, LayerPool, encode_beside
+from ..grammar_store import GrammarStore
+from ..lowering import build_program
+from ..operands import Placement
+from ..runner import ModelRunner, Programs
+from ..sampler import Sampler
+from ..step_inputs import StepInputs
+from .adapter_slots import AdapterSlots
+from .cores import group_cores
+from .inventory import core_memory, engine_facts, host_bytes, memory_notes
+from .model_source import context_length, open_model
+from .weights import OnProgress, WeightLoader
 
 
 @dataclass(frozen=True, slots=True)

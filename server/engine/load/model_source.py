@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuronserve.server.checkpoint.artifact import Artifact, require_digest
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.checkpoint.compressed_tensors import Stored, StoredQuantization, read_stored_quantization
-from neuronserve.server.checkpoint.json_file import refusals_of
-from neuronserve.server.checkpoint.manifest import is_artifact
-from neuronserve.server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
-from neuronserve.server.config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
-from neuronserve.server.device.buckets import BucketLists
-from neuronserve.server.engine.load.artifact_weights import ArtifactWeights
-from neuronserve.server.engine.load.checkpoint_weights import CheckpointWeights
-from neuronserve.server.engine.load.stored_groups import StoredGroups
-from neuronserve.server.engine.load.weights import WeightSource
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.spec import ModelSpec, without_output_layer
-from neuronserve.server.placement.shard import ShardSpec
+from ...checkpoint.artifact import Artifact, require_digest
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.compressed_tensors import Stored, StoredQuantization, read_stored_quantization
+from ...checkpoint.json_file import refusals_of
+from ...checkpoint.manifest import is_artifact
+from ...checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
+from ...config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
+from ...device.buckets import BucketLists
+from ...errors import SettingsError
+from ...models.decoder import decoder_graph
+from ...models.spec import ModelSpec, without_output_layer
+from ...placement.shard import ShardSpec
+from .artifact_weights import ArtifactWeights
+from .checkpoint_weights import CheckpointWeights
+from .stored_groups import StoredGroups
+from .weights import WeightSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.config.formats import Dtype
-from neuronserve.server.device.layout import N_TILE
-from neuronserve.server.kernels.matmul.packing import interleave
-from neuronserve.server.models.linear import Linear, Vector, WeightRows
-from neuronserve.server.placement.matrices import PackedShape
-from neuronserve.server.placement.shard import ShardSpec
+from ...checkpoint.checkpoint import Checkpoint
+from ...config.formats import Dtype
+from ...device.layout import N_TILE
+from ...kernels.matmul.packing import interleave
+from ...models.linear import Linear, Vector, WeightRows
+from ...placement.matrices import PackedShape
+from ...placement.shard import ShardSpec
 
 Matrix = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]

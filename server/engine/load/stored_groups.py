@@ -13,9 +13,9 @@ from typing import get_args
 
 import numpy as np
 
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.checkpoint.stored import GroupedCodes
-from neuronserve.server.config.formats import (
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.stored import GroupedCodes
+from ...config.formats import (
     DEFAULT_GROUPS,
     GroupSize,
     Quantization,
@@ -24,14 +24,14 @@ from neuronserve.server.config.formats import (
     WeightFormats,
     WeightGroups,
 )
-from neuronserve.server.device.layout import GROUP_MULTIPLE
-from neuronserve.server.engine.load.shard_reader import ShardReader
-from neuronserve.server.kernels.matmul.groups import Float32, GroupedRows, as_float16, zero_code
-from neuronserve.server.models.graph import is_output
-from neuronserve.server.models.linear import WeightRows
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.matrices import PackedShape, packed_shapes
-from neuronserve.server.placement.shard import ShardSpec
+from ...device.layout import GROUP_MULTIPLE
+from ...kernels.matmul.groups import Float32, GroupedRows, as_float16, zero_code
+from ...models.graph import is_output
+from ...models.linear import WeightRows
+from ...models.spec import ModelSpec
+from ...placement.matrices import PackedShape, packed_shapes
+from ...placement.shard import ShardSpec
+from .shard_reader import ShardReader
 
 SIZES: tuple[GroupSize, ...] = tuple(sorted(get_args(GroupSize), reverse=True))
 MAIN: tuple[Quantization, ...] = (

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from neuronserve.server.config.formats import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
-from neuronserve.server.device.core import HostUse
-from neuronserve.server.device.hbm import Buffer
-from neuronserve.server.device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
-from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.graph import Graph, flat_ops
-from neuronserve.server.models.linear import Linear, Vector
-from neuronserve.server.models.ops import (
+from ...config.formats import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
+from ...device.core import HostUse
+from ...device.hbm import Buffer
+from ...device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
+from ...models.decoder import decoder_graph
+from ...models.graph import Graph, flat_ops
+from ...models.linear import Linear, Vector
+from ...models.ops import (
     Add,
     AddRows,
     Attention,
@@ -28,10 +28,10 @@ from neuronserve.server.models.ops import (
     Op,
     StreamNorm,
 )
-from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.core_share import DTYPE_BYTES
-from neuronserve.server.placement.matrices import PackedShape, Widths
-from neuronserve.server.placement.shard import ShardSpec
+from ...models.spec import ModelSpec
+from ...placement.core_share import DTYPE_BYTES
+from ...placement.matrices import PackedShape, Widths
+from ...placement.shard import ShardSpec
 
 OnProgress = Callable[[str], None]  # called with lines for the user during a long start
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronserve.server.clock import NS
-from neuronserve.server.cost.pricer import StepCharge
-from neuronserve.server.engine.trace.modelled import LANES, ModelledTimeline
+from ...clock import NS
+from ...cost.pricer import StepCharge
+from .modelled import LANES, ModelledTimeline
 
 Event = dict[str, Any]
 

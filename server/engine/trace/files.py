@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from neuronserve.server.clock import MonotonicClock
-from neuronserve.server.config import TraceConfig
-from neuronserve.server.cost.pricer import Pricer
-from neuronserve.server.engine.inbox import Handlers, Observer
-from neuronserve.server.engine.loop import Outbox, Runner
-from neuronserve.server.engine.trace.events import Lanes
-from neuronserve.server.engine.trace.tracer import DeviceRunner, Tracer
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.host.private_file import make_private_directory
-from neuronserve.server.link.messages import EngineInfo, StartTrace, StopTrace, TraceReply
+from ...clock import MonotonicClock
+from ...config import TraceConfig
+from ...cost.pricer import Pricer
+from ...errors import SettingsError
+from ...host.private_file import make_private_directory
+from ...link.messages import EngineInfo, StartTrace, StopTrace, TraceReply
+from ..inbox import Handlers, Observer
+from ..loop import Outbox, Runner
+from .events import Lanes
+from .tracer import DeviceRunner, Tracer
 
 
 class Traceable(Protocol):

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from neuronserve.server.clock import NS
-from neuronserve.server.cost.model import StepCost
-from neuronserve.server.cost.pricer import GraphRun, StepCharge
-from neuronserve.server.cost.terms import Component
+from ...clock import NS
+from ...cost.model import StepCost
+from ...cost.pricer import GraphRun, StepCharge
+from ...cost.terms import Component
 
 LANES = ("graphs", "tensor engine", "DMA", "vector and collectives", "launch and host")
 GRAPHS = 0

@@ -15,11 +15,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server import __version__
-from neuronserve.server.clock import Clock
-from neuronserve.server.cost.pricer import Pricer, StepCharge
-from neuronserve.server.engine.loop import Outbox, Pending, Runner
-from neuronserve.server.engine.trace.events import (
+from ... import __version__
+from ...clock import Clock
+from ...cost.pricer import Pricer, StepCharge
+from ...host.private_file import open_private
+from ...kernels.program import Program
+from ...link.messages import Tokens, TraceReply
+from ...types import Request, StepPlan, StepResult, TokenEvent
+from ..loop import Outbox, Pending, Runner
+from .events import (
     REQUEST_EVENTS,
     STEP_EVENTS,
     Event,
@@ -29,11 +33,7 @@ from neuronserve.server.engine.trace.events import (
     StepTrace,
     TraceEvents,
 )
-from neuronserve.server.engine.trace.modelled import GRAPH_EVENTS
-from neuronserve.server.host.private_file import open_private
-from neuronserve.server.kernels.program import Program
-from neuronserve.server.link.messages import Tokens, TraceReply
-from neuronserve.server.types import Request, StepPlan, StepResult, TokenEvent
+from .modelled import GRAPH_EVENTS
 
 
 @runtime_checkable

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.device.attention_layout import (
+from ...device.attention_layout import (
     CHUNK,
     TILE_SCALES_BYTES,
     TILE_SCORES_BYTES,
     TILE_WEIGHTS_BYTES,
     VALUES,
 )
-from neuronserve.server.kernels.attention import cache_elements
-from neuronserve.server.kernels.attention.items import ITEM, attention_items
-from neuronserve.server.kernels.attention.softmax import Weights, softmax
-from neuronserve.server.kernels.attention.state import first_key, state_bytes
-from neuronserve.server.kernels.isa import amx, simd
-from neuronserve.server.kernels.isa.avx512 import exp2, store_bf16_pair
-from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
-from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64
-from neuronserve.server.kernels.records import ATTENTION
+from ..isa import amx, simd
+from ..isa.avx512 import exp2, store_bf16_pair
+from ..isa.jit import Kernel, inline, made_kernel
+from ..isa.memory import load_f32, load_i32, load_i64
+from ..records import ATTENTION
+from . import cache_elements
+from .items import ITEM, attention_items
+from .softmax import Weights, softmax
+from .state import first_key, state_bytes
 
 _SLICE = 32  # keys of one step: the k extent of a tile of weights, two tiles of K
 _dot_0_4_6, _dot_1_4_7 = amx.dot_bf16(0, 4, 6), amx.dot_bf16(1, 4, 7)

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.device.attention_layout import CHUNK, ITEM_BYTES, VALUES
-from neuronserve.server.kernels.attention import cache_elements
-from neuronserve.server.kernels.attention.cache_elements import CacheCell
-from neuronserve.server.kernels.attention.items import COUNTER_BYTES
-from neuronserve.server.kernels.attention.lane_rows import four_row_loops
-from neuronserve.server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
-from neuronserve.server.kernels.attention.state import begin_state, finish_row, state_bytes
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, made_kernel, share_begin
-from neuronserve.server.kernels.isa.memory import fetch_add, load_i32, load_i64, store_i64
-from neuronserve.server.kernels.records import BOTH_SIDES, BOTH_SIDES_BYTES, STEP, offsets
+from ...device.attention_layout import CHUNK, ITEM_BYTES, VALUES
+from ..isa import simd
+from ..isa.jit import inline, made_kernel, share_begin
+from ..isa.memory import fetch_add, load_i32, load_i64, store_i64
+from ..records import BOTH_SIDES, BOTH_SIDES_BYTES, STEP, offsets
+from . import cache_elements
+from .cache_elements import CacheCell
+from .items import COUNTER_BYTES
+from .lane_rows import four_row_loops
+from .softmax import IN_FLOAT32, LINE, softmax
+from .state import begin_state, finish_row, state_bytes
 
 
 class TextItemRecord(NamedTuple):

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import instruction, memory, simd
-from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
-from neuronserve.server.kernels.matmul import weight_codes
+from ..isa import instruction, memory, simd
+from ..isa.access import READ, WRITE, pointer
+from ..isa.jit import inline
+from ..isa.memory import NOTHING, emitted, load_f32, store_f32
+from ..matmul import weight_codes
 
 INT8_MAX, E4M3_MAX = 127.0, 240.0
 _E4M3_BITS = 0x87F00000  # places of a float8's sign, exponent and mantissa in a float32

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
-from neuronserve.server.kernels.attention.cache_elements import INT8_MAX, LEAST, load_first
-from neuronserve.server.kernels.attention.items import ITEM, attention_items
-from neuronserve.server.kernels.attention.lane_items import block_place, line_of, scales_of, sees, soften_rows
-from neuronserve.server.kernels.attention.softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
-from neuronserve.server.kernels.attention.state import state_bytes
-from neuronserve.server.kernels.isa import int16_pairs, simd
-from neuronserve.server.kernels.isa.dot_product import float_of_sums
-from neuronserve.server.kernels.isa.int16_pairs import INT16_MAX, load_i8, store_i16
-from neuronserve.server.kernels.isa.jit import inline, made_kernel
-from neuronserve.server.kernels.isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
-from neuronserve.server.kernels.records import ATTENTION, offsets
+from ...device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
+from ..isa import int16_pairs, simd
+from ..isa.dot_product import float_of_sums
+from ..isa.int16_pairs import INT16_MAX, load_i8, store_i16
+from ..isa.jit import inline, made_kernel
+from ..isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
+from ..records import ATTENTION, offsets
+from .cache_elements import INT8_MAX, LEAST, load_first
+from .items import ITEM, attention_items
+from .lane_items import block_place, line_of, scales_of, sees, soften_rows
+from .softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
+from .state import state_bytes
 
 
 class RunRecord(NamedTuple):

@@ -11,18 +11,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.device.attention_layout import ITEM_BYTES, PARTITION
-from neuronserve.server.kernels.attention.state import (
-    add_sink,
-    begin_state,
-    copy_state,
-    finish_row,
-    first_key,
-    merge_state,
-    state_bytes,
-)
-from neuronserve.server.kernels.isa.jit import inline, share_begin
-from neuronserve.server.kernels.isa.memory import (
+from ...device.attention_layout import ITEM_BYTES, PARTITION
+from ..isa.jit import inline, share_begin
+from ..isa.memory import (
     fetch_add,
     hidden,
     load_f32,
@@ -31,7 +22,16 @@ from neuronserve.server.kernels.isa.memory import (
     store_i64,
     store_release,
 )
-from neuronserve.server.kernels.records import ATTENTION, ATTENTION_BYTES, STEP, offsets
+from ..records import ATTENTION, ATTENTION_BYTES, STEP, offsets
+from .state import (
+    add_sink,
+    begin_state,
+    copy_state,
+    finish_row,
+    first_key,
+    merge_state,
+    state_bytes,
+)
 
 
 class ItemRecord(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.device.attention_layout import CHUNK
-from neuronserve.server.kernels.attention.items import ITEM
-from neuronserve.server.kernels.attention.softmax import LINE
-from neuronserve.server.kernels.attention.state import first_key, state_bytes
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import hidden, load_f32, load_i32, load_i64
-from neuronserve.server.kernels.records import ATTENTION
+from ...device.attention_layout import CHUNK
+from ..isa.jit import inline
+from ..isa.memory import hidden, load_f32, load_i32, load_i64
+from ..records import ATTENTION
+from .items import ITEM
+from .softmax import LINE
+from .state import first_key, state_bytes
 
 
 @inline

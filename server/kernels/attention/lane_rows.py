@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.attention.cache_elements import FLOAT32, CacheCell
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.access import READ, pointer
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import emitted, load_f32
+from ..isa import simd
+from ..isa.access import READ, pointer
+from ..isa.jit import inline
+from ..isa.memory import emitted, load_f32
+from .cache_elements import FLOAT32, CacheCell
 
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
 _VI = ir.VectorType(ir.IntType(32), simd.LANES)

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.device.attention_layout import CHUNK, VALUES
-from neuronserve.server.kernels.attention import cache_elements
-from neuronserve.server.kernels.attention.cache_elements import FLOAT32, CacheCell
-from neuronserve.server.kernels.attention.items import ITEM, attention_items
-from neuronserve.server.kernels.attention.lane_items import block_place, line_of, scales_of, sees, soften_rows
-from neuronserve.server.kernels.attention.lane_rows import four_row_loops
-from neuronserve.server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
-from neuronserve.server.kernels.attention.state import state_bytes
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, made_kernel
-from neuronserve.server.kernels.isa.memory import load_i64, prefetch_to_l2
-from neuronserve.server.kernels.records import ATTENTION
+from ...device.attention_layout import CHUNK, VALUES
+from ..isa import simd
+from ..isa.jit import inline, made_kernel
+from ..isa.memory import load_i64, prefetch_to_l2
+from ..records import ATTENTION
+from . import cache_elements
+from .cache_elements import FLOAT32, CacheCell
+from .items import ITEM, attention_items
+from .lane_items import block_place, line_of, scales_of, sees, soften_rows
+from .lane_rows import four_row_loops
+from .softmax import IN_FLOAT32, LINE, softmax
+from .state import state_bytes
 
 
 @inline

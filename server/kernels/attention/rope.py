@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from neuronserve.server.kernels.attention.cache_elements import BFLOAT16, FLOAT8, FLOAT32, INT8, CacheCell
-from neuronserve.server.kernels.attention.items import COUNTER_BYTES
-from neuronserve.server.kernels.isa import avx512, simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, made_kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
-from neuronserve.server.kernels.records import ROPE, ROPE_BYTES, STEP
+from ..isa import avx512, simd
+from ..isa.jit import inline, kernel, made_kernel, share_begin
+from ..isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
+from ..records import ROPE, ROPE_BYTES, STEP
+from .cache_elements import BFLOAT16, FLOAT8, FLOAT32, INT8, CacheCell
+from .items import COUNTER_BYTES
 
 
 @inline

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.device.attention_layout import CHUNK, SUMS, VALUES
-from neuronserve.server.kernels.attention.cache_elements import LEAST
-from neuronserve.server.kernels.attention.state import LOWEST
-from neuronserve.server.kernels.isa import int16_pairs, simd
-from neuronserve.server.kernels.isa.int16_pairs import INT16_MAX
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import emitted, load_f32, store_f32
-from neuronserve.server.kernels.isa.softcap import softcap
+from ...device.attention_layout import CHUNK, SUMS, VALUES
+from ..isa import int16_pairs, simd
+from ..isa.int16_pairs import INT16_MAX
+from ..isa.jit import inline
+from ..isa.memory import emitted, load_f32, store_f32
+from ..isa.softcap import softcap
+from .cache_elements import LEAST
+from .state import LOWEST
 
 LINE = CHUNK * 4  # bytes of one row's scores, or of the chunk's scales of K, which V's follow
 WEIGHTS_SCALE = CHUNK * 2  # offset of the scale in a line of int16 weights

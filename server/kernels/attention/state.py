@@ -7,10 +7,10 @@ result does not depend on how its context was divided, chunked or batched.
 
 from __future__ import annotations
 
-from neuronserve.server.device.attention_layout import SUMS, VALUES, row_state_bytes
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import load_f32, store_f32
+from ...device.attention_layout import SUMS, VALUES, row_state_bytes
+from ..isa import simd
+from ..isa.jit import inline
+from ..isa.memory import load_f32, store_f32
 
 LOWEST = -1e30  # the running maximum before the first key: finite, so that differences are never NaN
 

@@ -5,11 +5,11 @@ A token's experts are added in the order in which it chose them, so that its sum
 
 from __future__ import annotations
 
-from neuronserve.server.kernels.experts.records import COMBINE, COMBINE_BYTES
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i64
-from neuronserve.server.kernels.records import STEP
+from ..isa import simd
+from ..isa.jit import inline, kernel, share_begin
+from ..isa.memory import load_f32, load_i64
+from ..records import STEP
+from .records import COMBINE, COMBINE_BYTES
 
 
 @inline

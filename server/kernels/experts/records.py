@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neuronserve.server.kernels.records import offsets, size_of
+from ..records import offsets, size_of
 
 
 class RouteOperands(NamedTuple):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 
-from neuronserve.server.device.layout import GROUP_ROWS
-from neuronserve.server.kernels.experts.records import GROUPING, ROUTE, WEIGH
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i64, store_f32, store_i64
-from neuronserve.server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
+from ...device.layout import GROUP_ROWS
+from ..isa import simd
+from ..isa.jit import inline, kernel, share_begin
+from ..isa.memory import load_f32, load_i64, store_f32, store_i64
+from ..records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
+from .records import GROUPING, ROUTE, WEIGH
 
 ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid")  # indexed by the operand
 _SOFTMAX, _SOFTMAX_OF_CHOSEN = 0, 1

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from neuronserve.server.kernels.isa import instruction
+from . import instruction
 
 READ, WRITE, UPDATE = range(3)  # kinds of access; an update reads and writes in one step
 

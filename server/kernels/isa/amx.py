@@ -14,9 +14,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from neuronserve.server.kernels.isa import instruction
-from neuronserve.server.kernels.isa.access import READ, WRITE, stack_memory, tile_pointer
-from neuronserve.server.kernels.isa.memory import NOTHING, emitted
+from . import instruction
+from .access import READ, WRITE, stack_memory, tile_pointer
+from .memory import NOTHING, emitted
 
 TILE_ROWS = 16
 TILE_BYTES = 1024

@@ -11,11 +11,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import instruction, simd
-from neuronserve.server.kernels.isa.access import WRITE, pointer
-from neuronserve.server.kernels.isa.dot_product import BFloat
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import NOTHING, emitted
+from . import instruction, simd
+from .access import WRITE, pointer
+from .dot_product import BFloat
+from .jit import inline
+from .memory import NOTHING, emitted
 
 _LOG2E = 1.4426950408889634
 _CUBIC = (0.99992522, 0.69583354, 0.22606717, 0.07802451)  # least relative error; bfloat16 rounds by up to 2e-3

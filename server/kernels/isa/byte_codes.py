@@ -11,12 +11,12 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import instruction, simd
-from neuronserve.server.kernels.isa.access import READ, pointer
-from neuronserve.server.kernels.isa.dot_product import every_word
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import emitted
-from neuronserve.server.kernels.isa.nibbles import by_register
+from . import instruction, simd
+from .access import READ, pointer
+from .dot_product import every_word
+from .jit import inline
+from .memory import emitted
+from .nibbles import by_register
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)

@@ -22,9 +22,9 @@ from pathlib import Path
 import numba
 from numba.core.registry import cpu_target
 
-from neuronserve.server.errors import SettingsError
-from neuronserve.server.host.private_file import is_trusted, make_private_directory
-from neuronserve.server.kernels.isa.jit import is_checked
+from ...errors import SettingsError
+from ...host.private_file import is_trusted, make_private_directory
+from .jit import is_checked
 
 KERNELS = Path(__file__).parent.parent
 LAYOUTS = tuple(KERNELS.parent / "device" / name for name in ("attention_layout.py", "layout.py"))

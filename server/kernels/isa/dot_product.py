@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import instruction, simd
-from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import NOTHING, emitted, load_f32
+from . import instruction, simd
+from .access import READ, WRITE, pointer
+from .jit import inline
+from .memory import NOTHING, emitted, load_f32
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)

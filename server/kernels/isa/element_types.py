@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.kernels.isa import simd
+from . import simd
 
 
 class Cell(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
-from neuronserve.server.kernels.isa.dot_product import add_pairs, every_word
-from neuronserve.server.kernels.isa.memory import NOTHING, emitted
+from . import simd
+from .access import READ, WRITE, pointer
+from .dot_product import add_pairs, every_word
+from .memory import NOTHING, emitted
 
 INT16_MAX = 32767
 

@@ -23,10 +23,10 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.extending import typeof_impl
 
-from neuronserve.server.kernels.isa import access
-from neuronserve.server.kernels.isa.inlined import InlinedCompiler
-from neuronserve.server.kernels.isa.shortcuts import take_shortcuts
-from neuronserve.server.kernels.isa.trusted_files import use_trusted_files_alone
+from . import access
+from .inlined import InlinedCompiler
+from .shortcuts import take_shortcuts
+from .trusted_files import use_trusted_files_alone
 
 log = logging.getLogger("neuronserve.engine")
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)

@@ -15,8 +15,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neuronserve.server.kernels.isa import instruction
-from neuronserve.server.kernels.isa.access import READ, UPDATE, WRITE, pointer, stack_memory
+from . import instruction
+from .access import READ, UPDATE, WRITE, pointer, stack_memory
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import instruction, simd
-from neuronserve.server.kernels.isa.access import READ, pointer
-from neuronserve.server.kernels.isa.dot_product import BFloat
-from neuronserve.server.kernels.isa.memory import emitted
+from . import instruction, simd
+from .access import READ, pointer
+from .dot_product import BFloat
+from .memory import emitted
 
 _LINE = 64  # bytes of sixteen columns at one word of k
 _I32, _I64 = ir.IntType(32), ir.IntType(64)

@@ -13,10 +13,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import instruction, simd
-from neuronserve.server.kernels.isa.access import READ, pointer
-from neuronserve.server.kernels.isa.dot_product import every_word
-from neuronserve.server.kernels.isa.memory import emitted
+from . import instruction, simd
+from .access import READ, pointer
+from .dot_product import every_word
+from .memory import emitted
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)

@@ -14,10 +14,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import models, register_model
 
-from neuronserve.server.kernels.isa import instruction
-from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import NOTHING, emitted
+from . import instruction
+from .access import READ, WRITE, pointer
+from .jit import inline
+from .memory import NOTHING, emitted
 
 LANES = 16
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.kernels.isa import instruction, simd
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import emitted
+from . import instruction, simd
+from .jit import inline
+from .memory import emitted
 
 
 @emitted(simd.float32x16, *[simd.float32x16] * 3)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import llvmlite.binding
 import numba
 
-from neuronserve.server.config.formats import LevelIsa
-from neuronserve.server.host.arm_features import arm_features
-from neuronserve.server.host.isa import BY_ISA, TARGETS, best_target
+from ...config.formats import LevelIsa
+from ...host.arm_features import arm_features
+from ...host.isa import BY_ISA, TARGETS, best_target
 
 # NUMBA_CPU_NAME, or the process that this one helps to compile, has set it.
 _IS_FIXED = numba.config.CPU_NAME is not None or numba.config.CPU_FEATURES is not None

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from numba.core import caching
 
-from neuronserve.server.host.private_file import is_trusted
+from ...host.private_file import is_trusted
 
 
 def use_trusted_files_alone() -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.kernels.isa import amx, simd
-from neuronserve.server.kernels.isa.jit import inline, made_kernel
-from neuronserve.server.kernels.matmul import epilogue, weight_codes
-from neuronserve.server.kernels.matmul.amx_products import column_pair, few_rows, finisher, outputs, toucher
-from neuronserve.server.kernels.matmul.loop import column_item, converted_weights, matmul_loop, rows_of, stored_weights
+from ..isa import amx, simd
+from ..isa.jit import inline, made_kernel
+from . import epilogue, weight_codes
+from .amx_products import column_pair, few_rows, finisher, outputs, toucher
+from .loop import column_item, converted_weights, matmul_loop, rows_of, stored_weights
 
 
 @inline

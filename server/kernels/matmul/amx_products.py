@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.kernels.isa import amx, simd
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import load_f32, load_i64, prefetch, prefetch_to_l2, prefetch_to_write
-from neuronserve.server.kernels.matmul import epilogue
-from neuronserve.server.kernels.records import MATMUL
+from ..isa import amx, simd
+from ..isa.jit import inline
+from ..isa.memory import load_f32, load_i64, prefetch, prefetch_to_l2, prefetch_to_write
+from ..records import MATMUL
+from . import epilogue
 
 _TILE = amx.TILE_BYTES
 _AHEAD = 8 * _TILE  # far enough for memory, near enough to stay in L1

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from neuronserve.server.kernels.isa import avx512, simd
-from neuronserve.server.kernels.isa.jit import inline
+from ..isa import avx512, simd
+from ..isa.jit import inline
 
 PANEL_BYTES = 1024  # sixteen rows of 32 bfloat16
 ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped")  # indexed by the operand

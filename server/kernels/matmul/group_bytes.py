@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.config.formats import Isa
-from neuronserve.server.kernels.isa import byte_codes, neon, nibbles
-from neuronserve.server.kernels.matmul.group_lanes import Codes, codes_of, kernels_of
-from neuronserve.server.kernels.matmul.loop import LINE
+from ...config.formats import Isa
+from ..isa import byte_codes, neon, nibbles
+from .group_lanes import Codes, codes_of, kernels_of
+from .loop import LINE
 
 _UNSIGNED, _SIGNED = (
     ((byte_codes.unsigned_line, byte_codes.next_unsigned_line), byte_codes.first_sums),

@@ -18,16 +18,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.config.formats import Isa
-from neuronserve.server.device.layout import GROUP_SCALE_BYTES
-from neuronserve.server.kernels.isa import neon, nibbles, simd
-from neuronserve.server.kernels.isa.dot_product import float_of_sums
-from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
-from neuronserve.server.kernels.isa.memory import hidden, load_f32, load_i64
-from neuronserve.server.kernels.matmul import epilogue
-from neuronserve.server.kernels.matmul.lane_products import ROWS, SUMS, stack_sums, store_tiles
-from neuronserve.server.kernels.matmul.loop import LINE, matmul_loop, rows_of
-from neuronserve.server.kernels.records import MATMUL
+from ...config.formats import Isa
+from ...device.layout import GROUP_SCALE_BYTES
+from ..isa import neon, nibbles, simd
+from ..isa.dot_product import float_of_sums
+from ..isa.jit import Kernel, inline, made_kernel
+from ..isa.memory import hidden, load_f32, load_i64
+from ..records import MATMUL
+from . import epilogue
+from .lane_products import ROWS, SUMS, stack_sums, store_tiles
+from .loop import LINE, matmul_loop, rows_of
 
 CHUNK = 32  # neighbours in k that are summed as whole numbers; a group has one or more chunks
 _PANEL, _SIDES = 1024, 16 * 8  # bytes of sixteen rows of activations: 64 codes each, and one pair each

@@ -21,10 +21,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config.formats import WeightFormat, WeightGroups
-from neuronserve.server.device.layout import N_TILE
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import HostFunction, inline
+from ...config.formats import WeightFormat, WeightGroups
+from ...device.layout import N_TILE
+from ..isa import simd
+from ..isa.jit import HostFunction, inline
 
 Float32 = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.kernels.isa import neon, simd
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import stack_lines
-from neuronserve.server.kernels.matmul.loop import LINE
+from ..isa import neon, simd
+from ..isa.jit import inline
+from ..isa.memory import stack_lines
+from .loop import LINE
 
 ROWS = 4  # multiplied together; a panel's sixteen rows are a multiple
 SUMS = 2 * LINE  # bytes of one row's sums of two column tiles

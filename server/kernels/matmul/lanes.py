@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from neuronserve.server.config.formats import Isa
-from neuronserve.server.kernels.isa import dot_product, neon, simd
-from neuronserve.server.kernels.isa.dot_product import Dots
-from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
-from neuronserve.server.kernels.isa.memory import load_f32, load_i64
-from neuronserve.server.kernels.matmul import epilogue
-from neuronserve.server.kernels.matmul.lane_products import (
+from ...config.formats import Isa
+from ..isa import dot_product, neon, simd
+from ..isa.dot_product import Dots
+from ..isa.jit import Kernel, inline, made_kernel
+from ..isa.memory import load_f32, load_i64
+from ..records import MATMUL
+from . import epilogue
+from .lane_products import (
     ROWS,
     SUMS,
     Step,
@@ -28,9 +29,8 @@ from neuronserve.server.kernels.matmul.lane_products import (
     unchanged,
     widened,
 )
-from neuronserve.server.kernels.matmul.loop import LINE, matmul_loop, rows_of, scaled_weights, stored_weights
-from neuronserve.server.kernels.matmul.weight_codes import from_mxfp8
-from neuronserve.server.kernels.records import MATMUL
+from .loop import LINE, matmul_loop, rows_of, scaled_weights, stored_weights
+from .weight_codes import from_mxfp8
 
 
 class Scaling(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.kernels.isa.jit import inline, share_begin
-from neuronserve.server.kernels.isa.memory import load_i64
-from neuronserve.server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, MATMUL, MATMUL_BYTES
+from ..isa.jit import inline, share_begin
+from ..isa.memory import load_i64
+from ..records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, MATMUL, MATMUL_BYTES
 
 LINE = 64  # bytes of sixteen columns at one word of k
 _MANY_ROWS = 128  # for each worker: enough blocks of 32 for equal shares

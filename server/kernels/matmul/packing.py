@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config.formats import WeightFormat
-from neuronserve.server.device.layout import N_TILE
-from neuronserve.server.kernels.isa.jit import HostFunction
-from neuronserve.server.kernels.matmul.groups import GroupedRows
+from ...config.formats import WeightFormat
+from ...device.layout import N_TILE
+from ..isa.jit import HostFunction
+from .groups import GroupedRows
 
 Bytes = npt.NDArray[np.uint8]
 

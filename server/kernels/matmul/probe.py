@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import amx, dot_product, instruction, neon, nibbles, simd
-from neuronserve.server.kernels.isa.access import READ, pointer
-from neuronserve.server.kernels.isa.jit import Kernel, inline, made_kernel
-from neuronserve.server.kernels.isa.memory import emitted, load_i64
-from neuronserve.server.kernels.records import offsets
+from ..isa import amx, dot_product, instruction, neon, nibbles, simd
+from ..isa.access import READ, pointer
+from ..isa.jit import Kernel, inline, made_kernel
+from ..isa.memory import emitted, load_i64
+from ..records import offsets
 
 TILE = 1024  # bytes: sixteen rows of 64, or sixteen words of k of sixteen columns
 

@@ -17,9 +17,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from neuronserve.server.config.formats import WeightFormat
-from neuronserve.server.kernels.isa.jit import HostFunction, inline
-from neuronserve.server.kernels.rotation import rotate_rows, rotate_rows_back
+from ...config.formats import WeightFormat
+from ..isa.jit import HostFunction, inline
+from ..rotation import rotate_rows, rotate_rows_back
 
 ROUNDER = np.float32(1.5 * 2**23)  # adding and subtracting it rounds to a whole number, ties to even
 FLOAT8_SCALES, FLOAT8_SAMPLE = 8, 256  # scales that are tried for a row, on that many of its values

@@ -14,9 +14,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa.access import READ, WRITE, pointer
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import NOTHING, emitted
+from ..isa.access import READ, WRITE, pointer
+from ..isa.jit import inline
+from ..isa.memory import NOTHING, emitted
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _BYTES = ir.VectorType(_I8, 64)

@@ -9,11 +9,11 @@ import math
 
 from numba import uint64
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline, kernel, share_begin
-from neuronserve.server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
-from neuronserve.server.kernels.records import SAMPLE, STEP
-from neuronserve.server.kernels.sample.top_k_top_p import BLOCK, cut_for, first_of, gather, survey, token_of, weigh
+from ..isa import simd
+from ..isa.jit import inline, kernel, share_begin
+from ..isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
+from ..records import SAMPLE, STEP
+from .top_k_top_p import BLOCK, cut_for, first_of, gather, survey, token_of, weigh
 
 _UNSEEN = 2.0**-25  # a share of the mass that no draw can select: random numbers have 24 bits
 

@@ -13,9 +13,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from neuronserve.server.kernels.isa import simd
-from neuronserve.server.kernels.isa.jit import inline
-from neuronserve.server.kernels.isa.memory import emitted, load_i64, store_i64
+from ..isa import simd
+from ..isa.jit import inline
+from ..isa.memory import emitted, load_i64, store_i64
 
 BLOCK = 256  # logits with one vector of maxima: lane i has the largest of those at i, i + 16, i + 32, ...
 _LOG2E = 1.4426950408889634

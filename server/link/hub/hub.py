@@ -16,15 +16,15 @@ from functools import partial
 
 import msgspec
 
-from neuronserve.server.errors import EngineDead, QueueFull, RequestError
-from neuronserve.server.link.groups import EngineGroups
-from neuronserve.server.link.hub import messages as m
-from neuronserve.server.link.hub.questions import Calls, Offer, Offers, answer
-from neuronserve.server.link.hub.wire import TO_HUB, Wire
-from neuronserve.server.link.messages import Abort, Failed, ReleaseMemory, ResetPrefixCache, Tokens, TraceCommand
-from neuronserve.server.link.stream import TokenStream
-from neuronserve.server.scheduler.admission import check_queue
-from neuronserve.server.types import Charge, Request, TokenEvent
+from ...errors import EngineDead, QueueFull, RequestError
+from ...scheduler.admission import check_queue
+from ...types import Charge, Request, TokenEvent
+from ..groups import EngineGroups
+from ..messages import Abort, Failed, ReleaseMemory, ResetPrefixCache, Tokens, TraceCommand
+from ..stream import TokenStream
+from . import messages as m
+from .questions import Calls, Offer, Offers, answer
+from .wire import TO_HUB, Wire
 
 STATE_PERIOD_S = 0.1  # between two looks at engine states that workers should know
 MAX_UNSENT_BYTES = 64 * 2**20  # pending for one worker; beyond that it counts as stopped

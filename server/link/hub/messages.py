@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.server.errors import RequestError, Unavailable
-from neuronserve.server.link.messages import Abort, EngineInfo, Failed, ReleaseMemory, ResetPrefixCache, Tokens
-from neuronserve.server.link.watchdog import EngineState
-from neuronserve.server.types import Request
+from ...errors import RequestError, Unavailable
+from ...types import Request
+from ..messages import Abort, EngineInfo, Failed, ReleaseMemory, ResetPrefixCache, Tokens
+from ..watchdog import EngineState
 
 TRACE = "trace"  # question to the hub with a TraceCommand; each engine answers with one TraceReply
 

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from neuronserve.server.errors import RequestError
-from neuronserve.server.link.hub import messages as m
+from ...errors import RequestError
+from . import messages as m
 
 ANSWER_TIMEOUT_S = 1.0  # for a worker's answer: a worker that was stopped delays nobody longer
 # Answers a question of a worker, given by its number. Raises RequestError. Offers that need not be awaited are answered

@@ -15,13 +15,12 @@ from typing import Any
 
 import msgspec
 
-from neuronserve.server.errors import EngineDead, RequestError
-from neuronserve.server.link.engines import Engine, Engines
-from neuronserve.server.link.groups import EngineGroups, merged
-from neuronserve.server.link.hub import messages as m
-from neuronserve.server.link.hub.wire import TO_WORKER, Wire
-from neuronserve.server.link.journal import OpenSequence
-from neuronserve.server.link.messages import (
+from ...errors import EngineDead, RequestError
+from ...types import Request
+from ..engines import Engine, Engines
+from ..groups import EngineGroups, merged
+from ..journal import OpenSequence
+from ..messages import (
     Abort,
     EngineInfo,
     Failed,
@@ -31,8 +30,9 @@ from neuronserve.server.link.messages import (
     TraceCommand,
     TraceReply,
 )
-from neuronserve.server.link.stream import TokenStream
-from neuronserve.server.types import Request
+from ..stream import TokenStream
+from . import messages as m
+from .wire import TO_WORKER, Wire
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 TRACE_REPLIES = msgspec.msgpack.Decoder(list[TraceReply])

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 
 import msgspec
 
-from neuronserve.server.link.hub.messages import ToHub, ToWorker
+from .messages import ToHub, ToWorker
 
 _ENCODER = msgspec.msgpack.Encoder()
 _LENGTH_BYTES = 4

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import msgspec
 
-from neuronserve.server.models.config_values import ConfigError, Values, read_record
-from neuronserve.server.models.families.classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
-from neuronserve.server.models.families.cohere import Cohere2Config, CohereConfig
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.encoder import (
+from ...typed_json import shown
+from ..config_values import ConfigError, Values, read_record
+from ..spec import ModelSpec, without_output_layer
+from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
+from .cohere import Cohere2Config, CohereConfig
+from .decoder import DecoderConfig
+from .encoder import (
     BertConfig,
     DistilBertConfig,
     EncoderConfig,
     MPNetConfig,
     RobertaConfig,
 )
-from neuronserve.server.models.families.family import FamilyConfig
-from neuronserve.server.models.families.gemma import Gemma2Config, Gemma3Config, GemmaConfig
-from neuronserve.server.models.families.gpt_oss import GptOssConfig
-from neuronserve.server.models.families.granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
-from neuronserve.server.models.families.llama4 import Llama4TextConfig
-from neuronserve.server.models.families.mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
-from neuronserve.server.models.families.modernbert import ModernBertConfig
-from neuronserve.server.models.families.olmo import Olmo2Config, Olmo3Config, OlmoeConfig
-from neuronserve.server.models.families.phi3 import Phi3Config
-from neuronserve.server.models.families.qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
-from neuronserve.server.models.families.smollm3 import SmolLM3Config
-from neuronserve.server.models.families.text_part import TEXT_PARTS, text_part
-from neuronserve.server.models.spec import ModelSpec, without_output_layer
-from neuronserve.server.typed_json import shown
+from .family import FamilyConfig
+from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
+from .gpt_oss import GptOssConfig
+from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
+from .llama4 import Llama4TextConfig
+from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
+from .modernbert import ModernBertConfig
+from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
+from .phi3 import Phi3Config
+from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+from .smollm3 import SmolLM3Config
+from .text_part import TEXT_PARTS, text_part
 
 # Rows by the name of the class: `model_type`, and the reader of its config.json.
 _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
-from neuronserve.server.models.names import ROPE_FREQUENCIES, Names
-from neuronserve.server.models.rope import DEFAULT_THETA, Theta, rope_object, rope_of
-from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, NormSpec
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..names import ROPE_FREQUENCIES, Names
+from ..rope import DEFAULT_THETA, Theta, rope_object, rope_of
+from ..spec import EmbeddingSpec, HeadSpec, NormSpec
+from .decoder import DecoderConfig
 
 ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
 ACTIVATIONS: dict[ActivationName, Activation] = {  # three names of one formula

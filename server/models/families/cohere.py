@@ -8,12 +8,12 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import AttentionSpec, NormPlacement, RopeSpec
-from neuronserve.server.models.rope import DEFAULT_THETA, read_rope
-from neuronserve.server.models.spec import HeadSpec, NormSpec
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
+from ..layer import AttentionSpec, NormPlacement, RopeSpec
+from ..rope import DEFAULT_THETA, read_rope
+from ..spec import HeadSpec, NormSpec
+from .decoder import DecoderConfig
+from .family import LayerType
 
 COHERE_THETA = 500_000.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from neuronserve.server.models.config_values import (
+from ..config_values import (
     Epsilon,
     HeadDim,
     Heads,
@@ -17,10 +17,10 @@ from neuronserve.server.models.config_values import (
     Width,
     refuse,
 )
-from neuronserve.server.models.families.family import FamilyConfig, LayerType
-from neuronserve.server.models.layer import AttentionSpec, NetworkSpec, RopeSpec
-from neuronserve.server.models.rope import read_rope
-from neuronserve.server.models.spec import HeadSpec
+from ..layer import AttentionSpec, NetworkSpec, RopeSpec
+from ..rope import read_rope
+from ..spec import HeadSpec
+from .family import FamilyConfig, LayerType
 
 
 class DecoderConfig(FamilyConfig, kw_only=True):

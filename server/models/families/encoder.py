@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
-from neuronserve.server.models.families.family import FamilyConfig
-from neuronserve.server.models.layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
-from neuronserve.server.models.names import Names
-from neuronserve.server.models.spec import EmbeddingSpec, NormSpec
+from ..config_values import Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
+from ..layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..names import Names
+from ..spec import EmbeddingSpec, NormSpec
+from .family import FamilyConfig
 
 HiddenAct = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ACTIVATIONS: dict[HiddenAct, Activation] = {

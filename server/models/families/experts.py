@@ -7,8 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import MAX_LAYERS, refuse
-from neuronserve.server.models.layer import ExpertsSpec, FeedForward, NetworkSpec
+from ..config_values import MAX_LAYERS, refuse
+from ..layer import ExpertsSpec, FeedForward, NetworkSpec
 
 ExpertCount = Annotated[int, Meta(ge=1, le=4096)]
 LayerIndex = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]

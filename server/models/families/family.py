@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 
-from neuronserve.server.models.config_values import (
+from ..config_values import (
     MIN_HEAD_DIM,
     Epsilon,
     Heads,
@@ -22,7 +22,7 @@ from neuronserve.server.models.config_values import (
     Width,
     refuse,
 )
-from neuronserve.server.models.layer import (
+from ..layer import (
     AttentionSpec,
     FeedForward,
     LayerSpec,
@@ -30,9 +30,9 @@ from neuronserve.server.models.layer import (
     NormPlacement,
     RopeSpec,
 )
-from neuronserve.server.models.names import LLAMA, Names
-from neuronserve.server.models.rope import check_ropes
-from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
+from ..names import LLAMA, Names
+from ..rope import check_ropes
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
 
 T = TypeVar("T")
 LayerType = Literal["full_attention", "sliding_attention"]

@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
-from neuronserve.server.models.rope import Theta, ropes_by_type
-from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, NormSpec
+from ..config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..rope import Theta, ropes_by_type
+from ..spec import EmbeddingSpec, HeadSpec, NormSpec
+from .decoder import DecoderConfig
+from .family import LayerType
 
 Scalar = Annotated[float, Meta(gt=0.0, le=1e6)]
 Cap = Annotated[float, Meta(gt=0.0, le=1e6)]

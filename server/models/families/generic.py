@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import (
+from ..config_values import (
     MAX_POSITIONS,
     HeadDim,
     Heads,
@@ -20,9 +20,7 @@ from neuronserve.server.models.config_values import (
     Width,
     refuse,
 )
-from neuronserve.server.models.families.experts import expert_layers
-from neuronserve.server.models.families.family import FamilyConfig
-from neuronserve.server.models.layer import (
+from ..layer import (
     Activation,
     AttentionSpec,
     ExpertsSpec,
@@ -32,7 +30,9 @@ from neuronserve.server.models.layer import (
     QKNorm,
     RopeSpec,
 )
-from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec, NormKind, NormSpec
+from ..spec import EmbeddingSpec, HeadSpec, NormKind, NormSpec
+from .experts import expert_layers
+from .family import FamilyConfig
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 

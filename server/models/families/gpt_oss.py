@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronserve.server.models.config_values import (
+from ..config_values import (
     Epsilon,
     HeadDim,
     Heads,
@@ -16,12 +16,12 @@ from neuronserve.server.models.config_values import (
     Width,
     refuse,
 )
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import ExpertCount, expert_layers
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
-from neuronserve.server.models.names import Names
-from neuronserve.server.models.rope import read_rope
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
+from ..names import Names
+from ..rope import read_rope
+from .decoder import DecoderConfig
+from .experts import ExpertCount, expert_layers
+from .family import LayerType
 
 NAMES = replace(Names.of({"mlp.gate": "mlp.router"}, "model."), fused="inputs, in turns")
 THETA = 150_000.0

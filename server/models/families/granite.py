@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import Values, Width, refuse
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import expert_layers
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
-from neuronserve.server.models.names import Names
-from neuronserve.server.models.spec import EmbeddingSpec, HeadSpec
+from ..config_values import Values, Width, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
+from ..names import Names
+from ..spec import EmbeddingSpec, HeadSpec
+from .decoder import DecoderConfig
+from .experts import expert_layers
 
 # Files' own names of the router and of experts in one tensor.
 _IN_FILES = tuple(

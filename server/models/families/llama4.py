@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import (
+from ..config_values import (
     MAX_LAYERS,
     Epsilon,
     HeadDim,
@@ -22,11 +22,11 @@ from neuronserve.server.models.config_values import (
     Width,
     refuse,
 )
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
-from neuronserve.server.models.names import Names
-from neuronserve.server.models.rope import read_rope
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
+from ..names import Names
+from ..rope import read_rope
+from .decoder import DecoderConfig
+from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
 
 NAMES = replace(Names.of({"mlp": "feed_forward", "mlp.gate": "feed_forward.router"}, "model."), fused="inputs")
 THETA = 500_000.0

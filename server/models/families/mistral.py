@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import (
+from ..config_values import (
     Epsilon,
     HeadDim,
     Heads,
@@ -23,10 +23,7 @@ from neuronserve.server.models.config_values import (
     Width,
     read_record,
 )
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import ExpertCount, expert_layers
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import (
+from ..layer import (
     AttentionSpec,
     ExpertsSpec,
     FeedForward,
@@ -34,8 +31,11 @@ from neuronserve.server.models.layer import (
     RopeSpec,
     TemperatureSpec,
 )
-from neuronserve.server.models.names import Names
-from neuronserve.server.models.rope import read_rope, rope_object, rope_of
+from ..names import Names
+from ..rope import read_rope, rope_object, rope_of
+from .decoder import DecoderConfig
+from .experts import ExpertCount, expert_layers
+from .family import LayerType
 
 # Configurations that leave rope_parameters out: Ministral3Config.__post_init__.
 MINISTRAL3_ROPE = {

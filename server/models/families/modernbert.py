@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import msgspec
 
-from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from neuronserve.server.models.families.encoder import ACTIVATIONS, EncoderConfig, HiddenAct
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
-from neuronserve.server.models.names import Names
-from neuronserve.server.models.rope import Theta, rope_object
-from neuronserve.server.models.spec import EmbeddingSpec, NormSpec
-from neuronserve.server.typed_json import shown
+from ...typed_json import shown
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..names import Names
+from ..rope import Theta, rope_object
+from ..spec import EmbeddingSpec, NormSpec
+from .encoder import ACTIVATIONS, EncoderConfig, HiddenAct
+from .family import LayerType
 
 NAMES = Names.of(
     {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronserve.server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import ExpertCount, expert_layers
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
-from neuronserve.server.models.rope import ropes_by_type
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
+from ..rope import ropes_by_type
+from .decoder import DecoderConfig
+from .experts import ExpertCount, expert_layers
+from .family import LayerType
 
 OLMO3_THETA = 500_000.0
 

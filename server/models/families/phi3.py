@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuronserve.server.models.config_values import Epsilon, Positions, Values, Vocab, Width
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.layer import AttentionSpec, RopeSpec
-from neuronserve.server.models.names import Names
-from neuronserve.server.models.rope import DEFAULT_THETA, rope_object, rope_of
+from ..config_values import Epsilon, Positions, Values, Vocab, Width
+from ..layer import AttentionSpec, RopeSpec
+from ..names import Names
+from ..rope import DEFAULT_THETA, rope_object, rope_of
+from .decoder import DecoderConfig
 
 PHI3 = Names.of(
     {

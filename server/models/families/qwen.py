@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import (
+from ..config_values import (
     MAX_LAYERS,
     MAX_POSITIONS,
     HeadDim,
@@ -19,10 +19,10 @@ from neuronserve.server.models.config_values import (
     Width,
     refuse,
 )
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
+from .decoder import DecoderConfig
+from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
+from .family import LayerType
 
 
 class QwenConfig(DecoderConfig, kw_only=True):

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from neuronserve.server.models.config_values import Heads, Layers, Positions, Values, Vocab, Width
-from neuronserve.server.models.families.decoder import DecoderConfig
-from neuronserve.server.models.families.family import LayerType
-from neuronserve.server.models.layer import RopeSpec
-from neuronserve.server.models.rope import read_rope
+from ..config_values import Heads, Layers, Positions, Values, Vocab, Width
+from ..layer import RopeSpec
+from ..rope import read_rope
+from .decoder import DecoderConfig
+from .family import LayerType
 
 THETA = 2_000_000.0
 

@@ -5,7 +5,7 @@ Their files nest it: its configuration is under `text_config`, and its tensors h
 
 from __future__ import annotations
 
-from neuronserve.server.models.config_values import Values, refuse
+from ..config_values import Values, refuse
 
 # Architectures of the text's part by that of the whole, then by the text's `model_type`; the first is the default.
 TEXT_PARTS: dict[str, dict[str, str]] = {

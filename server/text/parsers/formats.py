@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from neuronserve.server.text.parsers import harmony, json_calls, pythonic, qwen3_coder
-from neuronserve.server.text.parsers.shapes import CallShape, Thinking
-from neuronserve.server.text.parsers.source import (
+from . import harmony, json_calls, pythonic, qwen3_coder
+from .shapes import CallShape, Thinking
+from .source import (
     Event,
     Functions,
     Read,

@@ -10,8 +10,8 @@ server without network could not use it. Here the marks are read in the text, as
 
 from __future__ import annotations
 
-from neuronserve.server.text.parsers.shapes import Thinking
-from neuronserve.server.text.parsers.source import Event, Functions, Kind, Reader, Source, gather, until
+from .shapes import Thinking
+from .source import Event, Functions, Kind, Reader, Source, gather, until
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL, RETURN = "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"

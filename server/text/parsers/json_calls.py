@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Literal
 
-from neuronserve.server.text.parsers.call_object import CallObject
-from neuronserve.server.text.parsers.source import (
+from .call_object import CallObject
+from .source import (
     MAX_NAME_CHARS,
     Event,
     Functions,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuronserve.server.text.grammar import GrammarError, json_schema, quoted
-from neuronserve.server.text.parsers.property_rules import keyword_rules, parameter_rules
-from neuronserve.server.text.parsers.shapes import NAME, CallShape, Thinking
+from ..grammar import GrammarError, json_schema, quoted
+from .property_rules import keyword_rules, parameter_rules
+from .shapes import NAME, CallShape, Thinking
 
 ANYTHING = "<[*]>*"  # also tokens without text
 

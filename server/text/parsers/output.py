@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from neuronserve.server.text.parsers.source import Event, Read, Source
+from .source import Event, Read, Source
 
 
 @dataclass(frozen=True, slots=True)

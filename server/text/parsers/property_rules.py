@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from neuronserve.server.text.grammar import OPTIONS, GrammarError, json_schema, quoted
-from neuronserve.server.text.parsers.shapes import Arguments
-from neuronserve.server.text.schema_tree import rewritten
+from ..grammar import OPTIONS, GrammarError, json_schema, quoted
+from ..schema_tree import rewritten
+from .shapes import Arguments
 
 # Keys of a schema that the rules follow, and keys without effect.
 _KEPT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions", OPTIONS}

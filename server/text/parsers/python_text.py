@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 
-from neuronserve.server.text.parsers.source import (
+from .source import (
     MAX_NAME_CHARS,
     Event,
     Reader,

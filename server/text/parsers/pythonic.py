@@ -5,9 +5,9 @@ Without a mark, any list might be a list of calls, so a call must have the name 
 
 from __future__ import annotations
 
-from neuronserve.server.text.parsers.json_calls import End
-from neuronserve.server.text.parsers.python_text import keyword_arguments
-from neuronserve.server.text.parsers.source import (
+from .json_calls import End
+from .python_text import keyword_arguments
+from .source import (
     MAX_NAME_CHARS,
     Event,
     Functions,

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from neuronserve.server.text.parsers.python_text import value_json
-from neuronserve.server.text.parsers.source import (
+from .python_text import value_json
+from .source import (
     MAX_NAME_CHARS,
     Event,
     Functions,

@@ -8,16 +8,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from neuronserve.server.api.config import MAX_PROMPTS
-from neuronserve.server.api.errors import invalid_body
-from neuronserve.server.api.pipeline.fill_in import fill_in_prompts
-from neuronserve.server.api.pipeline.prompts import Prompt, check_ids, encode
-from neuronserve.server.api.pipeline.sampling import check_logprobs
-from neuronserve.server.api.service import ServedModel, Service
-from neuronserve.server.api.wire.completions import CompletionRequest
-from neuronserve.server.api.wire.llama import InfillRequest, LlamaRequest
-from neuronserve.server.errors import InvalidRequest
-from neuronserve.server.text.tokenizer import Tokenizer
+from ....errors import InvalidRequest
+from ....text.tokenizer import Tokenizer
+from ...config import MAX_PROMPTS
+from ...errors import invalid_body
+from ...pipeline.fill_in import fill_in_prompts
+from ...pipeline.prompts import Prompt, check_ids, encode
+from ...pipeline.sampling import check_logprobs
+from ...service import ServedModel, Service
+from ...wire.completions import CompletionRequest
+from ...wire.llama import InfillRequest, LlamaRequest
 
 NEVER = -100.0  # bias of a token that is left out
 FILE_MARK = "<|file_sep|>"  # before each file, where the vocabulary has it

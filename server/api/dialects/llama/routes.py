@@ -5,29 +5,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from neuronserve.server import __version__
-from neuronserve.server.api.dialects.embeddings import embedded
-from neuronserve.server.api.dialects.llama.request import (
-    completion_request,
-    infill_prompt,
-    limit_of,
-    mixed_prompt,
-    split_mixed,
-)
-from neuronserve.server.api.dialects.llama.writer import LlamaWriter, settings_of
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import until_disconnect
-from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from neuronserve.server.api.http.origin import origin_of
-from neuronserve.server.api.pipeline.prompts import Prompt, chat_prompt, template_source
-from neuronserve.server.api.pipeline.respond import respond
-from neuronserve.server.api.pipeline.sampling import room_of, sampling_of
-from neuronserve.server.api.pipeline.start import start
-from neuronserve.server.api.pipeline.validate import validated
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.tools.plan import require_template
-from neuronserve.server.api.wire.completions import CompletionRequest
-from neuronserve.server.api.wire.llama import (
+from .... import __version__
+from ....errors import InvalidRequest
+from ...http.body import body_of
+from ...http.event_stream import until_disconnect
+from ...http.openapi import OF_BODIES, STREAM, documented, errors_of
+from ...http.origin import origin_of
+from ...pipeline.prompts import Prompt, chat_prompt, template_source
+from ...pipeline.respond import respond
+from ...pipeline.sampling import room_of, sampling_of
+from ...pipeline.start import start
+from ...pipeline.validate import validated
+from ...service import Service, ServiceOf
+from ...tools.plan import require_template
+from ...wire.completions import CompletionRequest
+from ...wire.llama import (
     AppliedTemplate,
     ApplyTemplateRequest,
     InfillRequest,
@@ -38,9 +30,17 @@ from neuronserve.server.api.wire.llama import (
     Props,
     Slot,
 )
-from neuronserve.server.api.wire.pooling import EmbeddingRequest
-from neuronserve.server.api.wire.tools import functions_of
-from neuronserve.server.errors import InvalidRequest
+from ...wire.pooling import EmbeddingRequest
+from ...wire.tools import functions_of
+from ..embeddings import embedded
+from .request import (
+    completion_request,
+    infill_prompt,
+    limit_of,
+    mixed_prompt,
+    split_mixed,
+)
+from .writer import LlamaWriter, settings_of
 
 router = APIRouter()
 RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from neuronserve.server.api.dialects.llama.request import limit_of
-from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.logprobs import TokenNames
-from neuronserve.server.api.pipeline.respond import json_frame
-from neuronserve.server.api.wire.llama import (
+from ....types import FinishReason, SamplingParams, TokenLogprobs
+from ...pipeline.deltas import Delta
+from ...pipeline.generation import Generation
+from ...pipeline.logprobs import TokenNames
+from ...pipeline.respond import json_frame
+from ...wire.llama import (
     LlamaAnswer,
     LlamaChunk,
     LlamaCompletion,
@@ -19,7 +19,7 @@ from neuronserve.server.api.wire.llama import (
     Timings,
     TokenProbability,
 )
-from neuronserve.server.types import FinishReason, SamplingParams, TokenLogprobs
+from .request import limit_of
 
 MS = 1e3
 # Unsupported samplers of llama.cpp, with the values of their off state.

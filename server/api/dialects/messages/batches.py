@@ -11,15 +11,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
 
-from neuronserve.server.api.anthropic_error import anthropic_error
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, anthropic_errors_of, documented
-from neuronserve.server.api.http.origin import CallerOf
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.store.batches import Tally, Wanted
-from neuronserve.server.api.store.files import ENDED, FileLabel
-from neuronserve.server.api.store.records import StoredBatch
-from neuronserve.server.api.wire.message_batches import (
+from ....errors import InvalidRequest, NotFound, RequestError
+from ...anthropic_error import anthropic_error
+from ...http.body import body_of
+from ...http.openapi import OF_BODIES, anthropic_errors_of, documented
+from ...http.origin import CallerOf
+from ...service import Service, ServiceOf
+from ...store.batches import Tally, Wanted
+from ...store.files import ENDED, FileLabel
+from ...store.records import StoredBatch
+from ...wire.message_batches import (
     BatchItem,
     DeletedMessageBatch,
     MessageBatch,
@@ -27,7 +28,6 @@ from neuronserve.server.api.wire.message_batches import (
     MessageBatchList,
     MessageBatchRequest,
 )
-from neuronserve.server.errors import InvalidRequest, NotFound, RequestError
 
 PATH = "/v1/messages/batches"
 ENDPOINT = "/v1/messages"  # url of every line

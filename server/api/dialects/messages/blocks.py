@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neuronserve.server.api.dialects.sealed import unseal
-from neuronserve.server.api.wire import messages
-from neuronserve.server.api.wire.messages import Block, DocumentSource
-from neuronserve.server.errors import InvalidRequest
+from ....errors import InvalidRequest
+from ...wire import messages
+from ...wire.messages import Block, DocumentSource
+from ..sealed import unseal
 
 UNSUPPORTED = "unsupported_parameter"
 

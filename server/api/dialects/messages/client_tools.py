@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronserve.server.api.wire.messages import ClientToolParam
+from ...wire.messages import ClientToolParam
 
 TEXT = {"type": "string"}
 INTEGER = {"type": "integer"}

@@ -8,14 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from neuronserve.server.api.anthropic_error import THREAD_UNSUPPORTED
-from neuronserve.server.api.dialects.messages.blocks import UNSUPPORTED, part_of, required, text_of, thought_of
-from neuronserve.server.api.dialects.messages.client_tools import function_of
-from neuronserve.server.api.dialects.terms import Terms
-from neuronserve.server.api.errors import invalid_body
-from neuronserve.server.api.wire import messages
-from neuronserve.server.api.wire.chat import ChatRequest
-from neuronserve.server.api.wire.messages import (
+from ....errors import InvalidRequest
+from ...anthropic_error import THREAD_UNSUPPORTED
+from ...errors import invalid_body
+from ...wire import messages
+from ...wire.chat import ChatRequest
+from ...wire.messages import (
     AnthropicTool,
     Block,
     ClientToolParam,
@@ -24,7 +22,9 @@ from neuronserve.server.api.wire.messages import (
     MessagesRequest,
     ToolChoiceParam,
 )
-from neuronserve.server.errors import InvalidRequest
+from ..terms import Terms
+from .blocks import UNSUPPORTED, part_of, required, text_of, thought_of
+from .client_tools import function_of
 
 REFUSED = ("container", "mcp_servers", "compaction")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}

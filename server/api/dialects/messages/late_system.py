@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from neuronserve.server.api.dialects.terms import Terms
-from neuronserve.server.api.pipeline.prompts import content_text
-from neuronserve.server.api.wire.chat import ChatRequest, Message
-from neuronserve.server.errors import InvalidRequest
+from ....errors import InvalidRequest
+from ...pipeline.prompts import content_text
+from ...wire.chat import ChatRequest, Message
+from ..terms import Terms
 
 REFUSED = "chat_template_error"
 T = TypeVar("T")

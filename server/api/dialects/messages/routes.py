@@ -8,24 +8,24 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
-from neuronserve.server.api.anthropic_error import anthropic_error_bytes
-from neuronserve.server.api.dialects.messages.conversation import chat_request
-from neuronserve.server.api.dialects.messages.late_system import render_with_late_system
-from neuronserve.server.api.dialects.messages.writer import MessageWriter
-from neuronserve.server.api.dialects.terms import Terms
-from neuronserve.server.api.errors import as_request_error
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.event_stream import EventStream, ShortWay
-from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
-from neuronserve.server.api.http.origin import Origin, origin_of
-from neuronserve.server.api.pipeline.prompts import template_source
-from neuronserve.server.api.pipeline.respond import frames_of, respond
-from neuronserve.server.api.pipeline.start import chat_generation, prompt_of
-from neuronserve.server.api.service import Service, ServiceOf
-from neuronserve.server.api.tools.plan import chosen_parsers
-from neuronserve.server.api.wire.chat import ChatRequest
-from neuronserve.server.api.wire.message import MessageAnswer, TokenCount
-from neuronserve.server.api.wire.messages import CountTokensRequest, MessagesRequest
+from ...anthropic_error import anthropic_error_bytes
+from ...errors import as_request_error
+from ...http.body import body_of
+from ...http.event_stream import EventStream, ShortWay
+from ...http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
+from ...http.origin import Origin, origin_of
+from ...pipeline.prompts import template_source
+from ...pipeline.respond import frames_of, respond
+from ...pipeline.start import chat_generation, prompt_of
+from ...service import Service, ServiceOf
+from ...tools.plan import chosen_parsers
+from ...wire.chat import ChatRequest
+from ...wire.message import MessageAnswer, TokenCount
+from ...wire.messages import CountTokensRequest, MessagesRequest
+from ..terms import Terms
+from .conversation import chat_request
+from .late_system import render_with_late_system
+from .writer import MessageWriter
 
 router = APIRouter()
 

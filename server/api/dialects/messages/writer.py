@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from neuronserve.server.api.dialects.sealed import seal
-from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.tools.message import MessagePart
-from neuronserve.server.api.wire.message import (
+from ...pipeline.deltas import Delta
+from ...pipeline.generation import Generation
+from ...tools.message import MessagePart
+from ...wire.message import (
     AnyBlock,
     BlockDelta,
     BlockPiece,
@@ -31,8 +30,9 @@ from neuronserve.server.api.wire.message import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from neuronserve.server.api.wire.messages import MessagesRequest
-from neuronserve.server.api.wire.tools import ToolCallDelta
+from ...wire.messages import MessagesRequest
+from ...wire.tools import ToolCallDelta
+from ..sealed import seal
 
 
 def event(made: Event) -> bytes:

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 
 from fastapi import Request
 
-from neuronserve.server.api.dialects.responses.run import ResponseRun
-from neuronserve.server.api.peers import Peers, StreamedEvents
-from neuronserve.server.errors import InvalidRequest, Unavailable
+from ....errors import InvalidRequest, Unavailable
+from ...peers import Peers, StreamedEvents
+from .run import ResponseRun
 
 MAX_REMEMBERED = 16  # streams that have ended and can still be followed
 NUM_TRIES = 3  # requests for a stream in another process, before it counts as lost

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 
-from neuronserve.server.api.dialects.chat import ChatWriter
-from neuronserve.server.api.dialects.responses.conversation import NAMES, TOOL_NAMES, messages_of
-from neuronserve.server.api.dialects.responses.history import items_for
-from neuronserve.server.api.dialects.responses.items import ItemIds, listed, new_id
-from neuronserve.server.api.dialects.responses.writer import response_usage
-from neuronserve.server.api.dialects.sealed import seal
-from neuronserve.server.api.dialects.terms import Terms
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.respond import whole_answer
-from neuronserve.server.api.pipeline.start import chat_generation
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.wire.chat import ChatCompletion, ChatRequest
-from neuronserve.server.api.wire.response import Compaction
-from neuronserve.server.api.wire.responses import CompactRequest, InputItem
+from ...http.origin import Origin
+from ...pipeline.respond import whole_answer
+from ...pipeline.start import chat_generation
+from ...service import Service
+from ...wire.chat import ChatCompletion, ChatRequest
+from ...wire.response import Compaction
+from ...wire.responses import CompactRequest, InputItem
+from ..chat import ChatWriter
+from ..sealed import seal
+from ..terms import Terms
+from .conversation import NAMES, TOOL_NAMES, messages_of
+from .history import items_for
+from .items import ItemIds, listed, new_id
+from .writer import response_usage
 
 MAX_TOKENS = 2048  # in a summary
 REQUEST = (

@@ -8,12 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, ChatTools, chat_name
-from neuronserve.server.api.dialects.sealed import unseal
-from neuronserve.server.api.dialects.terms import Terms
-from neuronserve.server.api.errors import invalid_body
-from neuronserve.server.api.wire.chat import ChatRequest
-from neuronserve.server.api.wire.responses import (
+from ....errors import InvalidRequest
+from ...errors import invalid_body
+from ...wire.chat import ChatRequest
+from ...wire.responses import (
     ITEM_TYPES,
     REFUSAL,
     TEXT_PARTS,
@@ -23,7 +21,9 @@ from neuronserve.server.api.wire.responses import (
     PlainFormat,
     ResponsesRequest,
 )
-from neuronserve.server.errors import InvalidRequest
+from ..sealed import unseal
+from ..terms import Terms
+from .tools import UNSUPPORTED, ChatTools, chat_name
 
 ItemsBody = ResponsesRequest | CompactRequest
 LOGPROBS = "message.output_text.logprobs"

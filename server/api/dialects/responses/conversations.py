@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 
-from neuronserve.server.api.dialects.responses.items import MAX_LISTED, item_list, page
-from neuronserve.server.api.dialects.responses.records import add_new_items, encoded, new_conversation
-from neuronserve.server.api.http.body import body_of
-from neuronserve.server.api.http.openapi import OF_BODIES, documented, errors_of
-from neuronserve.server.api.http.origin import CallerOf
-from neuronserve.server.api.service import ServiceOf
-from neuronserve.server.api.store.records import StoredConversation
-from neuronserve.server.api.wire.response import ConversationObject, DeletedConversation, ItemList
-from neuronserve.server.api.wire.responses import ConversationRequest, ItemsRequest, MetadataRequest
-from neuronserve.server.errors import NotFound
+from ....errors import NotFound
+from ...http.body import body_of
+from ...http.openapi import OF_BODIES, documented, errors_of
+from ...http.origin import CallerOf
+from ...service import ServiceOf
+from ...store.records import StoredConversation
+from ...wire.response import ConversationObject, DeletedConversation, ItemList
+from ...wire.responses import ConversationRequest, ItemsRequest, MetadataRequest
+from .items import MAX_LISTED, item_list, page
+from .records import add_new_items, encoded, new_conversation
 
 router = APIRouter()
 STORED = errors_of(400, 401, 404, 507)

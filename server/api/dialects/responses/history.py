@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronserve.server.api.dialects.responses.conversation import ItemsBody
-from neuronserve.server.api.dialects.responses.items import items_of, own_items, owner_of
-from neuronserve.server.api.dialects.responses.records import require_room
-from neuronserve.server.api.service import Service
-from neuronserve.server.api.store.store import Store
-from neuronserve.server.api.wire.responses import REFERENCE, InputItem, ResponsesRequest
-from neuronserve.server.errors import InvalidRequest, NotFound
+from ....errors import InvalidRequest, NotFound
+from ...service import Service
+from ...store.store import Store
+from ...wire.responses import REFERENCE, InputItem, ResponsesRequest
+from .conversation import ItemsBody
+from .items import items_of, own_items, owner_of
+from .records import require_room
 
 MAX_REFERRED = 1000  # responses that one request may refer to
 

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from neuronserve.server.api.store.records import StoredResponse
-from neuronserve.server.api.wire.response import ItemList
-from neuronserve.server.api.wire.responses import CompactRequest, InputItem, ItemPart, ResponsesRequest
-from neuronserve.server.errors import InvalidRequest
+from ....errors import InvalidRequest
+from ...store.records import StoredResponse
+from ...wire.response import ItemList
+from ...wire.responses import CompactRequest, InputItem, ItemPart, ResponsesRequest
 
 PREFIXES = {
     "message": "msg",

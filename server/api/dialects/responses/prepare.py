@@ -7,20 +7,20 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from neuronserve.server.api.dialects.responses.conversation import LOGPROBS, Messages, chat_request, messages_of
-from neuronserve.server.api.dialects.responses.history import items_for
-from neuronserve.server.api.dialects.responses.items import new_id
-from neuronserve.server.api.dialects.responses.run import ResponseRun
-from neuronserve.server.api.dialects.responses.tools import UNSUPPORTED, tools_of
-from neuronserve.server.api.http.origin import Origin
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.sampling import first
-from neuronserve.server.api.pipeline.start import chat_generation, prompt_of
-from neuronserve.server.api.service import ServedModel, Service
-from neuronserve.server.api.wire.response import ConversationId, Response
-from neuronserve.server.api.wire.responses import FUNCTION, ResponsesRequest, ResponseTool
-from neuronserve.server.errors import InvalidRequest, RequestError
-from neuronserve.server.scheduler.admission import CODE as TOO_LONG
+from ....errors import InvalidRequest, RequestError
+from ....scheduler.admission import CODE as TOO_LONG
+from ...http.origin import Origin
+from ...pipeline.generation import Generation
+from ...pipeline.sampling import first
+from ...pipeline.start import chat_generation, prompt_of
+from ...service import ServedModel, Service
+from ...wire.response import ConversationId, Response
+from ...wire.responses import FUNCTION, ResponsesRequest, ResponseTool
+from .conversation import LOGPROBS, Messages, chat_request, messages_of
+from .history import items_for
+from .items import new_id
+from .run import ResponseRun
+from .tools import UNSUPPORTED, tools_of
 
 T = TypeVar("T")
 INSTEAD = {  # unsupported fields -> what to use instead

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from neuronserve.server.api.dialects.responses.conversation import Messages
-from neuronserve.server.api.dialects.responses.items import ItemIds, listed, new_id
-from neuronserve.server.api.store.conversations import ConversationStore
-from neuronserve.server.api.store.records import StoredConversation
-from neuronserve.server.api.wire.model import MAX_ITEMS
-from neuronserve.server.api.wire.responses import InputItem
-from neuronserve.server.errors import InvalidRequest
+from ....errors import InvalidRequest
+from ...store.conversations import ConversationStore
+from ...store.records import StoredConversation
+from ...wire.model import MAX_ITEMS
+from ...wire.responses import InputItem
+from .conversation import Messages
+from .items import ItemIds, listed, new_id
 
 MAX_BYTES = 8 * 2**20  # items of a conversation that can still grow
 

@@ -6,19 +6,19 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Response as HttpResponse
 
-from neuronserve.server.api.dialects.responses.background import Background, follow_elsewhere, the_background
-from neuronserve.server.api.dialects.responses.compact import compacted
-from neuronserve.server.api.dialects.responses.items import MAX_LISTED, page
-from neuronserve.server.api.dialects.responses.prepare import count, prepare
-from neuronserve.server.api.http.body import JSON, body_of
-from neuronserve.server.api.http.event_stream import EventStream, until_disconnect
-from neuronserve.server.api.http.openapi import OF_BODIES, STREAM, answered_with, documented, errors_of
-from neuronserve.server.api.http.origin import CallerOf, caller_of, origin_of
-from neuronserve.server.api.service import ServiceOf
-from neuronserve.server.api.store.responses import RUNNING
-from neuronserve.server.api.wire.response import Compaction, DeletedResponse, InputTokens, ItemList, Response
-from neuronserve.server.api.wire.responses import CompactRequest, ResponsesRequest
-from neuronserve.server.errors import InvalidRequest
+from ....errors import InvalidRequest
+from ...http.body import JSON, body_of
+from ...http.event_stream import EventStream, until_disconnect
+from ...http.openapi import OF_BODIES, STREAM, answered_with, documented, errors_of
+from ...http.origin import CallerOf, caller_of, origin_of
+from ...service import ServiceOf
+from ...store.responses import RUNNING
+from ...wire.response import Compaction, DeletedResponse, InputTokens, ItemList, Response
+from ...wire.responses import CompactRequest, ResponsesRequest
+from .background import Background, follow_elsewhere, the_background
+from .compact import compacted
+from .items import MAX_LISTED, page
+from .prepare import count, prepare
 
 router = APIRouter()
 BackgroundOf = Annotated[Background, Depends(the_background)]

@@ -8,17 +8,17 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 
-from neuronserve.server.api.dialects.responses.conversation import ENCRYPTED, LOGPROBS
-from neuronserve.server.api.dialects.responses.items import ItemIds, listed
-from neuronserve.server.api.dialects.responses.records import add_items
-from neuronserve.server.api.dialects.responses.tools import ChatTools
-from neuronserve.server.api.dialects.responses.writer import ResponseWriter, Writing
-from neuronserve.server.api.pipeline.generation import Generation
-from neuronserve.server.api.pipeline.logprobs import TokenNames
-from neuronserve.server.api.store.records import StoredResponse
-from neuronserve.server.api.wire.response import Response
-from neuronserve.server.api.wire.responses import InputItem, ResponsesRequest
-from neuronserve.server.errors import NotFound, StorageFull
+from ....errors import NotFound, StorageFull
+from ...pipeline.generation import Generation
+from ...pipeline.logprobs import TokenNames
+from ...store.records import StoredResponse
+from ...wire.response import Response
+from ...wire.responses import InputItem, ResponsesRequest
+from .conversation import ENCRYPTED, LOGPROBS
+from .items import ItemIds, listed
+from .records import add_items
+from .tools import ChatTools
+from .writer import ResponseWriter, Writing
 
 log = logging.getLogger("neuronserve.api")
 

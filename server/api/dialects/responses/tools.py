@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronserve.server.api.wire.responses import (
+from ....errors import InvalidRequest
+from ...wire.responses import (
     ALLOWED_TOOLS,
     CUSTOM,
     FUNCTION,
@@ -17,7 +18,6 @@ from neuronserve.server.api.wire.responses import (
     ResponseTool,
     ResponseToolChoice,
 )
-from neuronserve.server.errors import InvalidRequest
 
 UNSUPPORTED = "unsupported_parameter"
 JOINT = "__"  # between a namespace and a name

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronserve.server.api.dialects.responses.items import ItemIds
-from neuronserve.server.api.dialects.sealed import seal
-from neuronserve.server.api.errors import as_request_error
-from neuronserve.server.api.pipeline.deltas import Delta
-from neuronserve.server.api.pipeline.logprobs import TokenNames, chat_logprobs
-from neuronserve.server.api.tools.message import MessagePart, MessageReader
-from neuronserve.server.api.wire.chat import TokenLogprob
-from neuronserve.server.api.wire.response import (
+from ...errors import as_request_error
+from ...pipeline.deltas import Delta
+from ...pipeline.logprobs import TokenNames, chat_logprobs
+from ...tools.message import MessagePart, MessageReader
+from ...wire.chat import TokenLogprob
+from ...wire.response import (
     CustomCallItem,
     FunctionCallItem,
     IncompleteDetails,
@@ -33,8 +31,10 @@ from neuronserve.server.api.wire.response import (
     ResponseError,
     ResponseUsage,
 )
-from neuronserve.server.api.wire.tools import CustomCallDelta, ToolCallDelta
-from neuronserve.server.api.wire.usage import Usage
+from ...wire.tools import CustomCallDelta, ToolCallDelta
+from ...wire.usage import Usage
+from ..sealed import seal
+from .items import ItemIds
 
 
 @dataclass(frozen=True, slots=True)
