@@ -25,7 +25,7 @@ import json, sys
 import neuronserve.cli.serve, neuronserve.server.link.handle, neuronserve.server.device.support
 from neuronserve.server.api.http.deferred import import_fastapi
 import_fastapi()
-import neuronserve.server.api.server, neuronserve.console.addition, neuronserve.testkit.faults.addition
+import neuronserve.server.api.server, neuronserve.console.addition, neuronserve.testkit.faults.injector
 from fastapi.openapi.models import OpenAPI, Operation, Schema
 from neuronserve.server.api.wire.model import WireModel
 kinds = [OpenAPI, Operation, Schema, WireModel]

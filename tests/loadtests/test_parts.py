@@ -219,14 +219,8 @@ def test_limits_of_taste_and_what_may_be_imported(path: Path) -> None:
     assert text.count("\n") <= 300
     tree = ast.parse(text)
     assert ast.get_docstring(tree)
-    shared = (
-        "neuronserve.server.workload.",
-        "neuronserve.server.device.prices",
-        "neuronserve.server.device.buckets",
-        "neuronserve.server.errors",
-        "neuronserve.server.clock",
-    )
-    only_there = {"rate": ("neuronserve.server.device.catalog", "neuronserve.server.config")}
+    shared = ("server.workload.", "server.device.prices", "server.device.buckets", "server.errors", "server.clock")
+    only_there = {"rate": ("server.device.catalog", "server.config")}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 50
