@@ -53,7 +53,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it of a 
 
 @pytest.fixture(scope="session")
 def kernel_cache(pytestconfig: pytest.Config) -> str:
-    """Where every test keeps compiled kernels: what one has compiled, no other does, in this session or a later one."""
+    """Directory of compiled kernels, shared by all tests of this session and of later ones."""
     return str(pytestconfig.cache.mkdir("kernels"))
 
 

@@ -1,4 +1,4 @@
-"""What only `make test-all` runs: cases of a parametrized test beyond those that show each behaviour once."""
+"""Marks for cases of a parametrized test that only `make test-all` runs."""
 
 from __future__ import annotations
 

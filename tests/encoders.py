@@ -105,7 +105,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def config_of(directory: Path, kernel_cache: str, **changes: Any) -> EncodeConfig:
-    """As the command has it by default, in float32 and on two threads."""
+    """Return the command's default configuration, in float32 and with two threads."""
     dtype: Dtype = changes.pop("dtype", "float32")
     quantization: Quantization | None = changes.pop("quantization", None)
     fixed: dict[str, Any] = {

@@ -20,7 +20,7 @@ _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """What is shown so far, without styles, and what is typed."""
+    """Screen content without styles, and typed input."""
 
     def __init__(self, process: subprocess.Popen[bytes], file: int) -> None:
         self.process = process
@@ -46,7 +46,7 @@ class Terminal:
             assert self._read(time.monotonic() + PATIENCE_S)
 
     def peek(self, words: str) -> str:
-        """As `expect`, and `words` are still to be waited for."""
+        """Wait like `expect`, without consuming `words`."""
         before = self.expect(words)
         self._seen -= len(words)
         return before
@@ -55,7 +55,7 @@ class Terminal:
         os.write(self._file, words.encode())
 
     def rest(self) -> str:
-        """What is shown until the command's end."""
+        """Return the screen's content until the command's end."""
         while self._read(time.monotonic() + PATIENCE_S):
             pass
         return self.shown[self._seen :]

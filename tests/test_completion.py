@@ -30,7 +30,7 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Script:
 
 
 def bash(script: Path, *words: str) -> set[str]:
-    """What bash offers for the last word."""
+    """Return bash's completions of the last word."""
     setup = f"source {script}; COMP_WORDS=({' '.join(words)}); "
     ask = f'COMP_CWORD={len(words) - 1}; _neuronserve; printf "%s\\n" "${{COMPREPLY[@]}}"'
     ended = subprocess.run(["bash", "-c", setup + ask], capture_output=True, text=True, check=True)

@@ -30,7 +30,7 @@ def ids(path: Path) -> str:
 
 
 def commands(page: Path, program: str) -> Iterator[str]:
-    """What stands behind `program` in code, in blocks and in spans, as far as it is of this command."""
+    """Return the commands of `program` in code blocks and spans."""
     text = page.read_text().replace("\\\n", " ")
     fence = "sh" if program == "make" else "(?:sh)?"  # which is a word of prose too, as in what a command prints
     blocks = re.findall(rf"^```{fence}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -51,7 +51,7 @@ def page_of(command: str) -> str:
 
 
 def packages(names: list[str]) -> set[str]:
-    """What can be imported when these requirements are installed, and the extras that they name."""
+    """Return the packages that these requirements install, and the extras that they name."""
     wanted = {"llvmlite", "starlette"}  # parts of Numba and of FastAPI
     for requirement in map(Requirement, names):
         wanted.add(plain(requirement.name))

@@ -175,7 +175,7 @@ def test_a_working_directory_that_is_gone_is_needed_by_those_alone_that_start_pr
 def test_an_interrupt_during_a_start_ends_it_without_a_traceback(
     script: list[str], tmp_path: Path, kernel_cache: str, delay_s: float
 ) -> None:
-    """As a terminal sends it: to the server and to all that it has started by then."""
+    """The terminal sends it to the server and to all its children."""
     process = subprocess.Popen(
         [*script, "serve", "--port", "0", "--kernel-cache-dir", kernel_cache],
         cwd=tmp_path,

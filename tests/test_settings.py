@@ -262,7 +262,7 @@ def test_each_part_gets_its_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_a_user_of_no_account_has_the_caches_of_a_home_that_is_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `docker run --user 12345` has HOME, which a unit of systemd has not."""
+    """`docker run --user 12345` sets HOME; a systemd unit does not."""
     for variable in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)

@@ -13,9 +13,9 @@ EOS, PAD = 258, 259
 
 
 class EchoRunner:
-    """For the fake checkpoint, and templates that have `<|pad|>` before and after each message.
+    """Runner of the fake checkpoint, for templates with `<|pad|>` before and after each message.
 
-    What reads like a special token is written as text.
+    A special token is written as text.
     """
 
     def submit(self, plan: StepPlan) -> Pending:

@@ -33,7 +33,7 @@ def whole(low: int = 0, high: int = 99) -> Schema:
 
 
 def real(low: float = 0, high: float = 1) -> Schema:
-    """Of two decimals at most: a number alone may have digits without end, and a toy model writes them."""
+    """Number with at most two decimals: a toy model would write digits without end."""
     return {"type": "number", "minimum": low, "maximum": high, "multipleOf": 0.25}
 
 

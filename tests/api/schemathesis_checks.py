@@ -1,7 +1,7 @@
-"""What schemathesis asks beside its own checks; its command loads this file, in an environment of its own.
+"""Checks beside schemathesis's own; its command loads this file in an environment of its own.
 
-A request that the page /openapi.json allows is accepted. What no schema can say is a row of BEYOND_SCHEMAS: the
-operations that it holds for, and the refusal. Each is a rule between fields, about the model, or about what is stored.
+A request that /openapi.json allows is accepted. Rules that no schema can express are rows of BEYOND_SCHEMAS: the
+operations, and the refusal. Each is a rule between fields, about the model, or about what is stored.
 """
 
 from __future__ import annotations

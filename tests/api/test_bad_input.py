@@ -1,4 +1,4 @@
-"""Whatever a client sends: the right status, the OpenAI error object, the offending field; and nobody else notices."""
+"""Bad input: the right status, the OpenAI error object, the offending field; other clients are not disturbed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def good_requests() -> list[tuple[str, dict[str, Any]]]:
 
 
 def generated(http: httpx.Client, path: str, body: dict[str, Any]) -> Any:
-    """What the model has said, without ids and times."""
+    """Generated text, without ids and times."""
     answer = http.post(path, json=body)
     assert answer.status_code == 200, answer.text
     if body.get("stream"):
@@ -88,7 +88,7 @@ def bystander(server: Server) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pages(server: Server) -> Any:
-    """What /openapi.json has of each path."""
+    """Pages of each path in /openapi.json."""
     return httpx.get(server.url + "/openapi.json").json()["paths"]
 
 
@@ -227,7 +227,7 @@ def test_who_asks_beside_an_endpoint_is_told_its_path(http: httpx.Client, path: 
 
 
 def test_a_body_may_begin_with_a_byte_order_mark(http: httpx.Client) -> None:
-    """As programs of Windows write UTF-8."""
+    """Programs on Windows write UTF-8 with a byte order mark."""
     body = json.dumps({"prompt": "hello", "max_tokens": 3, "temperature": 0}).encode()
     marked = http.post(TEXT, content=b"\xef\xbb\xbf" + body, headers={"Content-Type": "application/json"})
     plain = http.post(TEXT, content=body, headers={"Content-Type": "application/json"})

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from neuronserve.server import __version__
 from tests.api.serving import (
     PATIENCE_S,
     ROOT,

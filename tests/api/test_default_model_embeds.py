@@ -38,7 +38,7 @@ def embedded(client: openai.OpenAI, texts: list[str]) -> np.ndarray:
 
 
 def test_rows_are_those_of_the_model_as_an_encoder(client: openai.OpenAI, rows: np.ndarray) -> None:
-    """In bfloat16, up to the order in which attention adds up keys: blocks are those of the KV cache here."""
+    """Rows agree in bfloat16, up to the order in which attention sums keys in blocks of the KV cache."""
     found = embedded(client, TEXTS)
     assert (found * rows).sum(axis=1).min() >= 0.9999
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)

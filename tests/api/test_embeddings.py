@@ -78,7 +78,7 @@ def embedded(http: httpx.Client, **body: Any) -> np.ndarray:
 
 
 def test_openais_client_gets_the_rows_of_the_encoder_in_process(client: openai.OpenAI, in_process: Any) -> None:
-    """In base64, which it asks for by itself, and as numbers: the same bits."""
+    """The client's default, base64, and numbers give the same bits."""
     want = in_process(TEXTS)
     packed = client.embeddings.create(model="fake", input=TEXTS)
     plain = client.embeddings.create(model="fake", input=TEXTS, encoding_format="float")
@@ -96,7 +96,7 @@ def test_base64_is_of_little_endian_float32(http: httpx.Client, in_process: Any)
 
 
 def test_token_ids_are_taken_as_they_are(http: httpx.Client, client: openai.OpenAI) -> None:
-    """As LangChain and LlamaIndex send them: one list, and lists of them."""
+    """LangChain and LlamaIndex send one list, or a list of lists."""
     ids = [http.post("/tokenize", json={"prompt": text}).json()["tokens"] for text in TEXTS[:5]]
     want = embedded(http, input=TEXTS[:5])
     answer = client.embeddings.create(model="fake", input=ids, encoding_format="float")

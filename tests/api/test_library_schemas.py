@@ -40,7 +40,7 @@ def pattern(_validator: Any, given: str, value: Any, _schema: Any) -> Any:
 
 
 def is_valid(name: str, schema: Schema, text: str) -> bool:
-    """By the package's own reading of the schema's draft; OpenAPI 3.0 and draft 4 write bounds alike."""
+    """Validate by the package's reading of the schema's draft; OpenAPI 3.0 and draft 4 write bounds alike."""
     kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     if "openapi" in name.lower() or "draft 4" in name:
         kind = jsonschema.Draft4Validator
@@ -208,7 +208,7 @@ def test_arguments_of_calls_are_checked(real_server: Server, name: str, tools: d
 
 
 def test_calls_with_arguments_of_libraries_are_not_refused(real_server: Server) -> None:
-    """As the named tool of a chat, and as the one tool that a Messages request must use."""
+    """Each schema is the named tool of a chat, and the required tool of a Messages request."""
     forced = {"tool_choice": {"type": "tool", "name": "f"}, "max_tokens": 60}
     hello = {"messages": [{"role": "user", "content": "Hello!"}]}
 

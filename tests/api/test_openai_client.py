@@ -22,7 +22,7 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 def generated(http_client: openai.OpenAI, count: int) -> list[int]:
-    """What the fake model must answer to HELLO, computed without any cache."""
+    """Return the fake model's answer to HELLO, computed without any cache."""
     answer = http_client.chat.completions.create(
         model="fake", messages=HELLO, max_tokens=1, extra_body={"return_token_ids": True}
     )

@@ -85,7 +85,7 @@ def test_no_output_has_an_id_without_a_token(served: Server, options: dict[str, 
 
 
 def test_log_probabilities_are_of_tokens_alone(served: Server) -> None:
-    """Those of all tokens, named by their ids, add up to one."""
+    """Probabilities of all tokens, named by their ids, sum to one."""
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "logprobs": True, "temperature": 0}
     total = 0.0
     for first in range(0, TOKENS, 20):

@@ -1,4 +1,4 @@
-"""Whatever the schema, an output parses and validates, at every temperature, streamed or whole, and ends.
+"""Outputs parse, validate and end for every schema, at every temperature, streamed or whole.
 
 `make test-all` has forty outputs of each schema; otherwise one is enough.
 """
@@ -43,7 +43,7 @@ def output(http: httpx.Client, schema: Any, number: int) -> tuple[str, str]:
 
 
 def fault_of(name: str, text: str, reason: str) -> str | None:
-    """What is wrong with an output."""
+    """Return the fault of an output."""
     try:
         jsonschema.validate(json.loads(text), SCHEMAS[name], format_checker=FORMATS)
     except (ValueError, jsonschema.ValidationError) as error:

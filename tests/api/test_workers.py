@@ -83,7 +83,7 @@ def undisturbed(server: Server, body: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def streams(server: Server, bodies: list[dict[str, Any]]) -> Iterator[dict[int, list[Iterator[str]]]]:
-    """For each worker's pid, one open stream of each body that has begun. The first event is among them."""
+    """One started stream of each body for each worker's pid, with its first event."""
     with contextlib.ExitStack() as stack, clients(server) as by_pid:
         found: dict[int, list[Iterator[str]]] = {pid: [] for pid in by_pid}
         for body in bodies:

@@ -99,7 +99,7 @@ class Strikes:
 
 
 def by_signal(number: int) -> Callable[[], Any]:
-    """What has a server's engines struck by a signal, and the command that the server is to run under."""
+    """Return a function that sends a signal to a server's engines, and the command to run the server under."""
 
     @contextlib.contextmanager
     def striking() -> Iterator[tuple[Strike, tuple[str, ...]]]:

@@ -37,6 +37,6 @@ shapes = st.builds(
 
 
 def small_pricer(slots: int = 4, max_model_len: int = 512) -> StepPricer:
-    """On one core of inf2.xlarge: prompts on powers of two, decode over the full length."""
+    """Pricer of one inf2.xlarge core: prompts on powers of two, decode over the full length."""
     model = CostModel.of(SMALL, instance("inf2.xlarge"), 1)
     return StepPricer(model, slots, powers_of_two(max_model_len), (max_model_len,))

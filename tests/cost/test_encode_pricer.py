@@ -1,4 +1,4 @@
-"""What steps of texts take on the part: batches of a compiled length, shared by their texts."""
+"""Time of encoder steps on the accelerator: batches of a compiled length, shared by their texts."""
 
 from __future__ import annotations
 

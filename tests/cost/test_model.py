@@ -1,4 +1,4 @@
-"""What a step costs: a sum of priced work, the laws that any part obeys, and what is marked as extrapolated."""
+"""Cost of a step: a sum of priced work, laws of any accelerator, and marks of extrapolation."""
 
 from __future__ import annotations
 

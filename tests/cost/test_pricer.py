@@ -1,4 +1,4 @@
-"""What a step is charged, and how that is divided: held against the cost model and the plan itself."""
+"""Charge of a step and its division, compared with the cost model and the plan."""
 
 from __future__ import annotations
 

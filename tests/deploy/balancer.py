@@ -28,12 +28,12 @@ class Endpoints:
         self._lock = threading.Lock()
 
     def set(self, pods: Sequence[Pod]) -> None:
-        """What the API server knows; clients see it after `hear`."""
+        """Set the API server's endpoints; clients see them after `hear`."""
         with self._lock:
             self._newest = tuple(pod.url for pod in pods)
 
     def choose(self, client: int, turn: int) -> tuple[str, tuple[str, ...]]:
-        """Where a client's next request goes, and all endpoints that it sees."""
+        """Return the endpoint of a client's next request, and all endpoints that the client sees."""
         with self._lock:
             self._on_the_way[client] = self._seen[turn % len(self._seen)]
             return self._on_the_way[client], self._seen

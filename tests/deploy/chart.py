@@ -125,14 +125,14 @@ def run_helm(helm: str, *arguments: str, stdin: str | None = None) -> subprocess
 
 
 def template(helm: str, *arguments: str, values: Manifest | None = None) -> str:
-    """What `helm template` prints for `values`."""
+    """Return the output of `helm template` for `values`."""
     ran = _template(helm, *arguments, values=values)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 def refusal(helm: str, values: Manifest) -> str:
-    """What helm says against `values`."""
+    """Return helm's refusal of `values`."""
     ran = _template(helm, values=values)
     assert ran.returncode != 0, f"{values} were accepted"
     return ran.stderr

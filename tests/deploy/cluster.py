@@ -1,5 +1,4 @@
-"""As much of a cluster as a chart can ask: an API server that answers `lookup`, and what becomes of a workload's number
-of pods.
+"""Stand-in cluster for a chart: an API server that answers `lookup`, and the changes of a workload's number of pods.
 
 The server is real HTTP that helm reads with --dry-run=server; it answers GET alone. Applying a manifest is modelled,
 for `spec.replicas` only, as Kubernetes 1.36 did with both Helms: Helm 3 merges the last manifest, the next one and the
@@ -74,7 +73,7 @@ class ApiServer:
         self.objects[f"{base(document['apiVersion'])}{space}/{resource}/{name(document)}"] = document
 
     def answer(self, path: str) -> Manifest | None:
-        """What is at a path."""
+        """Return the object at a path."""
         if path == "/version":
             return {"major": "1", "minor": self.version.split(".")[1], "gitVersion": f"v{self.version}"}
         if path == "/api":
@@ -154,7 +153,7 @@ class Release:
         return int(self.live["spec"]["replicas"])
 
     def render(self, values: Manifest, is_upgrade: bool = True) -> tuple[Manifest, ...]:
-        """What helm makes of the values and of the cluster. Raises Refusal."""
+        """Render the chart with the values and the cluster. Raises Refusal."""
         if self.live:
             self.server.put(self.live)
         flags = ("--kube-version", self.server.version, *(("--is-upgrade",) if is_upgrade else ()))

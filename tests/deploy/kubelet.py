@@ -31,7 +31,7 @@ MESSAGE_BYTES, MESSAGE_LINES = 2048, 80  # that FallbackToLogsOnError keeps of t
 
 @dataclass(frozen=True)
 class Image:
-    """What an image brings: its program, and its environment."""
+    """Program and environment of an image."""
 
     entrypoint: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from tests.api.serving import run_fake
 
 
 def run_paced(config: EngineConfig, end: EngineEnd) -> int:
-    """What the engine's process runs; it must be able to import it."""
+    """Main function of the engine's process, which must be able to import it."""
     return run_fake(dataclasses.replace(config, device=os.environ.get("FAKE_DEVICE", "slow:0.01")), end)
 
 

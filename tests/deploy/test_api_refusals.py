@@ -1,5 +1,7 @@
-"""What an API server would refuse after other objects of a release had been made: helm refuses it before, with both
-versions, and says where the value is and what it may be."""
+"""Objects that an API server would refuse halfway through a release.
+
+Both helm versions refuse them before, and name the value and its limits.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def release(helm: str, tmp_path: Path) -> Iterator[Release]:
 
 
 def refused(release: Release, values: Manifest) -> str:
-    """What helm says against an upgrade, which changes nothing."""
+    """Return helm's refusal of an upgrade, which must change nothing."""
     with pytest.raises(Refusal) as refusal:
         release.upgrade(values)
     return str(refusal.value)

@@ -1,4 +1,4 @@
-"""What the chart repeats from elsewhere is as it is there: catalogue, table of values, metrics and their buckets."""
+"""Facts that the chart repeats agree with their source: catalogue, table of values, metrics and buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deployed without Helm: the systemd unit, the ECS task definition, the Grafana dashboard."""
+"""Deployment files without Helm: the systemd unit, the ECS task definition, the Grafana dashboard."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_systemd_understands_every_line_of_the_unit(root: Path) -> None:
 
 
 def test_the_unit_gives_the_server_little_to_reach(root: Path) -> None:
-    """At most 2.0 of 10 by systemd's own account; 10 is a service with no restriction."""
+    """systemd rates the unit at most 2.0 of 10; 10 is a service without restrictions."""
     ran = analyze("security", "--offline=true", f"--root={root}", "--threshold=20", UNIT.name)
     assert ran.returncode == 0, ran.stdout
 

@@ -1,4 +1,4 @@
-"""What the chart's dashboard, alerts and scalers ask Prometheus for is what a running server exports."""
+"""A running server exports every metric of the chart's dashboard, alerts and scalers."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_the_image_says_what_it_is() -> None:
 
 
 def test_the_image_lists_what_is_inside(container: Container) -> None:
-    """As CycloneDX; the builder's tools are not among it."""
+    """The CycloneDX list has no tools of the builder."""
     bom = json.loads(container.run("cat", "/opt/venv/share/neuronserve/sbom.cdx.json"))
     assert bom["bomFormat"] == "CycloneDX"
     assert bom["metadata"]["component"]["name"] == "neuronserve"
@@ -223,7 +223,7 @@ def test_it_runs_as_the_chart_starts_it(tmp_path: Path, changes: dict[str, objec
 
 
 def helm_test(url: str) -> str:
-    """What the chart's test pod prints, with its command and its memory."""
+    """Output of the chart's test pod, with its command and memory limit."""
     (chat,) = only(golden("default"), "Pod")["spec"]["containers"]
     strict = [*STRICT, "--memory", chat["resources"]["limits"]["memory"].removesuffix("i").lower()]
     entrypoint, *arguments = chat["command"]
@@ -232,7 +232,7 @@ def helm_test(url: str) -> str:
 
 
 def test_a_host_without_kernels_in_the_image_compiles_them_once(container: Container) -> None:
-    """What is compiled at the start stays in the cache's volume: the next container of it compiles nothing."""
+    """Kernels compiled at the start stay in the cache's volume; the next container compiles none."""
     (prebuilt,) = set(container.run("find", "/opt/venv", "-type", "d", "-path", "*/kernels/prebuilt").split())
     kernels = []
     options = (f"--tmpfs={prebuilt}:notmpcopyup", "--volume", "neuronserve-test-cache:/cache")

@@ -1,4 +1,4 @@
-"""What the image is built from: the lock settles every dependency, and the Dockerfile gets what it copies."""
+"""Sources of the image: the lock pins every dependency, and the Dockerfile copies only files that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever calls the server in the cluster has its key and speaks its protocol; held against the golden manifests."""
+"""Callers in the cluster have the server's key and protocol, checked on the golden manifests."""
 
 from __future__ import annotations
 

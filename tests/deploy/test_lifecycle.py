@@ -95,7 +95,7 @@ def ready(pod: Pod) -> Pod:
 
 @pytest.mark.thorough
 def test_without_the_sleep_before_the_signal_requests_would_fail(start_pod: StartPod) -> None:
-    """What the test above would see if the chart had no preStop: proxies hear of the change too late."""
+    """Without preStop the test above would fail: proxies learn of the change too late."""
     first, second = start_pod(), start_pod()
     for pod in (first, second):
         pod.wait_ready()

@@ -156,7 +156,7 @@ def test_values_that_contradict_each_other_are_refused_with_the_key(helm: str, v
 
 @pytest.mark.parametrize("key", ["price", "engine.pace", "probes.startup.periodSeconds", "autoscaling.keda", "tests"])
 def test_a_key_that_is_taken_away_is_missed(helm: str, key: str) -> None:
-    """As `--set key=null` does, and `helm upgrade --reuse-values` from a chart that did not have it."""
+    """`--set key=null` removes a key, and so does `helm upgrade --reuse-values` from an older chart."""
     said = refusal(helm, nested(key, None))
     assert key.rpartition(".")[2] in said
     assert "missing propert" in said or "is required" in said

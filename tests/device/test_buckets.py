@@ -1,4 +1,4 @@
-"""Which shapes a server runs on: as asked, as compiled ahead of time, or automatic."""
+"""Shapes of a server: given, compiled ahead of time, or automatic."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def plugin(**keys: Any) -> ReadConfig:
 
 
 def fields(read: ReadConfig) -> dict[str, Any]:
-    """What differs from a configuration without a key."""
+    """Return the fields that differ from an empty configuration."""
     return {
         name: value for name, value in dataclasses.asdict(read.config).items() if value != getattr(NeuronConfig(), name)
     }

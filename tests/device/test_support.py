@@ -1,4 +1,4 @@
-"""What is known to run on the real part: form of the table, reach of each row, and verdicts that were looked up."""
+"""Table of models known to run on the real accelerator: its form, the reach of each row, known verdicts."""
 
 from __future__ import annotations
 

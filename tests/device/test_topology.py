@@ -1,4 +1,4 @@
-"""Who is linked to whom, against what neuron-ls prints on real instances."""
+"""Links between devices, compared with neuron-ls on real instances."""
 
 from __future__ import annotations
 

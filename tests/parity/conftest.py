@@ -1,4 +1,4 @@
-"""What the parity tests share: a checkpoint of each tiny shape, and transformers' model of it, each made once."""
+"""Fixtures of the parity tests: a checkpoint of each tiny shape and transformers' model of it, made once."""
 
 from __future__ import annotations
 

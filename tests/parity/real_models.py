@@ -69,7 +69,7 @@ class RealModel:
         return path
 
     def _convert(self, gguf: Path, directory: Path) -> None:
-        """As published checkpoints are: weights in bfloat16, a tied output layer left out."""
+        """Convert to the form of published checkpoints: bfloat16 weights, no tied output layer."""
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, output_loading_info=True
         )

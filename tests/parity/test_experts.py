@@ -61,7 +61,7 @@ LIMITS: dict[Quantization, float] = {"int8": 0.08, "int8-weight-only": 0.05, "fp
 def test_quantized_experts_are_near(
     checkpoint_of: Callable[[str], Path], load: Load, tmp_path: Path, quantization: Quantization
 ) -> None:
-    """Where all experts are chosen: otherwise rounding may turn a choice, and what follows."""
+    """All experts are chosen here: otherwise rounding could change a choice."""
     directory = tmp_path / "model"
     shutil.copytree(checkpoint_of("tiny-mixtral"), directory)
     config = json.loads((directory / "config.json").read_text()) | {"num_experts_per_tok": 8}

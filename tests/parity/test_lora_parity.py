@@ -47,7 +47,7 @@ def write(model: Path, directory: Path, name: str, seed: int) -> Path:
 
 
 def scale_of(config: dict[str, Any], module: str, rank: int) -> float:
-    """As PEFT has it."""
+    """Return the scale by PEFT's formula."""
     patterns = config.get("alpha_pattern", {}).items()
     alpha = next((value for key, value in patterns if module.endswith(key)), config["lora_alpha"])
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
@@ -184,7 +184,7 @@ NEAR: dict[str, tuple[float, float]] = {"none": (0.02, 0.97), "int8": (0.06, 0.9
 def test_adapters_of_rounded_weights_are_near_the_merged_checkpoint(
     checkpoint_of: Checkpoints, kernel_cache: str, tmp_path: Path, shape: str, tp: int, quantization: Any
 ) -> None:
-    """As near as the model itself is to transformers without an adapter."""
+    """The error is that of the model itself without an adapter."""
     model, ids = checkpoint_of(shape), token_ids(shape)
     adapters = {name: write(model, tmp_path / name, name, seed) for seed, name in enumerate(ADAPTERS)}
     loaded = engine(model, "bfloat16", tp, adapters, kernel_cache, quantization=quantization)

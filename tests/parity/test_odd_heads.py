@@ -100,7 +100,7 @@ def engine(directory: Path, kernels: str, dtype: Dtype, kv: KVCacheDtype, size: 
 def test_logits_of_decoders_are_those_of_transformers(
     tmp_path: Path, kernel_cache: str, kind: str, options: dict[str, Any]
 ) -> None:
-    """With every format of the KV cache, of which int8 lies in pairs of elements."""
+    """Every format of the KV cache is tried; int8 is stored in pairs of elements."""
     model = decoder(kind, options)
     directory = save(model, tmp_path / kind)
     token_ids = np.random.default_rng(3).integers(0, VOCAB, 150).tolist()

@@ -87,7 +87,7 @@ def test_states_and_tokens_are_those_of_transformers(
 def test_openais_client_gets_the_vectors_of_sentence_transformers(
     directory: Path, golden: tuple[list[str], np.ndarray], kernel_cache: str, served: Format
 ) -> None:
-    """By a server on two cores of the part, of which each engine has one. OpenAI takes no empty text."""
+    """The server has two cores, one for each engine. OpenAI accepts no empty text."""
     kept = [i for i, text in enumerate(golden[0]) if text]
     texts, want = [golden[0][i] for i in kept], golden[1][kept]
     assert len(kept) > 5

@@ -185,7 +185,7 @@ def test_prompts_are_the_same_tokens(reference: Reference) -> None:
 
 
 def test_prompts_leave_no_token_to_rounding(reference: Reference) -> None:
-    """What the next test relies on: wherever the answers go, transformers' best token leads by more than our error."""
+    """Premise of the next test: transformers' best token leads by more than our error at each step."""
     assert min(reference.leads) > 2 * FLOAT32_TOLERANCE
     assert len(reference.prompts[-1]) > WINDOW
 

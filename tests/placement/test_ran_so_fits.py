@@ -1,4 +1,4 @@
-"""What ran on a part fits by its account, at the share of the memory that is the default; what cannot, does not.
+"""Configurations that ran on real accelerators fit at the default share of memory; impossible ones do not.
 
 `ran.csv` has the configurations of the published measurements that state degree, batch, length and shape, once each,
 with the rows they are of. Left out are rows 31 and 32 (OPT-13B and -30B, TP8, 256 slots of 2,048): they are below.

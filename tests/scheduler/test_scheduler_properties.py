@@ -1,4 +1,4 @@
-"""Whatever arrives, is aborted or is preempted: every request gets the tokens a cache-less model gives it."""
+"""Every request gets the tokens of a model without a cache, despite arrivals, aborts and preemptions."""
 
 from __future__ import annotations
 

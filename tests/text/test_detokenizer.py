@@ -151,7 +151,7 @@ def test_characters_of_several_ids_come_as_from_decode_stream(text: str) -> None
 
 
 class TestWhyNotDecodeStream:
-    """What `TextStream` does and `tokenizers.decoders.DecodeStream` does not."""
+    """Behaviour of `TextStream` that `tokenizers.decoders.DecodeStream` lacks."""
 
     def test_bytes_at_the_end_that_begin_no_character_are_text(self) -> None:
         ids = ids_of_bytes(BYTES, b"a\x80")

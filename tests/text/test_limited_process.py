@@ -58,7 +58,7 @@ def process(request: pytest.FixtureRequest, way: str) -> Iterator[LimitedProcess
 
 @linux
 def test_a_lower_limit_of_the_address_space_that_was_there_stays() -> None:
-    """As `ulimit -v` sets it, or a batch system's queue."""
+    """`ulimit -v` or a batch system's queue sets such a limit."""
     lower = f"""
 import resource
 from neuronserve.server.text.limited_process import limit_own_memory

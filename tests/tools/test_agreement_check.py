@@ -73,7 +73,7 @@ def test_one_figure_of_one_side_beyond_the_limit_is_no_agreement(name: str) -> N
 
 
 def far_error(side: str) -> float:
-    """Of the first pair with the side that is off: the difference is relative to the second of the pair."""
+    """Error of the first pair; the difference is relative to the second value."""
     factor = 1 + 1.2 * LIMIT
     return factor - 1 if side == "plan" else 1 / factor - 1
 

@@ -44,7 +44,7 @@ def test_a_stale_page_is_shown_and_an_unknown_one_refused(
 
 
 def test_another_calibration_makes_other_tables() -> None:
-    """What a new fit changes is in the tables: coefficients, errors, plain models beside, the fit's name."""
+    """A new fit changes the tables: coefficients, errors, plain baselines, the fit's name."""
     shipped, page = shipped_calibration(), (DOCS / "internals" / "cost-model.md").read_text()
     other = replace(
         shipped,

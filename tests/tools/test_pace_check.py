@@ -1,4 +1,4 @@
-"""What the pace check holds a server against; the check itself is a measurement."""
+"""Expectations of the pace check; the check itself is a measurement."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def get_weather(city: str) -> str:
 
 @pytest.fixture(params=[agents.OpenAIResponsesModel, agents.OpenAIChatCompletionsModel], ids=["responses", "chat"])
 async def agent(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, Any]]:
-    """What an agent is made of."""
+    """Arguments of an agent."""
     agents.set_tracing_disabled(True)
     async with openai.AsyncOpenAI(max_retries=0) as client:
         yield {"name": "A", "model": request.param("fake", client), "model_settings": SETTINGS}

@@ -19,6 +19,6 @@ def url() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _environment(url: str) -> None:
-    """What clients read when they are told nothing else."""
+    """Set the variables that clients read by default."""
     os.environ |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "any", "OPENAI_API_BASE": f"{url}/v1"}
     os.environ |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "any"}

@@ -28,7 +28,7 @@ FUNCTIONS: Functions = {
 
 @dataclass(frozen=True)
 class Form:
-    """What the text is taken for, and the prompt that it follows."""
+    """Form of the text, and the prompt that it follows."""
 
     tools: ToolParserName = "none"
     reasoning: ReasoningParserName = "none"

@@ -1,4 +1,4 @@
-"""Which parsers belong to a chat template: excerpts with what decides, in the words of the families' published ones."""
+"""Parsers of a chat template, by excerpts of the families' published templates."""
 
 from __future__ import annotations
 
