@@ -8,7 +8,7 @@ WORKERS ?= 2
 PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-slow test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -16,13 +16,17 @@ serve: $(VENV)/.serve
 # A file's tests stay with one worker, and so do the servers that they share.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-# Every behaviour once.
+# Every promise once: minutes.
 test: $(VENV)/.test $(VENV)/.fuzz
 	$(PYTEST)
 
+# Further behaviours, each of which takes seconds: servers that die, restart, reload and drain.
+test-slow: $(VENV)/.test $(VENV)/.fuzz
+	$(PYTEST) -m "slow and not thorough and not chaos"
+
 # And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property, and
 # real models beside transformers.
-test-all: test $(VENV)/.real
+test-all: test test-slow $(VENV)/.real
 	$(PYTEST) -m "(thorough or hypothesis) and not chaos" --hypothesis-profile thorough
 
 # `test` with the oldest packages that pyproject.toml allows, in an environment of its own.

@@ -110,6 +110,7 @@ def test_serve_refuses_a_wrong_file_before_it_loads_anything(tmp_path: Path, cat
     assert 'instances."inf2.mini".num_chips is -1: expected `int` >= 1' in ended.stderr
 
 
+@pytest.mark.slow
 def test_bench_latency_runs_on_a_part_of_the_file(catalog: str, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["bench", "latency", "--num-iters", "1", "--input-len", "8", "--output-len", "2", "--device", "inf2.mini"]
     assert main(argv) == 2

@@ -42,6 +42,7 @@ def test_the_first_ones_are_in_the_table() -> None:
     assert not FIRST & SERVED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name if name in FIRST else thorough(name) for name in sorted(ALL)])
 def test_a_start_on_a_wrong_file_ends(name: str, tmp_path: Path, kernel_cache: str) -> None:
     case: Case = ALL[name]

@@ -159,6 +159,7 @@ def test_batches_are_listed_and_may_not_stream(fake: openai.OpenAI) -> None:
     assert error["response"]["body"]["error"]["param"] == "stream"
 
 
+@pytest.mark.slow
 def test_what_a_batch_ends_with_when_it_is_cancelled_or_expires(checkpoint: Path, tmp_path: Path) -> None:
     options = "--device", "slow:0.02", "--data-dir", str(tmp_path)
     lines = [line_of(f"short {i}", max_tokens=2) for i in range(4)]
@@ -184,6 +185,7 @@ def test_what_a_batch_ends_with_when_it_is_cancelled_or_expires(checkpoint: Path
         assert client.batches.cancel(first.id).status == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_batches_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     lines = [line_of(f"line {i}", max_tokens=60) for i in range(100)]

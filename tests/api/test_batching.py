@@ -23,6 +23,7 @@ def answers(server: Server) -> list[str]:
         return list(pool.map(ask, BODIES))
 
 
+@pytest.mark.slow
 def test_it_gives_the_answers_of_continuous_batching(checkpoint: Path) -> None:
     given = []
     for batching in ("continuous", "neuron"):

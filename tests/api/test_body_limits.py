@@ -69,6 +69,7 @@ def test_the_meter_counts_values_however_a_text_is_cut(value: Any, size: int, is
     assert (meter.num_containers, meter.num_values) == counted(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("item", "most", "what"), [("[]", MAX_CONTAINERS, "objects and lists"), ("7", MAX_VALUES, "values")]
 )

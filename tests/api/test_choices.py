@@ -32,6 +32,7 @@ def slow(checkpoint: Path) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_timeout_ends_an_answer_with_what_there_is(checkpoint: Path, hold: Path) -> None:
     body = {"prompt": "a", "max_tokens": 99, "ignore_eos": True, "return_token_ids": True, "n": 2}
     with running_server(checkpoint, "--device", f"hold:{hold}") as held:
@@ -48,6 +49,7 @@ def test_a_timeout_ends_an_answer_with_what_there_is(checkpoint: Path, hold: Pat
         assert (len(whole["token_ids"]), whole["stop_reason"]) == (99, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"stream": True}], ids=str)
 def test_a_timeout_before_any_output_is_an_error_that_is_not_tried_again(slow: Server, more: dict[str, Any]) -> None:
     answer = httpx.post(slow.url + TEXT, json={"prompt": "a", "max_tokens": 9, "timeout": 1e-4, **more})
@@ -102,6 +104,7 @@ def filling(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield running
 
 
+@pytest.mark.slow
 def test_a_suffix_stands_behind_what_is_generated(filling: Server) -> None:
     def ids(text: str) -> list[int]:
         tokens: list[int] = ask(filling.url, "/tokenize", prompt=text)["tokens"]

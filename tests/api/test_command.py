@@ -27,6 +27,7 @@ from tests.api.serving import (
 )
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_knows_more_than_the_embedding_is_refused_at_start(tmp_path: Path) -> None:
     model = write_checkpoint(tmp_path / "model")
     tokenizer = json.loads((model / "tokenizer.json").read_text())
@@ -64,6 +65,7 @@ def test_ctrl_c_is_one_line_and_no_traceback() -> None:
         assert process.wait(PATIENCE_S) in {130, -signal.SIGINT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "weights"), [((), "bfloat16"), (("--quantization", "int8"), "int8")])
 def test_the_log_says_what_the_weights_are(checkpoint: Path, flags: tuple[str, ...], weights: str) -> None:
     with running_server(checkpoint, *flags) as server:
@@ -82,6 +84,7 @@ def test_version_and_help() -> None:
         assert flag in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
@@ -140,6 +143,7 @@ def test_a_server_serves_with_its_engine_in_a_thread(checkpoint: Path) -> None:
         assert answer.json()["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.slow
 def test_optimized_python_changes_nothing(checkpoint: Path) -> None:
     with running_server(checkpoint, env=environment(PYTHONOPTIMIZE="2")) as server:
         assert httpx.post(server.url + "/v1/completions", json={"prompt": "", "max_tokens": 1}).status_code == 400

@@ -36,6 +36,7 @@ def status_of(connection: socket.socket) -> str:
     return connection.recv(65536).split()[1].decode()
 
 
+@pytest.mark.slow
 def test_each_of_too_many_clients_is_answered_and_those_refused_are_counted(checkpoint: Path) -> None:
     with running_server(checkpoint, *QUIET, under=prlimit(LIMIT, LIMIT)) as server, contextlib.ExitStack() as clients:
         assert "--max-num-queued-reqs is 45, not 1024: the process may open no more files" in server.log
@@ -69,6 +70,7 @@ def test_a_refused_connection_says_why_and_when_to_come_back(checkpoint: Path) -
         assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
 
 
+@pytest.mark.slow
 def test_the_soft_limit_is_raised_to_the_hard_one(checkpoint: Path) -> None:
     with running_server(checkpoint, under=prlimit(128, 512)) as server:
         assert open_limit(server.process.pid) == open_limit(server.engine_pid) == ["512", "512"]

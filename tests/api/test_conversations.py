@@ -95,6 +95,7 @@ def test_conversations_survive_the_server_and_are_their_owners(checkpoint: Path,
         assert client.conversations.retrieve(made.id) == made
 
 
+@pytest.mark.slow
 def test_conversations_are_bounded_as_responses_are(checkpoint: Path) -> None:
     with running_server(checkpoint, "--max-stored-responses", "2") as server, client_of(server) as client:
         ids = [client.conversations.create().id for _ in range(2)]

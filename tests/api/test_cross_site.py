@@ -106,6 +106,7 @@ def test_what_is_no_name_is_refused(http: httpx.Client, name: str) -> None:
     assert http.get("/v1/models", headers={"host": name}).status_code == 400
 
 
+@pytest.mark.slow
 def test_other_names_may_be_allowed(checkpoint: Path) -> None:
     with running_server(checkpoint, "--allowed-hosts", "llm.example", "--allowed-hosts", "other.example") as server:
         for name, status in {

@@ -48,6 +48,7 @@ def by_engine(seen: Scrape, name: str, **labels: str) -> list[float]:
     return [seen.value(name, engine=engine, **labels) for engine in "01"]
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_one_engine_whatever_serves_them(server: Server, pair: Server) -> None:
     bodies = [
         {"prompt": f"{i % 3} shared beginning " * (i + 1), "max_tokens": 12 + i, "seed": i, "n": 1 + i % 2}
@@ -117,6 +118,7 @@ def test_a_reset_forgets_the_prefixes_of_all(pair: Server) -> None:
     assert cached == [0, 2 * BLOCK, 0]
 
 
+@pytest.mark.slow
 def test_the_queue_is_the_servers_and_choices_spread(checkpoint: Path) -> None:
     with running_server(checkpoint, *TWO, *SLOW, "--max-num-queued-reqs", "4") as server:
         with httpx.stream("POST", server.url + TEXT, json={**LONG, "n": 4, "stream": True}, timeout=60) as response:
@@ -197,6 +199,7 @@ def test_the_others_go_on_with_the_requests_of_one_that_is_killed(checkpoint: Pa
     assert "the server is dead: 0 of 2 engines left" in words
 
 
+@pytest.mark.slow
 def test_a_request_with_choices_at_a_faulty_engine_ends_and_leaves_nothing_at_the_other(checkpoint: Path) -> None:
     with running_server(checkpoint, *TWO, *NO_RESTART, *SLOW) as server:
         body = {**LONG, "n": 2, "stream": True}
@@ -210,6 +213,7 @@ def test_a_request_with_choices_at_a_faulty_engine_ends_and_leaves_nothing_at_th
         until(lambda: scrape(server.url).value("vllm:num_requests_running", engine="1") == 0)
 
 
+@pytest.mark.slow
 def test_sigterm_waits_for_the_requests_of_all_and_leaves_no_process(checkpoint: Path, hold: Path) -> None:
     with running_server(checkpoint, *TWO, "--device", f"hold:{hold}") as server:
         pids = server.engine_pids
@@ -223,6 +227,7 @@ def test_sigterm_waits_for_the_requests_of_all_and_leaves_no_process(checkpoint:
         until(lambda: not any(map(is_running, pids)))
 
 
+@pytest.mark.slow
 def test_one_that_cannot_start_ends_the_start_with_its_words(checkpoint: Path) -> None:
     ended = run_command("serve", str(checkpoint), "--port", "0", *TWO, "--device", "fail")
     lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]
@@ -238,6 +243,7 @@ def test_more_cores_than_the_instance_has_are_refused_with_the_numbers() -> None
     assert "tensor_parallel_size 1 x data_parallel_size 3 needs 3 NeuronCores: inf2.xlarge has 2" in ended.stderr
 
 
+@pytest.mark.slow
 def test_the_default_model_gives_the_tokens_of_one_engine(real_server: Server, kernel_cache: str) -> None:
     kernels = ("--kernel-cache-dir", kernel_cache, "--cpu-threads", "2")
     chat = "/v1/chat/completions"

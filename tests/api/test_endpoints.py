@@ -87,6 +87,7 @@ def test_tokenizer_info_is_the_config_with_the_template_in_use(http: httpx.Clien
     assert (found["eos_token"], found["chat_template"], found["vocab_size"]) == ("<|eos|>", TEMPLATE, VOCAB_SIZE)
 
 
+@pytest.mark.slow
 def test_server_info_has_limits_and_no_secret(checkpoint: Path) -> None:
     with running_server(checkpoint, "--api-key", "s3cret", "--max-logprobs", "7") as server:
         for path in ("/server_info", "/tokenizer_info"):

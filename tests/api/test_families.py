@@ -203,6 +203,7 @@ def test_a_budget_needs_reasoning_that_can_be_ended(echo: Server) -> None:
     assert unbounded.status_code == 200
 
 
+@pytest.mark.slow
 def test_the_settings_go_before_the_template(checkpoint: Path) -> None:
     options = ("--device", "echo", "--chat-template", MESSAGES + "<tool_call><think>", "--reasoning-parser", "none")
     text = f"<think>a</think>{CUT}"

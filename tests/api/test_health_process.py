@@ -22,6 +22,7 @@ def health_url(server: Server) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_probes_are_answered_while_the_server_stands_still_and_no_longer_than_it_lives(
     tmp_path: Path, workers: int

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from neuronserve.server import __version__
 from neuronserve.server.cost.calibration import default_calibration
@@ -13,6 +14,7 @@ from tests.api.serving import running_server
 from tests.api.telemetry.scraping import scrape
 
 
+@pytest.mark.slow
 def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
     flags = ("--max-num-seqs", "8", "--max-model-len", "300", "--price-basis", "reserved", "--pace", "device")
     with running_server(checkpoint, *flags) as server:
@@ -41,6 +43,7 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
     assert "numba" in told["versions"]
 
 
+@pytest.mark.slow
 def test_groups_of_4_bit_weights_are_told_apart(checkpoint: Path) -> None:
     told, prints = [], []
     for size in ("32", "64"):
@@ -62,12 +65,14 @@ def test_several_engines_leave_fewer_cores_unused(checkpoint: Path) -> None:
         assert seen.value("neuronserve:device_seconds_total", kind="idle", engine=engine) > 0
 
 
+@pytest.mark.slow
 def test_a_price_that_is_given_has_no_date(checkpoint: Path) -> None:
     with running_server(checkpoint, "--usd-per-hour", "0.25") as server:
         price = httpx.get(server.url + "/inventory").json()["price"]
     assert price == {"usd_per_hour": 0.25, "basis": "given", "date": None, "source": "--usd-per-hour"}
 
 
+@pytest.mark.slow
 def test_the_log_has_it_as_a_field_and_nothing_of_it_as_text(checkpoint: Path) -> None:
     with running_server(checkpoint, "--log-format", "json") as server:
         lines = [json.loads(line) for line in server.log.splitlines()]

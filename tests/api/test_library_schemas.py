@@ -72,6 +72,7 @@ def answer(http: httpx.Client, request: dict[str, Any]) -> tuple[str, str, str |
     return text, choices[-1]["finish_reason"], refusals[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_schema_of_a_library_is_refused_and_a_fault_is_named(real_server: Server, stream: bool) -> None:
     with httpx.Client(base_url=real_server.url, timeout=120) as http, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -227,6 +228,7 @@ def test_calls_with_arguments_of_libraries_are_not_refused(real_server: Server) 
     assert set(itertools.chain(*found)) == {200}
 
 
+@pytest.mark.slow
 def test_a_hostile_pattern_is_ended_and_others_are_checked_and_served(real_server: Server) -> None:
     """The pattern takes time beyond all bounds on any text of some length."""
     hostile = body({"type": "string", "minLength": 40, "pattern": r"^(?=(.|\w|\s)*§§§)", "maxLength": 60})

@@ -106,6 +106,7 @@ def test_the_last_message_can_be_continued(http: httpx.Client) -> None:
     assert text.endswith("<|start|>assistant\nWell")
 
 
+@pytest.mark.slow
 def test_a_template_that_loops_costs_one_request_and_not_the_others(http: httpx.Client) -> None:
     messages = [{"role": "user", "content": "loop"}]
     response = http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
@@ -150,6 +151,7 @@ def test_keys_guard_all_but_probes(checkpoint: Path) -> None:
             assert status(server.url, path) == 200
 
 
+@pytest.mark.slow
 def test_keys_of_a_file_are_keys_too(checkpoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("\N{BOM}second\n\n third \n")  # as editors of Windows write it
@@ -159,6 +161,7 @@ def test_keys_of_a_file_are_keys_too(checkpoint: Path, tmp_path: Path) -> None:
             assert httpx.get(server.url + "/v1/models", headers=header).status_code == code
 
 
+@pytest.mark.slow
 def test_browsers_may_call_only_from_allowed_origins(checkpoint: Path, server: Server) -> None:
     ask = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in httpx.options(server.url + TEXT, headers=ask).headers
@@ -185,6 +188,7 @@ def test_a_full_queue_is_429_and_the_rest_goes_on(checkpoint: Path) -> None:
         until(lambda: httpx.post(server.url + TEXT, json={"prompt": "a", "max_tokens": 1}).status_code == 200)
 
 
+@pytest.mark.slow
 def test_a_killed_engine_that_is_not_to_be_restarted_ends_streams_and_readiness(checkpoint: Path) -> None:
     with running_server(checkpoint, *SLOW, "--max-engine-restarts", "0") as server:
         with httpx.stream("POST", server.url + TEXT, json={**LONG, "stream": True}, timeout=60) as response:
@@ -209,6 +213,7 @@ def test_a_killed_engine_that_is_not_to_be_restarted_ends_streams_and_readiness(
     assert words.splitlines()[-1] == f"neuronserve: error: an engine was lost while the server ran: {death}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="engines are not forked")
 def test_an_engine_whose_fork_server_is_killed_is_followed_and_does_not_stay(checkpoint: Path) -> None:
     with running_server(checkpoint, *SLOW) as server:
@@ -223,7 +228,7 @@ def test_an_engine_whose_fork_server_is_killed_is_followed_and_does_not_stay(che
         assert server.engine_pid != first
 
 
-@pytest.mark.parametrize("way", ["signal", "request"])
+@pytest.mark.parametrize("way", [pytest.param("signal", marks=pytest.mark.slow), "request"])
 def test_a_restart_loses_no_request(checkpoint: Path, way: str) -> None:
     with running_server(checkpoint, *SLOW) as server:
         first = server.engine_pid
@@ -262,6 +267,7 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> N
         until(lambda: not any(map(is_running, pids)))
 
 
+@pytest.mark.slow
 def test_answers_while_draining_close_their_connection(checkpoint: Path, hold: Path) -> None:
     """Answers of open and of refused requests; the client's next request goes elsewhere."""
     with (
@@ -281,6 +287,7 @@ def test_answers_while_draining_close_their_connection(checkpoint: Path, hold: P
         assert server.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["timeout", "second signal"])
 def test_what_does_not_finish_is_ended_with_an_error(checkpoint: Path, how: str) -> None:
     timeout = "0.2" if how == "timeout" else "60"

@@ -192,6 +192,7 @@ def test_what_a_client_asks_first(http: httpx.Client) -> None:
     assert http.get("/models").json() == http.get("/v1/models").json()
 
 
+@pytest.mark.slow
 def test_slots_are_busy_while_sequences_are_open(checkpoint: Path, hold: Path) -> None:
     with (
         running_server(checkpoint, "--device", f"hold:{hold}", "--max-num-seqs", "3") as server,
@@ -216,6 +217,7 @@ def test_chats_are_answered_without_the_prefix(server: Server) -> None:
     assert made.choices[0].message.role == "assistant"
 
 
+@pytest.mark.slow
 def test_keys_open_it_as_the_rest(checkpoint: Path) -> None:
     with (
         running_server(checkpoint, "--api-key", "s3cret") as server,

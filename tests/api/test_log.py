@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from neuronserve import COMMAND
 from tests.api.serving import PATIENCE_S, Server, running_server, write_checkpoint
@@ -55,6 +56,7 @@ def test_json_lines_have_the_same_as_fields(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", answer["time"])
 
 
+@pytest.mark.slow
 def test_answers_can_be_left_out(tmp_path: Path) -> None:
     with running_server(write_checkpoint(tmp_path / "m"), "--disable-access-log") as server:
         assert httpx.post(f"{server.url}/v1/completions", json=DONE).status_code == 200
@@ -62,6 +64,7 @@ def test_answers_can_be_left_out(tmp_path: Path) -> None:
         assert "/v1/completions" not in server.last_words()
 
 
+@pytest.mark.slow
 def test_debug_tells_the_settings_and_what_a_requests_time_went_into(tmp_path: Path) -> None:
     flags = ("--log-level", "debug", "--max-num-seqs", "7", "--api-key", "s3cret")
     with running_server(write_checkpoint(tmp_path / "m"), *flags) as server:
@@ -76,6 +79,7 @@ def test_debug_tells_the_settings_and_what_a_requests_time_went_into(tmp_path: P
     assert len(re.findall(rf"DEBUG request mine-1, sequence \S+ on engine 0: {phases}", words)) == 2
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar_of_what_is_done_and_few_lines(kernel_cache: str) -> None:
     with terminal([*COMMAND, "serve", "--port", "0", "--kernel-cache-dir", kernel_cache]) as screen:
         bars = screen.expect("ready: http://127.0.0.1:")

@@ -234,6 +234,7 @@ def test_a_key_is_needed_where_the_server_has_keys(server: Server, folder: Path)
         assert httpx.post(f"{server.url}/v1/{path}", json=body).status_code == 401
 
 
+@pytest.mark.slow
 def test_adapters_neither_come_nor_go_without_the_flag(checkpoint: Path) -> None:
     with running_server(checkpoint) as fake:
         for path, body in (("load", {"lora_name": "x", "lora_path": "/x"}), ("unload", {"lora_name": "x"})):

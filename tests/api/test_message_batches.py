@@ -81,6 +81,7 @@ def test_batches_are_listed_and_deleted(fake: anthropic.Anthropic, server: Serve
         assert other.batches.retrieve(ids[1]).endpoint == "/v1/messages"
 
 
+@pytest.mark.slow
 def test_what_a_cancelled_batch_has_left_is_canceled(checkpoint: Path, hold: Path, tmp_path: Path) -> None:
     options = ("--device", f"hold:{hold}", "--data-dir", str(tmp_path / "data"), "--max-num-seqs", "1")
     with running_server(checkpoint, *options) as held, client_of(held) as client:

@@ -255,6 +255,7 @@ def test_an_image_is_refused_by_its_place(told: anthropic.Anthropic) -> None:
 REFUSES = "{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [REFUSES, ""], ids=["refuses", "leaves out"])
 def test_a_system_message_in_the_middle_reaches_models_that_have_none_there(
     checkpoint: Path, tmp_path: Path, strict: str

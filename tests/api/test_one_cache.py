@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import httpx
+import pytest
 
 from neuronserve.server.kernels.isa.cache import source_hash
 from neuronserve.server.settings.model import DEFAULT_MODEL
@@ -19,6 +20,7 @@ LACKING = {"init_control", "stop_workers"}  # compiled in a second or two each
 COMPILING = re.compile(r"^(?!.*waiting for ).*compiling (\w+) \(\d+/\d+\)$", re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_engines_that_lack_the_same_functions_compile_each_once(
     real_server: Server, kernel_cache: str, tmp_path: Path
 ) -> None:

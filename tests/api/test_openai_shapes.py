@@ -127,6 +127,7 @@ def test_the_list_of_models_has_a_slash_or_not(http: httpx.Client) -> None:
     assert http.get("/v1/models/").json() == http.get("/v1/models").json()
 
 
+@pytest.mark.slow
 def test_an_upgrade_is_answered_as_plain_http_without_advice(checkpoint: Any) -> None:
     with running_server(checkpoint) as server:
         for protocol in ("h2c", "websocket"):

@@ -75,6 +75,7 @@ def test_under_three_times_its_load_a_server_answers_or_refuses_and_nothing_else
         until(lambda: client.post(TEXT, json=SHORT).status_code == 200)
 
 
+@pytest.mark.slow
 def test_a_key_is_refused_for_its_own_queue_and_not_for_anothers(checkpoint: Path, tmp_path: Path) -> None:
     """One place, busy for six seconds, and sequences that are assumed to be long: some would wait past the limit."""
     keys = tmp_path / "keys.yaml"

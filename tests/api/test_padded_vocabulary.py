@@ -73,6 +73,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", SAMPLING.values(), ids=SAMPLING)
 def test_no_output_has_an_id_without_a_token(served: Server, options: dict[str, Any]) -> None:
     for choice in choices(served, **options):

@@ -45,6 +45,7 @@ def test_start_and_stop_with_requests_in_between(checkpoint: Path, tmp_path: Pat
     assert len([name for name in trace.named(HOST, 0) if name.startswith("step ")]) == answer["steps"] >= 8
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_under_way_at_shutdown_is_written(checkpoint: Path, tmp_path: Path) -> None:
     with running_server(checkpoint, "--trace-dir", str(tmp_path)) as server:
         httpx.post(f"{server.url}/start_profile").raise_for_status()
@@ -53,6 +54,7 @@ def test_a_trace_that_is_under_way_at_shutdown_is_written(checkpoint: Path, tmp_
     assert len(TraceFile(file).requests) == 1
 
 
+@pytest.mark.slow
 def test_every_engine_writes_a_trace(checkpoint: Path, tmp_path: Path) -> None:
     with running_server(checkpoint, "--trace-dir", str(tmp_path), "--data-parallel-size", "2") as server:
         httpx.post(f"{server.url}/start_profile").raise_for_status()
@@ -70,6 +72,7 @@ def test_without_a_directory_there_is_no_tracing(server: Server) -> None:
     assert "--trace-dir" in answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_it_takes_the_key_where_there_is_one(checkpoint: Path, tmp_path: Path) -> None:
     with running_server(checkpoint, "--trace-dir", str(tmp_path), "--api-key", "k") as server:
         for path in ("/start_profile", "/stop_profile"):
@@ -85,6 +88,7 @@ def test_a_directory_that_may_not_be_written_is_refused_at_start(checkpoint: Pat
     assert (ended.returncode, f"--trace-dir: cannot write to {tmp_path}" in ended.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_made_is_refused_at_start(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = run_command("serve", str(checkpoint), "--trace-dir", str(tmp_path / "file" / "traces"))
@@ -92,6 +96,7 @@ def test_a_directory_that_cannot_be_made_is_refused_at_start(checkpoint: Path, t
     assert "--trace-dir: cannot make" in ended.stderr
 
 
+@pytest.mark.slow
 def test_the_default_model_on_two_cores(tmp_path: Path) -> None:
     """Instructions of every layer on both lanes, and the all-reduces between them."""
     argv = ["serve", "--tensor-parallel-size", "2", "--device", "inf2.48xlarge", "--port", "0"]
@@ -126,6 +131,7 @@ def test_the_default_model_on_two_cores(tmp_path: Path) -> None:
     assert all(graph["args"]["extrapolated"] for graph in graphs)  # no such small model was measured
 
 
+@pytest.mark.slow
 def test_bench_latency_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.json"
     argv = ["bench", "latency", "--input-len", "8", "--output-len", "4", "--num-iters", "1", "--max-model-len", "64"]

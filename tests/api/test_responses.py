@@ -248,6 +248,7 @@ def test_a_response_that_is_cancelled_or_interrupted_says_so(checkpoint: Path, h
             ask(client, previous_response_id=left.id)
 
 
+@pytest.mark.slow
 def test_responses_that_were_not_used_for_longest_go_first(checkpoint: Path) -> None:
     with running_server(checkpoint, "--max-stored-responses", "3") as server, client_of(server) as client:
         ids = [ask(client, max_output_tokens=1).id for _ in range(3)]

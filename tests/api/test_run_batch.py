@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.api.serving import Server, run_command
 from tests.api.test_batches import line_of, text_of
@@ -42,6 +43,7 @@ def test_a_file_is_answered_as_a_server_would(checkpoint: Path, server: Server, 
     assert "5/5" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_bad_file_is_refused_before_anything_is_loaded(checkpoint: Path, tmp_path: Path) -> None:
     source = written(tmp_path / "in.jsonl", [line_of("a"), line_of("a")])
     for path, complaint in (

@@ -228,6 +228,7 @@ def test_what_cannot_be_followed_is_refused_by_field(
     assert words in error["message"]
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_cannot_follow_grammars_is_named(tmp_path: Any) -> None:
     """A checkpoint without any end token serves text, and refuses what could not end."""
     checkpoint = write_checkpoint(tmp_path / "model")

@@ -25,6 +25,7 @@ def _said(*args: str) -> tuple[list[str], list[str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args", "warning"),
     [
@@ -55,6 +56,7 @@ def test_serve_tells_the_outcome_the_limits_and_the_status_of_the_part(tmp_path:
     assert "Inferentia2 under SDK 2.33.0: since SDK 2.31:" in told
 
 
+@pytest.mark.slow
 def test_compile_warns_whatever_the_part(tmp_path: Path) -> None:
     for name, count in (("Qwen2.5-1.5B", 1), ("some-model", 0)):
         model = shutil.copytree(DEFAULT_MODEL, tmp_path / name)

@@ -88,6 +88,7 @@ def test_who_speaks_no_tls_harms_nobody(secure: Server, folder: Path) -> None:
     assert httpx.get(f"{secure.url}/health/ready", verify=trusting(folder / "first.pem")).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_new_certificate_is_taken_and_open_streams_go_on(secure: Server, folder: Path) -> None:
     body = {"prompt": "abc", "max_tokens": 300, "stream": True, "ignore_eos": True}
     context = trusting(folder / "first.pem")
@@ -127,6 +128,7 @@ def test_bad_files_are_named(folder: Path, changes: dict[str, str | None], probl
     assert str(folder) in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_server_with_a_bad_certificate_does_not_start(folder: Path, checkpoint: Path) -> None:
     files = ["--ssl-certfile", str(folder / "first.pem"), "--ssl-keyfile", str(folder / "second.key")]
     ended = run_command("serve", str(checkpoint), "--port", "0", *files)

@@ -286,6 +286,7 @@ def test_bad_tools_are_refused_by_field(real_server: Server, change: dict[str, A
     assert words in error["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -314,6 +315,7 @@ def test_tools_are_no_field_of_completions(real_server: Server) -> None:
 OTHER_FORM = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}<calls>{% endif %}"
 
 
+@pytest.mark.slow
 def test_the_settings_say_who_decides_and_in_which_form(checkpoint: Path) -> None:
     body: dict[str, Any] = {"messages": HELLO, "max_tokens": 1, "tools": TOOLS}
     options = ("--chat-template", OTHER_FORM, "--no-enable-auto-tool-choice")

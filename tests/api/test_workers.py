@@ -121,6 +121,7 @@ def bodies_of(count: int) -> list[dict[str, Any]]:
     return [LONG | {"prompt": f"story {i}", "seed": i} for i in range(count)]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_takes_its_own_sockets_alone(server: Server) -> None:
     bodies, engine_pid = bodies_of(3), server.engine_pid
     expected = [undisturbed(server, body) for body in bodies]
@@ -145,6 +146,7 @@ def test_a_killed_worker_takes_its_own_sockets_alone(server: Server) -> None:
         assert answers == {expected[0]}
 
 
+@pytest.mark.slow
 def test_a_killed_engine_is_a_pause_for_every_worker(server: Server) -> None:
     bodies, engine_pid = bodies_of(2), server.engine_pid
     expected = [undisturbed(server, body) for body in bodies]
@@ -231,6 +233,7 @@ def test_who_follows_a_stream_of_a_worker_that_is_killed_is_told(server: Server)
     until(lambda: is_whole(server, but=next(iter(by_pid))))
 
 
+@pytest.mark.slow
 def test_a_response_in_the_background_ends_with_its_worker(server: Server) -> None:
     with clients(server) as by_pid:
         (victim, mine), (_, other) = by_pid.items()

@@ -92,6 +92,7 @@ def test_tokens_of_one_worker_are_owed_at_the_other(server: Server) -> None:
         assert usage(one)["some"]["requests"] == 1
 
 
+@pytest.mark.slow
 def test_a_dead_workers_requests_are_under_way_no_more(server: Server) -> None:
     headers = {"Authorization": "Bearer one-key"}
     with clients(server) as by_pid:
@@ -139,6 +140,7 @@ def test_a_rule_of_faults_counts_the_requests_of_all_workers(server: Server) -> 
         assert scrape(server.url).value(FAULTS) == 2
 
 
+@pytest.mark.slow
 def test_who_would_wait_too_long_at_any_worker_is_told_when_to_come_back(
     checkpoint: Path, hold: Path, tmp_path: Path
 ) -> None:
@@ -164,6 +166,7 @@ def test_who_would_wait_too_long_at_any_worker_is_told_when_to_come_back(
         until(lambda: all(client.post(TEXT, json=SHORT).status_code == 200 for client in by_pid.values()))
 
 
+@pytest.mark.slow
 def test_under_three_times_its_load_it_answers_or_refuses_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
     """Two places of about 0.2 s each, and always at least eight waiting clients."""
     argv = ("--device", "slow:0.01", "--max-num-seqs", "2", "--max-queue-delay", "0.3")
@@ -194,6 +197,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_adapter_that_is_loaded_at_one_worker_is_served_by_each(folder: Path, kernel_cache: str) -> None:
     limits = ("--max-loras", "2", "--max-lora-rank", "8", "--max-num-seqs", "8", "--max-model-len", "256")
     argv = (*limits, "--lora-modules", f"sql={folder / 'sql'}", "--allow-runtime-lora-updating")

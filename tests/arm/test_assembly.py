@@ -66,6 +66,7 @@ def inner_loops(text: str) -> Iterator[list[str]]:
             yield body.group().replace("\t", " ").splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isa", "cell", "function", "instruction", "count"),
     [
@@ -96,6 +97,7 @@ def test_four_bit_codes_are_looked_up_and_multiplied() -> None:
     assert len(re.findall(r"^\tsdot\t", text, re.MULTILINE)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "updates"),
     [("neon-dot", {"ldaddal", "swpal"}), ("portable", {"ldaxr", "stlxr"})],

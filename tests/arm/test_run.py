@@ -37,6 +37,7 @@ def test_what_was_not_run_is_no_success(text: str) -> None:
     assert "neon-i8mm row: ended by itself before all tests were run" in report([found])
 
 
+@pytest.mark.slow
 def test_a_test_that_does_not_end_is_ended_with_its_children_and_named(tmp_path: Path) -> None:
     held = "import subprocess, sys, time; print(sys.argv[1], end=' ', flush=True)\n"
     held += "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"

@@ -51,6 +51,7 @@ def report(held_out: Path, pytestconfig: pytest.Config) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_every_format_stays_close_to_float32_on_held_out_text(report: dict[str, Any]) -> None:
     results = {result["weights"]: result for result in report["results"]}
     assert list(results) == list(BOUNDS)

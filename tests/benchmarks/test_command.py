@@ -26,6 +26,7 @@ def installed(folder: Path, **paths: Any) -> Installed:
     return Installed(folder, "int8", 1, **paths)
 
 
+@pytest.mark.slow
 def test_without_peers_this_engine_is_measured_and_they_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:

@@ -244,6 +244,7 @@ def test_a_load_counts_only_when_every_request_was_answered() -> None:
         servers.figures("s", result(is_publishable=False, not_publishable_because="too late"))
 
 
+@pytest.mark.slow
 def test_a_server_is_loaded_by_the_projects_generator() -> None:
     """The scripted server stands in for a peer; it serves whatever model it is asked for."""
     arguments = (sys.executable, "-m", "neuronserve.loadtests.mock_server", "--port", "{port}")

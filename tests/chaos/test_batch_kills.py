@@ -20,6 +20,7 @@ from tests.api.test_batches import CHAT, ENDED, create, ended, line_of, results,
 from tests.api.test_responses import client_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_kills", "num_lines"), [(2, 120), pytest.param(50, 4000, marks=pytest.mark.chaos, id="chaos")]
 )

@@ -78,6 +78,7 @@ def beside(besieged: Besieged, module: str, *args: str) -> tuple[Noticed, str]:
     return noticed, done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "worst",
     [pytest.param(each, marks=() if each.name in SHORT else pytest.mark.chaos) for each in WORST_INPUTS],

@@ -151,6 +151,7 @@ def test_a_model_that_writes_escape_sequences_moves_nothing(echo: Server, tmp_pa
         assert screen.rest() == "a\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}b\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_an_answer_and_the_server_hears_of_it(checkpoint: Path, hold: Path) -> None:
     """The answer is held after its first tokens; what comes then is the next question."""
     with (

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.api.serving import Server, running_server, until
 
@@ -96,6 +97,7 @@ def abort(server: Server, request_id: str, headers: dict[str, str]) -> httpx.Res
     return httpx.post(f"{server.url}/admin/abort-request", json={"request_id": request_id}, headers=headers)
 
 
+@pytest.mark.slow
 def test_the_map_of_blocks_follows_requests(slow: Server) -> None:
     with ThreadPoolExecutor() as pool, records(slow, KEY) as found:
         answer = pool.submit(chat, slow, "x" * 100, KEY)
@@ -137,6 +139,7 @@ def test_only_an_operator_ends_requests(slow: Server) -> None:
         assert abort(slow, row["id"], ADMIN).json() == {"aborted": 0}
 
 
+@pytest.mark.slow
 def test_a_stream_ends_when_the_server_drains(echo_checkpoint: Path) -> None:
     with running_server(echo_checkpoint, "--device", "echo") as server:
         with records(server) as found:

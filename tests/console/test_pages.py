@@ -72,6 +72,7 @@ def test_modules_import_files_that_are_there(name: str) -> None:
         assert (FOLDER / name).parent.joinpath(imported).resolve().is_file(), f"{name} imports {imported}"
 
 
+@pytest.mark.slow
 def test_no_console_means_none(echo_checkpoint: Path) -> None:
     with running_server(echo_checkpoint, "--device", "echo", "--no-console") as server:
         for path in ("/", "/static/console.css", "/console/events", "/console/choices"):

@@ -51,6 +51,7 @@ def engine_pid(pod: Pod) -> int:
     return next(pid for pid in children(pod.process.pid) if is_engine(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adds_first", [True, thorough(False)], ids=["one more", "one less"])
 def test_a_rolling_restart_under_load_fails_no_request(start_pod: StartPod, adds_first: bool) -> None:
     """A pod is added before one goes, as the rendered strategy says; or one goes first, as in a StatefulSet."""
@@ -147,6 +148,7 @@ def deleted_while_it_streams(pod: Pod, hold: Path) -> tuple[list[str | None], li
     return failures, endings
 
 
+@pytest.mark.slow
 def test_a_dead_engine_is_followed_by_another_in_the_same_pod(start_pod: StartPod) -> None:
     pod = start_pod()
     pod.wait_ready()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import numpy as np
+import pytest
 
 from neuronserve.server.device.core import NeuronCore
 from neuronserve.server.host.address_map import ADDRESSES, AddressMap
@@ -31,6 +32,7 @@ def test_nothing_is_entered_for_no_bytes() -> None:
     assert addresses.find(0) is None
 
 
+@pytest.mark.slow
 def test_a_range_lives_as_long_as_the_memory_not_as_the_view() -> None:
     addresses, memory = AddressMap(), np.zeros(64, np.uint8)
     begin, version = int(memory.ctypes.data), addresses.version

@@ -62,6 +62,7 @@ def test_all_that_a_server_writes_is_its_users_alone(tmp_path: Path, options: tu
         assert {path: mode(path) & 0o077 for path in (data, ready, *data.rglob("*")) if mode(path) & 0o077} == {}
 
 
+@pytest.mark.slow
 def test_a_directory_that_holds_other_things_keeps_its_rights(tmp_path: Path) -> None:
     """Check a data directory in /var/lib, which other users need."""
     (tmp_path / "home").mkdir(0o755)
@@ -112,6 +113,7 @@ class Payload:
         return open, (str(self._file), "w")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil",
     [

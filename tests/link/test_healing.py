@@ -87,6 +87,7 @@ async def test_streams_go_on_through_deaths_without_a_token_lost_or_repeated(num
         assert groups.num_open == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps_spare", [False, True])
 @pytest.mark.parametrize(("number", "most_kept_bytes"), [(signal.SIGKILL, 2**20), (signal.SIGSEGV, 2**20), (9, 0)])
 async def test_whole_blocks_of_a_dead_engine_are_not_computed_again(
@@ -187,6 +188,7 @@ async def test_an_engine_whose_step_does_not_end_is_killed_and_followed(tmp_path
         assert client.breaker.restarts == {"fault": 1, "outside": 0}
 
 
+@pytest.mark.slow
 async def test_an_idle_engine_is_no_stalled_one() -> None:
     healing = Healing(max_restarts=0, window_s=60.0, hang_timeout_s=0.5)
     async with healing_groups("fast", healing=healing) as groups:
@@ -247,6 +249,7 @@ async def test_an_engine_that_dies_again_and_again_is_given_up() -> None:
             groups.submit([request("b")])
 
 
+@pytest.mark.slow
 async def test_a_spare_engine_takes_over_and_is_followed_by_another() -> None:
     async with healing_groups("slow:0.004", healing=replace(HEALING, keeps_spare=True)) as groups:
         client = groups.clients[0]

@@ -58,6 +58,7 @@ async def test_log_probabilities_count() -> None:
     assert aborted == ["a"]
 
 
+@pytest.mark.slow
 async def test_many_sequences_have_room_for_some_tokens_each() -> None:
     aborted: list[str] = []
     names = [str(number) for number in range(1000)]

@@ -39,6 +39,7 @@ def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_server_of_this_host_is_asked_past_a_proxy(server: Server) -> None:
     proxies = {name: "http://127.0.0.1:9" for name in ("http_proxy", "HTTP_PROXY", "all_proxy")}
     for name in ("ls", "top", "monitor"):
@@ -47,6 +48,7 @@ def test_a_server_of_this_host_is_asked_past_a_proxy(server: Server) -> None:
         assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_ls_shows_no_key_of_the_servers_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server(write_checkpoint(tmp_path), "--api-key", "s3cret", "--api-key=s3cret2") as server:
         refused = run_command("ls", "--url", server.url)
@@ -161,6 +163,7 @@ def check_report(report: Any) -> None:
         assert set(core) == memory
 
 
+@pytest.mark.slow
 def test_monitor_reports_a_server_that_has_gone_and_goes_on(tmp_path: Path) -> None:
     with running_server(write_checkpoint(tmp_path)) as server:
         argv = [sys.executable, "-m", "neuronserve", "monitor", "--url", server.url, "--interval", "0.5"]

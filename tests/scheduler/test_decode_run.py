@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from scheduler_harness import FULL, GROUPS, request
@@ -79,6 +80,7 @@ def is_like(plan: StepPlan, other: StepPlan) -> bool:
     return ids[0] == ids[1] and not (other.prefill or other.preempted or other.admitted)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(scheduler=schedulers(GROUPS), data=st.data())
 def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: RunScheduler, data: st.DataObject) -> None:

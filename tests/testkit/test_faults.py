@@ -252,6 +252,7 @@ def test_a_file_with_mistakes_is_refused_by_its_key(tmp_path: Path, text: str, w
     assert words in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_server_with_such_a_file_does_not_start(checkpoint: Path, tmp_path: Path) -> None:
     ran = run_command("serve", str(checkpoint), "--inject-faults", str(tmp_path / "none.yaml"))
     assert ran.returncode == 2

@@ -123,6 +123,7 @@ def test_a_bomb_costs_its_request_a_400_and_nobody_else(
     assert template.render(TemplateInput(HELLO)) == "fine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [

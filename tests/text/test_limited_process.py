@@ -99,6 +99,7 @@ def waiting(way: str) -> Iterator[LimitedProcess]:
     limited.close()
 
 
+@pytest.mark.slow
 def test_a_call_whose_process_is_killed_or_stopped_is_done_by_the_next_one(waiting: LimitedProcess) -> None:
     for number in (signal.SIGKILL, signal.SIGSTOP):
         first = waiting.pid or 0
@@ -114,6 +115,7 @@ def test_a_call_that_computes_for_too_long_is_refused_without_another_try(waitin
     assert int(waiting.call(b"0")) != first
 
 
+@pytest.mark.slow
 def test_a_call_that_stands_still_twice_is_refused(waiting: LimitedProcess) -> None:
     with pytest.raises(Refusal, match=r"^the work took more than 1 s$"):
         waiting.call(b"30")
@@ -130,6 +132,7 @@ def test_the_fork_server_is_what_it_is_forked_from(process: LimitedProcess, way:
     assert (psutil.Process(process.pid).ppid() == os.getpid()) == (way == "spawned")
 
 
+@pytest.mark.slow
 def test_a_pool_does_a_second_call_beside_a_long_one_and_replaces_the_process_that_was_ended(way: str) -> None:
     pool = LimitedPool(Work("the work", prepare_wait, 2.0, 60.0, LIMIT), 2)
     refused: list[Refusal] = []

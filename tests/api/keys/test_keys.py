@@ -144,6 +144,7 @@ def test_a_response_in_the_background_over_the_limit_is_refused_before_it_is_que
     assert (usage(keyed, key)["requests"], usage(keyed, key)["rate_limited"]) == (num_before, 1)
 
 
+@pytest.mark.slow
 def test_a_key_has_as_many_requests_at_once_as_it_may(file: Path, tmp_path: Path) -> None:
     with running_server(write_checkpoint(tmp_path), "--device", "slow:0.05", "--api-keys-file", str(file)) as server:
         long = {**BODY, "max_tokens": 400, "stream": True}

@@ -67,6 +67,7 @@ def test_usage_says_what_the_request_took_and_only_when_asked(server: Server) ->
         assert ours["cost_usd"] == pytest.approx((prefill_s + decode_s) * PRICE / 3600 / 2)
 
 
+@pytest.mark.slow
 async def test_load_tests_ask_for_device_seconds_and_price_them(server: Server) -> None:
     scenario = scenario_at(server.url, price={"instance": "inf2.xlarge", "instance_share": 0.5})
     measurement = await measure(scenario, make_plan(scenario, 1), None, lambda _: None)
@@ -145,6 +146,7 @@ def test_padding_is_told_by_kind(keyed: Server) -> None:
     assert fraction == pytest.approx(0.75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "usd"),
     [(("--price-basis", "reserved"), 0.328), (("--usd-per-hour", "7.2"), 7.2), (("--device", "trn2.48xlarge"), None)],

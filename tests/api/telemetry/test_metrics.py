@@ -205,6 +205,7 @@ def test_running_waiting_and_gone(checkpoint: Path) -> None:
         assert httpx.get(server.url + "/load").json() == {"server_load": 0}
 
 
+@pytest.mark.slow
 def test_preemptions_are_counted_in_all_and_for_each_sequence(checkpoint: Path) -> None:
     options = ("--num-gpu-blocks-override", "9", "--block-size", "16", "--no-enable-prefix-caching")
     with running_server(checkpoint, *options) as server:
@@ -218,6 +219,7 @@ def test_preemptions_are_counted_in_all_and_for_each_sequence(checkpoint: Path) 
     assert seen.value("vllm:prefix_cache_queries_total") == 40  # a sequence that comes back is not counted again
 
 
+@pytest.mark.slow
 def test_a_stop_string_ends_with_stop_and_a_full_queue_is_a_rejection(checkpoint: Path) -> None:
     with running_server(checkpoint, "--max-num-queued-reqs", "2") as server:
         text = httpx.post(server.url + TEXT, json={**LONG, "stream": False, "max_tokens": 40}).json()["choices"][0]
@@ -234,6 +236,7 @@ def test_a_stop_string_ends_with_stop_and_a_full_queue_is_a_rejection(checkpoint
         assert rejection.value == 1
 
 
+@pytest.mark.slow
 def test_after_its_engines_death_a_server_tells_the_end_and_no_stale_load(checkpoint: Path) -> None:
     with running_server(checkpoint, *SLOW, "--max-engine-restarts", "0") as server:
         with httpx.stream("POST", server.url + TEXT, json={**LONG, "n": 2}, timeout=60) as response:
@@ -249,6 +252,7 @@ def test_after_its_engines_death_a_server_tells_the_end_and_no_stale_load(checkp
         assert seen.value("vllm:request_success_total", finished_reason="error") == 2
 
 
+@pytest.mark.slow
 def test_http_answers_are_counted_by_route_method_and_class(checkpoint: Path) -> None:
     with running_server(checkpoint, "--api-key", "k", "--public-paths", "/metrics") as server:
         key = {"Authorization": "Bearer k"}
@@ -276,6 +280,7 @@ def test_http_answers_are_counted_by_route_method_and_class(checkpoint: Path) ->
     assert seen.value("http_request_duration_highr_seconds_count") == 6
 
 
+@pytest.mark.slow
 def test_resetting_the_prefix_cache_asks_for_the_key_and_forgets(checkpoint: Path) -> None:
     with running_server(checkpoint, "--api-key", "k") as server:
         assert httpx.post(server.url + "/reset_prefix_cache").status_code == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 from test_watch import report, token
 
 from neuronserve.server.api.telemetry.stats_log import ThroughputLog
@@ -54,6 +55,7 @@ def test_a_busy_server_writes_the_line(checkpoint: Path) -> None:
         assert "generation" in read_until(server.process, rb"INFO prompts [0-9.]+ tokens/s, generation [0-9.]+", 20)
 
 
+@pytest.mark.slow
 def test_the_line_can_be_turned_off_and_metrics_stay(checkpoint: Path) -> None:
     with running_server(checkpoint, "--log-stats-interval", "0.05", "--disable-log-stats") as server:
         for _ in range(20):

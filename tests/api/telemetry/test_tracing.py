@@ -153,6 +153,7 @@ async def test_requests_without_a_parent_are_roots_and_refused_ones_are_none(
     assert span.parent_span_id == b""
 
 
+@pytest.mark.slow
 def test_a_collector_that_never_answers_keeps_neither_answers_nor_the_end(checkpoint: Path) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -165,6 +166,7 @@ def test_a_collector_that_never_answers_keeps_neither_answers_nor_the_end(checkp
             assert server.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_make_traces_says_what_to_install(checkpoint: Path, tmp_path: Path) -> None:
     hide = 'import sys; sys.modules["opentelemetry.sdk"] = None'
     (tmp_path / "sitecustomize.py").write_text(hide)  # read by every Python that has it on its path

@@ -268,6 +268,7 @@ def test_references_to_any_place_of_the_schema_hold_in_every_form() -> None:
             jsonschema.validate(json.loads("".join(part.arguments for part in parts)), tree)
 
 
+@pytest.mark.slow
 def test_references_and_free_arguments_hold_in_every_form() -> None:
     shared = {"$defs": {"n": {"type": "integer"}}, "type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}
     named = {**shared, "properties": {"n": {"$ref": "#/$defs/n"}, "s": {"type": "string"}}, "required": ["n", "s"]}
