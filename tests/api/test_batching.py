@@ -33,6 +33,7 @@ def test_it_gives_the_answers_of_continuous_batching(checkpoint: Path) -> None:
     assert given[0] == given[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [

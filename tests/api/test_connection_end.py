@@ -46,6 +46,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["whole", "endless", "close", "reset"])
 @pytest.mark.parametrize("is_pipelined", [False, True])
 def test_nothing_is_kept_of_a_connection_that_has_ended(path: str, is_pipelined: bool, no_collections: None) -> None:

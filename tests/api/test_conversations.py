@@ -72,6 +72,7 @@ def test_responses_go_on_with_a_conversation_and_add_to_it(fake: openai.OpenAI) 
         ask(fake, "four", conversation=made.id, previous_response_id=first.id)
 
 
+@pytest.mark.slow
 def test_conversations_survive_the_server_and_are_their_owners(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "keys.yaml").write_text("keys:\n- {name: a, key: secret-a}\n- {name: b, key: secret-b}\n")
     options = ("--data-dir", str(tmp_path / "data"), "--api-keys-file", str(tmp_path / "keys.yaml"))

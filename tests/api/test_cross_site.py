@@ -53,6 +53,7 @@ def test_every_route_that_changes_something_is_in_the_table() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), CHANGING)
 @pytest.mark.parametrize(
     "headers",

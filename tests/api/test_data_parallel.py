@@ -237,6 +237,7 @@ def test_one_that_cannot_start_ends_the_start_with_its_words(checkpoint: Path) -
     )
 
 
+@pytest.mark.slow
 def test_more_cores_than_the_instance_has_are_refused_with_the_numbers() -> None:
     ended = run_command("serve", "--port", "0", "--data-parallel-size", "3", program="neuronserve")
     assert ended.returncode == 2

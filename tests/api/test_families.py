@@ -103,6 +103,7 @@ def test_an_output_is_a_message_whole_and_streamed(chat: Any, golden: Golden) ->
     assert added_up(chat.create(**asked(golden), stream=True)) == {0: (*message, choice.finish_reason)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("golden", SERVED, ids=lambda golden: f"{golden.form.tools}-{golden.text[:30]!r}")
 def test_an_output_is_the_items_of_a_response(echo: Server, golden: Golden) -> None:
     expected = read([golden.text], golden.form)
@@ -138,6 +139,7 @@ def test_several_choices_are_read_each_on_its_own(chat: Any) -> None:
         assert b"".join(bytes(entry.bytes) for entry in choice.logprobs.content[:-1]) == THINKS.text.encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "golden", [golden for golden in SERVED if golden.calls][::4], ids=lambda golden: golden.form.tools
 )

@@ -127,6 +127,7 @@ OVERFLOWS: list[tuple[str, dict[str, Any], str | None]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "param"), OVERFLOWS, ids=lambda value: str(value)[:40])
 def test_more_than_the_context_is_refused_where_the_server_is_strict_and_clipped_elsewhere(
     http: httpx.Client, strict: Server, path: str, body: dict[str, Any], param: str | None

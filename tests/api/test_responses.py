@@ -227,6 +227,7 @@ def test_a_stream_in_the_background_can_be_left_and_taken_up_again(fake: openai.
     assert rest == whole[4:]
 
 
+@pytest.mark.slow
 def test_a_response_that_is_cancelled_or_interrupted_says_so(checkpoint: Path, hold: Path, tmp_path: Path) -> None:
     options = "--device", f"hold:{hold}", "--data-dir", str(tmp_path / "data")
     with running_server(checkpoint, *options) as server, client_of(server) as client:

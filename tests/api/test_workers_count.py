@@ -65,6 +65,7 @@ def usage(client: httpx.Client, key: str = "ops") -> dict[str, dict[str, Any]]:
     return {row["api_key"]: row for row in rows}
 
 
+@pytest.mark.slow
 def test_requests_a_minute_are_counted_over_all_workers(server: Server) -> None:
     with clients(server) as by_pid:
         one, other = by_pid.values()

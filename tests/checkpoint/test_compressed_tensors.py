@@ -43,6 +43,7 @@ def stored(section: Any, spec: ModelSpec = SPEC) -> Any:
     return read_stored_quantization({"quantization_config": section}, spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize(
     ("kind", "strategy", "ignore", "tolerance"),

@@ -45,6 +45,7 @@ def everybody_reads() -> None:
     os.umask(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("everybody_reads")
 @pytest.mark.parametrize("options", [(), ("--api-workers", "2")])
 def test_all_that_a_server_writes_is_its_users_alone(tmp_path: Path, options: tuple[str, ...]) -> None:

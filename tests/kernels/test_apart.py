@@ -140,6 +140,7 @@ def nothing(operands, cores, step, worker, workers) -> None:
     """Take part."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no threads")
 def test_threads_may_run_where_they_might_before() -> None:
     record = aligned((1,), np.int64)

@@ -125,6 +125,7 @@ def test_a_token_is_bitwise_the_same_however_it_is_computed(pool: WorkerPool, ca
     assert np.array_equal(decode, whole[60:])
 
 
+@pytest.mark.slow
 @caches
 @pytest.mark.parametrize("window", representative([0, 700, -600], 0, 700))
 @pytest.mark.parametrize("block", representative([32, 96], 32))

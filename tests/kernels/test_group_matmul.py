@@ -169,6 +169,7 @@ def test_the_largest_sums_of_a_group_are_exact(
     assert np.array_equal(got, x @ shard.value.T)
 
 
+@pytest.mark.slow
 @cases
 @pytest.mark.parametrize(("rows", "size"), representative([(1, 64), (37, 128)], (37, 128)))
 def test_a_gated_product_equals_numpy(pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int) -> None:

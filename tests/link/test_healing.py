@@ -144,6 +144,7 @@ async def test_observers_get_the_whole_charge_too() -> None:
     assert charged == sorted(charged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 async def test_a_poison_request_ends_alone(number: int) -> None:
     async with healing_groups(f"poison:{POISON}:{int(number)}") as groups:

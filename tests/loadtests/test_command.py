@@ -113,6 +113,7 @@ def test_a_late_generator_publishes_nothing(mock_url: str, tmp_path: Path, capsy
     assert "Not to be published" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_comparison_with_a_late_generator_leaves_nothing_under_its_name(mock_url: str, tmp_path: Path) -> None:
     words = f"compare --base-url {mock_url} --other-base-url {mock_url} {SMALL} --request-rate 100 --rounds 2"
     assert run(f"{words} --json {tmp_path}/c.json".replace("100000", "0.0001")) == 3
@@ -131,6 +132,7 @@ def test_a_run_in_which_everything_fails_is_reported_as_that(mock_url: str, tmp_
     check_page((tmp_path / "r.html").read_text())
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_every_point_and_the_curves(mock_url: str, tmp_path: Path) -> None:
     words = f"sweep --base-url {mock_url} {SHORT} --goodput ttft:10000 --price-per-hour 1 --json {tmp_path}/s.json"
     assert run(f"{words} --start-rate 40 --max-points 2 --point-duration-s 0.2 --min-prompts 8") == 0
@@ -142,6 +144,7 @@ def test_a_sweep_writes_every_point_and_the_curves(mock_url: str, tmp_path: Path
     check_page((tmp_path / "s.html").read_text())
 
 
+@pytest.mark.slow
 def test_a_comparison_of_a_server_with_itself(mock_url: str, tmp_path: Path) -> None:
     words = f"compare --base-url {mock_url} --other-base-url {mock_url} {SMALL} --max-concurrency 4 --rounds 2"
     assert run(f"{words} --label-a left --label-b right --json {tmp_path}/c.json") == 0
@@ -255,6 +258,7 @@ def charged_usd(server: Server) -> float:
     )
 
 
+@pytest.mark.slow
 def test_the_default_model_is_priced_without_a_flag(
     tmp_path: Path, kernel_cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

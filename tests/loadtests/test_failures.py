@@ -30,6 +30,7 @@ KINDS: list[tuple[Fault, str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "kind", "message"), KINDS, ids=[fault for fault, _, _ in KINDS])
 async def test_a_fault_is_counted_by_its_kind_and_harms_no_other_request(fault: Fault, kind: str, message: str) -> None:
     script = Script(fault=lambda n: fault if n in {2, 5} else None)

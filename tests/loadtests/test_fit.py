@@ -56,6 +56,7 @@ def small_model_url() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(built_in_names()) - {"mlperf-server", "overload"}))
 def test_built_in_scenarios_fit_a_model_of_2048_tokens(small_model_url: str, name: str, tmp_path: Path) -> None:
     out = tmp_path / "r.json"

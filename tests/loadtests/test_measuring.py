@@ -26,6 +26,7 @@ def true_times(server: MockServer) -> dict[str, ServedRequest]:
     return {served.headers["x-request-id"]: served for served in server.served}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["openai", "openai-chat"])
 async def test_latencies_are_those_of_the_script(backend: str) -> None:
     script = Script(ttft_s=0.3, itl_s=0.05)
@@ -137,6 +138,7 @@ async def test_connections_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert server.num_connections == 1
 
 
+@pytest.mark.slow
 async def test_warm_up_comes_first_with_prompts_of_its_own_and_counts_for_nothing() -> None:
     measurement, server = await run_script(Script(), run={"num_warmups": 3})
     ids = [served.headers["x-request-id"] for served in server.served]
@@ -162,6 +164,7 @@ async def test_without_ignore_eos_the_server_may_stop_early() -> None:
     assert "min_tokens" not in server.served[0].body
 
 
+@pytest.mark.slow
 async def test_a_seed_repeats_the_run_and_another_does_not() -> None:
     async with MockServer(Script()) as server:
         for seed in (1, 1, 2):

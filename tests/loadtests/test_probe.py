@@ -22,6 +22,7 @@ async def probed(script: Script, shape: ProbeShape = SMALL) -> tuple[list[tuple[
         return await Probe(shape).run(EndpointSpec(base_url=server.url), "key", lambda _: None), server
 
 
+@pytest.mark.slow
 async def test_it_asks_for_what_it_has_said_and_no_more() -> None:
     reports, server = await probed(Script(itl_s=0.0005))
     most, at_once, read, written = map(int, re.findall(r"\d+", Probe(SMALL).bound.replace(",", ""))[:4])
@@ -34,6 +35,7 @@ async def test_it_asks_for_what_it_has_said_and_no_more() -> None:
     assert all(report["completed"] > 0 and report["median_itl_ms"] > 0 for _, report in reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [("refuse", "http_429"), ("crash", "500"), ("not_http", "malformed"), ("too_few", "token"), ("no_token", "empty")],
@@ -43,6 +45,7 @@ async def test_a_request_that_fails_ends_it_with_the_reason(fault: Fault, compla
         await probed(Script(fault=lambda number: fault if number else None))
 
 
+@pytest.mark.slow
 async def test_what_is_not_done_in_time_is_left_out() -> None:
     begun: list[ProbeStep] = []  # the first step has time on a busy host, the second 0.3 s
     probe = Probe(SMALL, lambda: time.monotonic() + (SMALL.max_seconds - 0.3 if len(begun) == 2 else 0.0))

@@ -28,6 +28,7 @@ from tools.random_checkpoint.shapes import SHAPES, TINY
 TOLERANCE = 1e-5  # of the largest logit: what the engine is allowed in float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", TINY)
 def test_transformers_still_gives_the_golden_logits(oracle_of: Callable[[str], Oracle], shape: str) -> None:
     golden = load_golden(golden_path(shape))
@@ -177,6 +178,7 @@ MISREADINGS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(len(MISREADINGS)))
 def test_a_misread_option_moves_the_logits_well_beyond_the_tolerance(
     checkpoint_of: Callable[[str], Path], tmp_path: Path, case: int
@@ -191,6 +193,7 @@ def test_a_misread_option_moves_the_logits_well_beyond_the_tolerance(
     assert np.abs(got - expected).max() > 100 * TOLERANCE * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_command_writes_every_golden_file_or_those_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "golden_path", lambda shape: tmp_path / f"{shape}.npz")
     assert command.main(["tiny-odd"]) == 0

@@ -49,7 +49,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {  # famil
 
 
 def write(name: str, directory: Path) -> Any:
-    """Writes a random model of that name, and gives it."""
+    """Write a random model of that name, and return it."""
     family, text, eyes, is_tied = MODELS[name]
     config = getattr(transformers, f"{family}Config")(
         text_config={**TEXT, **text}, vision_config=eyes, tie_word_embeddings=is_tied
@@ -74,7 +74,10 @@ def _no_gradients() -> Iterator[None]:
 def test_the_text_of_a_model_that_sees_pictures_is_that_of_transformers(
     engine_logits: Callable[..., np.ndarray], tmp_path: Path, name: str
 ) -> None:
-    expected = write(name, tmp_path / name)(torch.tensor([TOKENS])).logits[0].numpy()
+    model = write(name, tmp_path / name)
+    # transformers 5.24 cannot run the whole Llama 4 on text alone.
+    text = model.language_model if isinstance(model, transformers.Llama4ForConditionalGeneration) else model
+    expected = text(torch.tensor([TOKENS])).logits[0].numpy()
     got = engine_logits(tmp_path / name, "float32", 1, TOKENS)
     assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
 

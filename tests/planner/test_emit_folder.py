@@ -118,6 +118,7 @@ def test_the_script_starts_a_server_for_each_group_of_cores_and_ends_them(
         assert config["override_neuron_config"]["context_encoding_buckets"] == [512, 1024]
 
 
+@pytest.mark.slow
 def test_a_planned_default_model_is_served_and_checked_by_what_was_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kernel_cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ READ_UNDER: dict[StackName, tuple[tuple[int, ...], tuple[int, ...]]] = {  # posi
 }
 
 
+@pytest.mark.slow
 async def test_what_a_load_test_writes_is_read() -> None:
     """The reports of `bench serve` are read, from a server with equal times for all steps."""
     async with MockServer(Script(ttft_s=0.02, itl_s=0.01)) as server:  # gaps in which a busy host merges no chunks

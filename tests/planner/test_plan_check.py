@@ -38,6 +38,7 @@ def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
 STACKED = list(product(STACK_NAMES, ((1000, 250), (100, 600))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stack", "lengths"), representative(STACKED, *STACKED[1::2]))
 def test_so_does_one_of_each_stack(stack: StackName, lengths: tuple[int, int]) -> None:
     report = plan(PlanOptions("llama-8b", *lengths, 1.0, ttft_s=3.0, tpot_s=0.1, stack=stack))

@@ -160,6 +160,7 @@ def test_thousands_of_slots_overflow_nothing() -> None:
     assert 0 < service.ttft_s < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replica", [CHAT, replace(CHAT, prefill_s=0.3), replace(CHAT, output_tokens=401)])
 @pytest.mark.parametrize("slots", [1, 4, 32])
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.8])

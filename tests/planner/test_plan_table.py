@@ -50,6 +50,7 @@ def lines(report: PlanReport, width: int, is_wide: bool = False) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 100, 120, WIDE])
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_no_figure_is_cut_or_blank(reports: Callable[[str], PlanReport], name: str, width: int) -> None:

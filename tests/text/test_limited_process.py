@@ -71,6 +71,7 @@ assert resource.getrlimit(resource.RLIMIT_AS)[1] < {8 << 30}
     subprocess.run([sys.executable, "-c", lower], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_work_that_grows_too_far_is_refused_and_the_next_is_done(process: LimitedProcess) -> None:
     assert process.call(b"16") == "16"
     with pytest.raises(Refusal, match=r"^MemoryError$|^the work took more than 512 MiB of memory$"):
@@ -107,6 +108,7 @@ def test_a_call_whose_process_is_killed_or_stopped_is_done_by_the_next_one(waiti
         assert int(waiting.call(b"0.5")) != first
 
 
+@pytest.mark.slow
 def test_a_call_that_computes_for_too_long_is_refused_without_another_try(waiting: LimitedProcess) -> None:
     first = waiting.pid
     with pytest.raises(Refusal, match=r"^the work took more than 1 s$"):

@@ -23,6 +23,7 @@ LONG_RUN = 3000  # over 360 requests, as a paced server gets, the TTFT of `tgi` 
 WIDER_LIMITS = {("tgi", "ttft_s"): 0.15}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", STACK_NAMES)
 @pytest.mark.parametrize("rate", [2.0, 6.0])
 def test_plan_and_simulation_of_the_default_model_agree(stack: StackName, rate: float) -> None:

@@ -55,6 +55,7 @@ def usage(server: Server, key: str, name: str | None = None) -> dict[str, object
     return dict(rows[name or key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "opened_by"),
     [

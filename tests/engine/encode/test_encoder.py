@@ -60,6 +60,7 @@ def test_a_text_is_bitwise_the_same_alone_and_among_others(
 FORMATS: list[tuple[Quantization | None, float]] = [(None, 0.9995), ("int8", 0.995), ("fp8", 0.99)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", host_isas())
 @pytest.mark.parametrize(("quantization", "least"), FORMATS)
 def test_formats_are_near_float32_on_every_instruction_set(

@@ -106,6 +106,7 @@ def forced(
     return grammar_text("lark", "\n".join(["start: calls", *rules]), before.before_calls())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_tags", [True, False], ids=["marks are tokens", "marks are text"])
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_that_must_come_are_read_and_follow_their_schemas(name: ToolParserName, has_tags: bool) -> None:

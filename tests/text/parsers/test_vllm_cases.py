@@ -62,6 +62,7 @@ def parts_of(text: str) -> Iterator[list[str]]:
         yield cut(text, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parser}: {case.name}")
 def test_a_stream_adds_up_to_the_whole(case: Case) -> None:
     whole = read(case, [case.text])
