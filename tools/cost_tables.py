@@ -40,10 +40,10 @@ def _fit(calibration: Calibration) -> str:
 def _coefficients(calibration: Calibration) -> str:
     found = calibration.coefficients
     rows = [
-        (f"`{name}`", _value(found.get(name)), term.unit, f"{term.start:.3g}", term.component, term.meaning)
+        (f"`{name}`", _value(found.get(name)), term.unit, f"{term.start:.3g}", term.component)
         for name, term in TERMS.items()
     ]
-    return table(("term", "coefficient", "unit", "start", "part of a step", "of"), rows)
+    return table(("term", "coefficient", "unit", "start", "part of a step"), rows)
 
 
 def _value(value: float | None) -> str:
@@ -86,16 +86,21 @@ def _serving(calibration: Calibration) -> str:
 
 
 def _apart(calibration: Calibration) -> str:
-    return _errors(calibration, lambda name: "contradicted" in name or "saturated" in name, ("source",))
+    rows = [
+        (f"`{name}`", str(group.n), _stats(group.all))
+        for name, group in calibration.errors.items()
+        if "contradicted" in name or "saturated" in name
+    ]
+    return table(("group", "n", "error of the shipped fit"), rows)
 
 
 def _errors(calibration: Calibration, is_shown: Callable[[str], bool], ways: Sequence[str]) -> str:
     rows = [
-        (f"`{name}`", str(group.n), _stats(group.all), *(_stats(group.left_out.get(way)) for way in ways))
+        (f"`{name}`", str(group.n), *(_stats(group.left_out.get(way)) for way in ways))
         for name, group in calibration.errors.items()
         if is_shown(name)
     ]
-    return table(("group", "n", "seen", *(f"unseen {way}" for way in ways)), rows)
+    return table(("group", "n", *(f"unseen {way}" for way in ways)), rows)
 
 
 def _baselines(calibration: Calibration) -> str:

@@ -43,7 +43,7 @@ REAL = {
 
 
 def table() -> str:
-    """Return the table, a line for each architecture."""
+    """Return the table, a line for each architecture with tool calls or a real checkpoint."""
     return "\n".join(_lines()) + "\n"
 
 
@@ -52,7 +52,9 @@ def _lines() -> Iterator[str]:
     yield "|---|---|---|"
     for name in GENERATORS:
         assert name in SHAPE_OF, f"{name} has no tiny shape, so nothing of it is tried"
-        tools = ", ".join(f"`{parser}`" for parser in TOOLS.get(name, ()))
-        yield f"| `{name}` | {tools} | {REAL.get(name, '')} |"
+        if name in TOOLS or name in REAL:
+            tools = ", ".join(f"`{parser}`" for parser in TOOLS.get(name, ()))
+            yield f"| `{name}` | {tools} | {REAL.get(name, '')} |"
     for name in ENCODERS:
-        yield f"| `{name}Model`, and with heads | | {REAL.get(name, '')} |"
+        if name in REAL:
+            yield f"| `{name}Model`, and with heads | | {REAL[name]} |"

@@ -1,4 +1,7 @@
-"""The table of docs/reference/metrics.md, made from the server's metric families."""
+"""The table of docs/reference/metrics.md, made from the server's metric families.
+
+The page says which families have the label `model_name`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def _section(prefix: str) -> str:
 def _rows(prefix: str) -> Iterator[str]:
     for family in FAMILIES:
         if family.name.startswith(prefix):
-            labels = ", ".join(f"`{label}`" for label in family.labels)
+            labels = ", ".join(f"`{label}`" for label in family.labels if label != "model_name")
             yield f"| `{family.exposed}` | {family.kind} | {labels} | {family.unit} | {family.meaning} |\n"
 
 

@@ -10,7 +10,7 @@ from neuronserve.planner.plan.search import plan
 from neuronserve.server.errors import DeviceMemoryError
 
 MODELS = ("llama-1b", "llama-8b", "llama-13b", "llama-70b")
-DEVICES = ("inf2.xlarge", "inf2.8xlarge", "inf2.48xlarge")
+DEVICES = ("inf2.xlarge", "inf2.48xlarge")
 HEAD = (
     "| model | instance | TP x DP | weights | slots | instances | load | TTFT ms | TPOT ms | $/1M in | $/1M out "
     "| $/1M tokens planned | simulated |\n|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"

@@ -37,7 +37,7 @@ def script(d: Deployment) -> str | LeftOut:
     command = " \\\n  ".join(['exec neuronserve serve "$MODEL"', *flags, '"$@"'])
     return (
         "#!/usr/bin/env bash\n"
-        "# One instance of the row on this host's CPU, at the modelled part's pace.\n"
+        "# One instance of the row on this host's CPU, at the modelled accelerator's pace.\n"
         f"set -euo pipefail\n{model}\n{command}\n"
     )
 

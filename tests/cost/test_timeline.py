@@ -1,4 +1,4 @@
-"""The timeline of the modelled part: deadlines that do not drift, and pieces that leave no hole."""
+"""The timeline of the modelled accelerator: deadlines that do not drift, and pieces that leave no hole."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One instance of the row on this host's CPU, at the modelled part's pace.
+# One instance of the row on this host's CPU, at the modelled accelerator's pace.
 set -euo pipefail
 MODEL=${MODEL:-meta-llama/Meta-Llama-3-8B}
 exec neuronserve serve "$MODEL" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One instance of the row on this host's CPU, at the modelled part's pace.
+# One instance of the row on this host's CPU, at the modelled accelerator's pace.
 set -euo pipefail
 : "${MODEL:?hub id or directory of the checkpoint}"
 exec neuronserve serve "$MODEL" \
