@@ -257,6 +257,7 @@ def test_a_scrape_of_any_worker_is_of_the_whole_server(server: Server) -> None:
 
     with clients(server) as by_pid:
         one, other = by_pid.values()
+        one.post(TEXT, json={"prompt": "abc", "max_tokens": 1})  # the series exist from the first request on
         before = counts(one)
         assert counts(other) == before
         for number, client in enumerate([one, other, other]):
