@@ -45,7 +45,7 @@ import numba
 numba.config.CPU_NAME, numba.config.CPU_FEATURES, numba.config.CACHE_DIR = (
     settings["cpu"], settings["features"], settings["cache"]
 )
-from .compile_helper import help_compile, prepare
+from neuronserve.server.kernels.compile_helper import help_compile, prepare
 prepare(settings["checks"])
 help_compile(jobs, end)
 """
