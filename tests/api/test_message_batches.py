@@ -85,10 +85,10 @@ def test_batches_are_listed_and_deleted(fake: anthropic.Anthropic, server: Serve
 def test_what_a_cancelled_batch_has_left_is_canceled(checkpoint: Path, hold: Path, tmp_path: Path) -> None:
     options = ("--device", f"hold:{hold}", "--data-dir", str(tmp_path / "data"), "--max-num-seqs", "1")
     with running_server(checkpoint, *options) as held, client_of(held) as client:
-        batch = client.messages.batches.create(requests=requests("a", "b", "c", max_tokens=50))
-        assert client.messages.batches.cancel(batch.id).processing_status == "canceling"
-        with pytest.raises(anthropic.AnthropicError, match="results_url"):
+        batch = client.messages.batches.create(requests=requests("abc", "b", "d", max_tokens=50, temperature=0))
+        with pytest.raises(anthropic.AnthropicError, match="results_url"):  # none ends before the hold
             client.messages.batches.results(batch.id)
+        assert client.messages.batches.cancel(batch.id).processing_status == "canceling"
         done = ended(client, batch.id)
         hold.unlink()
         assert (done.request_counts.canceled, done.request_counts.errored) == (3, 0)
