@@ -22,7 +22,7 @@ WEIGHTS = {"num_bits": 8, "symmetric": True, "strategy": "channel", "dynamic": F
 
 
 def quantization_config(kind: Kind, ignore: tuple[str, ...] = ("lm_head",), strategy: str = "channel") -> Any:
-    """As the tools that make such checkpoints write it."""
+    """Return the configuration in the form of the tools that make such checkpoints."""
     group = {
         "targets": ["Linear"],
         "weights": {**WEIGHTS, "type": kind, "strategy": strategy, "block_structure": None, "observer": "minmax"},

@@ -33,7 +33,7 @@ def opened(directory: Path, tensors: Tensors) -> Checkpoint:
 
 
 def test_outputs_first_gates_before_ups(tmp_path: Path) -> None:
-    """As transformers 5 has Qwen's in memory."""
+    """This is the order that transformers 5 has Qwen's in memory."""
     directory, tensors = written(tmp_path / "model", "tiny-qwen3-moe")
     apart = dict(tensors)
     for layer in range(4):

@@ -1,4 +1,4 @@
-"""What the graph says of layers that differ: sums over groups are sums over all, and encoders have no output layer."""
+"""Graphs of layers that differ: sums over groups are sums over all, and encoders have no output layer."""
 
 from __future__ import annotations
 

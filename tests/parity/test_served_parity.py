@@ -1,4 +1,4 @@
-"""What a server says over HTTP of a float32 checkpoint is what transformers says of it: scores of texts."""
+"""Scores of texts over HTTP agree with transformers for a float32 checkpoint."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def together(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With the experts of a layer in one tensor, in order."""
+    """Return the tensors with the experts of a layer in one tensor, in order."""
     found: dict[str, Any] = {}
     for name, values in tensors.items():
         if (expert := EXPERT.search(name)) is None:
@@ -146,7 +146,7 @@ def together(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def convert(architecture: str, config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
-    """What conversion does to a tensor."""
+    """Convert a tensor as the conversion to GGUF does."""
     if architecture in SHIFTED and name.endswith("norm.weight"):
         return values + np.float32(1)
     if architecture == "gpt2" and TURNED.search(name):

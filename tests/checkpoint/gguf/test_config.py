@@ -56,7 +56,7 @@ LLAMA3 = {
 
 
 def llama3_factors(theta: float, width: int, factor: float) -> np.ndarray:
-    """As conversion writes them: by wave lengths."""
+    """Return the factors by wave lengths, as conversion writes them."""
     found = []
     for i in range(0, width, 2):
         wave = 2 * math.pi * theta ** (i / width)

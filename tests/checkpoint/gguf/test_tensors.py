@@ -51,7 +51,7 @@ def test_float32_files_have_the_checkpoint_and_its_config(tmp_path: Path, shape:
 
 @pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.name)
 def test_each_core_gets_its_part_of_what_the_codes_stand_for(tmp_path: Path, kind: Kind) -> None:
-    """Of rows in pairs and across blocks of columns, for the part of each core."""
+    """Codes of rows in pairs and across blocks of columns, for the part of each core."""
     (tmp_path / "plain").mkdir()
     config = dict(
         architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=300, hidden_size=128, intermediate_size=256,
