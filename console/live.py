@@ -77,7 +77,8 @@ class LiveStream:
             return
         asking = (_read_blocks(client) for client in service.engine.clients)
         with contextlib.suppress(EngineDead, TimeoutError):
-            maps = await asyncio.wait_for(asyncio.gather(*asking), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                maps = await asyncio.gather(*asking)
             self._steps, self._last_blocks = steps, _frame(blocks_record(maps))
             self._send(self._last_blocks)
 

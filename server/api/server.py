@@ -236,7 +236,8 @@ class ApiServer:
         deadline = loop.time() + self._timeout_s
         while self.service.engine.num_open and loop.time() < deadline and not self._abort_now.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._abort_now.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await self._abort_now.wait()
 
 
 async def until_dead(engines: AnyEngines) -> None:

@@ -128,7 +128,8 @@ class BatchRunner:
             if (reason := await self._reason(batch)) is not None:
                 return reason
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._batches.changed.wait(), max(0.0, batch.expires_at - time.time()))
+                async with asyncio.timeout(max(0.0, batch.expires_at - time.time())):
+                    await self._batches.changed.wait()
 
     async def _reason(self, batch: StoredBatch) -> Reason | None:
         batch, _ = await self._stored(lambda: self._batches.get(batch.id))

@@ -27,7 +27,8 @@ class Slots:
         while self._num_taken and self._num_taken + self._num_others >= self._most:
             self._freed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await self._freed.wait()
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:

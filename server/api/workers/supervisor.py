@@ -194,7 +194,8 @@ class Supervisor:
         await _exit_of(process)
         serving.cancel()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(session.ended.wait(), LAST_WORDS_S)
+            async with asyncio.timeout(LAST_WORDS_S):
+                await session.ended.wait()
         self._sums.end(number)
         place.served_at_last = session.serving.is_set()
         what = f"API worker {place.number} (pid {process.pid}) {_ending(process.exitcode)}"

@@ -53,7 +53,8 @@ class _Running:
         """Return events from number `first` on as soon as there is one; none after a while without any."""
         if first >= len(self.frames) and not self.is_done:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), PART_S)
+                async with asyncio.timeout(PART_S):
+                    await self._news.wait()
         return StreamedEvents(self.frames[first:], self.is_done)
 
     def _wake(self) -> None:
