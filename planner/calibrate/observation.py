@@ -29,6 +29,7 @@ SPREAD_SDK = 18  # since 2.18 grouped queries are spread over more cores than KV
 SINGLE_BUCKET_SDK = 21  # optimum-neuron on NxD compiles one bucket
 PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
 COARSE_MS = 1000.0  # least used time among those rounded to 0.1 s: rounding is at most 5 %
+DEVICE_TIMES = ("device time", "context encoding", "context_encoding")  # in ttft_stat: of the graph, without the host
 STATIC = "static batch"  # arrival of rows whose prompts are sent together
 MS = 1e-3
 
@@ -47,10 +48,15 @@ class Observation:
     sdk: int  # minor release
     shape: ModelSpec
     group: str
-    series: tuple[object, ...]  # rows of one series are repetitions: together they weigh as the root of their number
+    setup: tuple[object, ...]  # rows of one setup are repetitions: together they weigh as the root of their number
     point: Point
     seconds: float
     work: Work
+
+    @property
+    def series(self) -> tuple[object, ...]:
+        """Source, release and model: rows of one series come from one sweep, and their errors are alike."""
+        return self.source, self.sdk, self.model
 
 
 def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
@@ -147,18 +153,24 @@ class Setup:
         max_len = count.get("max_seq_len", 0) or count.get("input_len", 0) + count.get("output_len", 0)
         if not max_len:
             raise Unusable("no length is stated")
-        runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
+        is_tnx_other = _is_tnx(row) and "llama" not in row.label("model")
+        runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk, is_tnx_other=is_tnx_other)
         part = instance(row.texts["instance"])
         return cls(row, shape, part, StepWork(shape, part, row.counts["tp"], runtime), batch, is_continuous, max_len)
 
     @property
     def has_one_bucket(self) -> bool:
-        is_nxd = "optimum" in self.row.label("framework") and self.row.sdk >= SINGLE_BUCKET_SDK
-        return self.is_continuous or is_nxd or "nxd" in self.row.label("framework")
+        software = self.row.label("framework")
+        if "optimum" not in software and "vllm" in software and "nxd" in software:
+            return False
+        is_nxd = "optimum" in software and self.row.sdk >= SINGLE_BUCKET_SDK
+        return self.is_continuous or is_nxd or "nxd" in software
 
     def prompt_length(self, prompt: int) -> int:
-        """Return the positions that a prompt is padded to."""
-        return self.max_len if self.has_one_bucket else bucket(prompt)
+        """Return the positions that a prompt is padded to. Servers put a token before it that begins the text."""
+        if self.has_one_bucket:
+            return self.max_len
+        return min(bucket(prompt + ("vllm" in self.row.label("framework"))), max(self.max_len, SMALLEST_BUCKET))
 
     def step_length(self) -> int:
         """Return the positions read of each slot by a decode step: the compiled ones, or the mean over its buckets."""
@@ -196,11 +208,17 @@ class Setup:
             sdk=self.row.sdk,
             shape=self.shape,
             group=self.group(phase),
-            series=(phase, source, self.shape, tp, self.batch, self.row.sdk),
+            setup=(phase, source, self.shape, tp, self.batch, self.row.sdk),
             point=Point(phase, self.part.chip.name, billions, tp, batch, positions, width, has_experts),
             seconds=milliseconds * MS,
             work=work,
         )
+
+
+def _is_tnx(row: PublishedRow) -> bool:
+    """Return whether a row is of transformers-neuronx, alone or under optimum-neuron before NxD Inference."""
+    software = row.label("framework")
+    return "transformers" in software or ("optimum" in software and row.sdk < SINGLE_BUCKET_SDK)
 
 
 def bucket(tokens: int) -> int:
@@ -264,9 +282,10 @@ def _whole_prefill(setup: Setup, prompt: int) -> Work:
     With continuous batching prompts are encoded one by one. A static batch is one call for all of its prompts.
     """
     prompts, length = setup.prompts(), setup.prompt_length(prompt)
+    calls = 0.0 if any(words in setup.row.label("ttft_stat") for words in DEVICE_TIMES) else 1.0
     if not setup.is_continuous:
-        return setup.work.prefill(length, prompts)
-    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": 1.0}  # the host's part once for the batch
+        return setup.work.prefill(length, prompts) | {"prefill_call": calls}
+    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": calls}  # the host's part once for the batch
 
 
 def _scaled(work: Work, factor: float) -> Work:

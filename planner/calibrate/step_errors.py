@@ -17,12 +17,12 @@ from ...server.cost.evidence import Evidence, Sample
 from .contradictions import contradicted_steps
 from .fit import NAMES, Problem, Vector, as_coefficients, as_vector
 from .observation import Observation
-from .selection import Folds, Labels, Rows, choose_terms, left_out, nested_errors
+from .selection import Folds, Labels, Rows, left_out, mean_fit, nested_errors
 
 # Bytes of weights and cache, layers and slots for a decode step; operations and calls for a prompt.
 SIX_TERMS = ("weights", "kv", "layer_launch", "slot_layer", "prefill_matmul", "prefill_call")
 COMPUTE = ("decode_matmul", "prefill_matmul", "attention")
-MEMORY = ("weights", "kv")
+MEMORY = ("weights", "prefill_weights", "kv")
 
 
 def six_coefficients(problem: Problem, labels: Labels, rows: Rows) -> Vector:
@@ -81,7 +81,7 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
     """Fit terms and coefficients to all observations but contradicted ones; errors are of fits without the source."""
     names, folds = group_names(observations), Folds.of(observations)
     problem, rows = Problem(observations), np.array(["contradicted" not in name for name in names])
-    fitted = problem.fit(choose_terms(problem, folds, rows), rows)
+    fitted = mean_fit(problem, folds, rows)
     unseen = nested_errors(problem, folds, rows)
     stats = {way: _stats_by_group(names, errors) for way, errors in unseen.items()}
     every = np.ones(len(names), dtype=np.bool_)
@@ -125,7 +125,7 @@ def coefficients_without(observations: Sequence[Observation], source: str) -> di
     rows = np.array([o.source != source for o in observations]) & np.array(
         ["contradicted" not in name for name in group_names(observations)]
     )
-    return as_coefficients(problem.fit(choose_terms(problem, folds, rows), rows))
+    return as_coefficients(mean_fit(problem, folds, rows))
 
 
 def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
@@ -164,7 +164,7 @@ def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
     alike: dict[tuple[object, ...], list[int]] = {}
     for index, o in enumerate(observations):
         if np.isfinite(unseen[index]):
-            alike.setdefault((*o.series, o.point), []).append(index)
+            alike.setdefault((*o.setup, o.point), []).append(index)
     samples = []
     for own in alike.values():
         first = observations[own[0]]

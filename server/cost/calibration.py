@@ -17,7 +17,7 @@ import msgspec
 from ..config.formats import StackName
 from ..errors import SettingsError
 from ..typed_json import JsonError, convert, decode
-from .evidence import Evidence, Point, Sample
+from .evidence import Evidence, Phase, Point, Sample
 from .stacks import HostWork
 from .terms import TERMS
 
@@ -135,7 +135,7 @@ class _StoredHost(msgspec.Struct, forbid_unknown_fields=True):
 class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
     """Stored form of `Sample`, flat."""
 
-    phase: Literal["decode", "prefill"]
+    phase: Phase
     chip: str
     billions: Positive
     tp: Annotated[int, msgspec.Meta(ge=1)]
@@ -147,10 +147,11 @@ class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
     source: str
     num_rows: Annotated[int, msgspec.Meta(ge=1)]
     error: Positive
+    release: int = 0
 
     def sample(self) -> Sample:
         point = Point(*(getattr(self, name) for name in Point.__slots__))
-        return Sample(point, self.model, self.source, self.num_rows, self.error)
+        return Sample(point, self.model, self.source, self.num_rows, self.error, self.release)
 
 
 class _Stored(msgspec.Struct):

@@ -29,7 +29,7 @@ STEPS = noisy(made_by(TRUTH, bare(observations())), 0.03)
 
 def with_twin(steps: list[Observation]) -> list[Observation]:
     """`steps` and another source's time of the first, three times as long."""
-    twin = replace(steps[0], source="forum", seconds=3 * steps[0].seconds, series=("forum",), row_id="twin")
+    twin = replace(steps[0], source="forum", seconds=3 * steps[0].seconds, setup=("forum",), row_id="twin")
     return [*steps, twin]
 
 
