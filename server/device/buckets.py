@@ -96,7 +96,7 @@ def _require_compiled(name: str, requested: tuple[int, ...], ahead: tuple[int, .
 def powers_of_two(longest: int) -> tuple[int, ...]:
     """Return the automatic buckets: 128, 256, ... and `longest`, without a power close below `longest`.
 
-    The last power is below 2 ** round(log2(longest)), as in modules/autobucketing.py of NxD Inference.
+    The last power is below 2 ** round(log2(longest)), as `generate_buckets` of NxD Inference rounds it.
     """
     powers = (1 << power for power in range(SMALLEST_BUCKET.bit_length() - 1, round(log2(longest))))
     return (*powers, longest)
