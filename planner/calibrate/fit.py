@@ -42,7 +42,9 @@ class Problem:
         self.seconds = np.array([o.seconds for o in observations], dtype=np.float64)
         repeats = Counter(o.setup for o in observations)
         self.weights = np.array([repeats[o.setup] ** -0.5 for o in observations], dtype=np.float64)
-        numbers = {key: number for number, key in enumerate(dict.fromkeys((o.point.phase, o.series) for o in observations))}
+        numbers = {
+            key: number for number, key in enumerate(dict.fromkeys((o.point.phase, o.series) for o in observations))
+        }
         self.series = np.array([numbers[o.point.phase, o.series] for o in observations])
 
     def fit(self, terms: Sequence[int], rows: NDArray[np.bool_], held: Sequence[int] = ()) -> Vector:
@@ -51,10 +53,12 @@ class Problem:
         `held`: terms that stay at their start. Raises SettingsError if scipy is not installed.
         """
         used = np.array([term for term in terms if term not in held])
-        shares = self.work[rows] * START / self.seconds[rows, None]  # in units of the starting values
+        order = np.flatnonzero(rows)
+        order = order[np.argsort(self.series[order], kind="stable")]
+        shares = self.work[order] * START / self.seconds[order, None]  # in units of the starting values
         work, known = shares[:, used], shares[:, list(held)].sum(axis=1)
-        least, series = LEAST[used] / START[used], self.series[rows]
-        scale = weights = self.weights[rows]
+        least, series = LEAST[used] / START[used], self.series[order]
+        scale = weights = self.weights[order]
         for _ in range(MAX_ROUNDS):
             matrix = _without_series(np.column_stack((work, 1 - known)) * scale[:, None], scale, series)
             found = _least_squares(matrix[:, :-1], matrix[:, -1], least)
@@ -72,14 +76,18 @@ class Problem:
 
 
 def _without_series(matrix: Vector, scale: Vector, series: NDArray[np.int64]) -> Vector:
-    """Return the scaled rows of `matrix`, whitened: the error that rows of a series share is mostly taken out."""
-    size = np.bincount(series, scale**2)
-    factor = np.zeros_like(size)
-    present = size > 0
-    factor[present] = (1 - 1 / np.sqrt(1 + SERIES_VARIANCE * size[present])) / size[present]
-    shared = np.zeros((len(size), matrix.shape[1]))
-    np.add.at(shared, series, matrix * scale[:, None])
-    return matrix - scale[:, None] * (factor[:, None] * shared)[series]
+    """Return the scaled rows of `matrix`, whitened: the error that rows of a series share is mostly taken out.
+
+    `series` are the rows' numbers, in ascending order.
+    """
+    starts = np.flatnonzero(np.diff(series, prepend=-1))
+    size = np.add.reduceat(scale**2, starts)
+    shared = (
+        np.add.reduceat(matrix * scale[:, None], starts)
+        * ((1 - 1 / np.sqrt(1 + SERIES_VARIANCE * size)) / size)[:, None]
+    )
+    lengths = np.diff(starts, append=len(series))
+    return matrix - scale[:, None] * np.repeat(shared, lengths, axis=0)
 
 
 def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:

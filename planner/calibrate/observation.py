@@ -216,9 +216,13 @@ class Setup:
 
 
 def _is_tnx(row: PublishedRow) -> bool:
-    """Return whether a row is of transformers-neuronx, alone or under optimum-neuron before NxD Inference."""
+    """Return whether a row is of transformers-neuronx, alone or under optimum-neuron before NxD Inference.
+
+    Rows before 2.18 are left out: no prompt alone was published for them.
+    """
     software = row.label("framework")
-    return "transformers" in software or ("optimum" in software and row.sdk < SINGLE_BUCKET_SDK)
+    is_tnx = "transformers" in software or ("optimum" in software and row.sdk < SINGLE_BUCKET_SDK)
+    return is_tnx and row.sdk >= SPREAD_SDK
 
 
 def bucket(tokens: int) -> int:

@@ -82,7 +82,7 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
     )
 
     def without(source: str) -> Calibration:
-        return replace(calibration, coefficients=coefficients_without(observations, source))
+        return replace(calibration, coefficients=coefficients_without(observations, lambda o: o.source == source))
 
     served = calibrate_serving(rows, calibration, without)
     found = replace(

@@ -37,7 +37,7 @@ FALLOFF = 1.25  # exponent of a sample's weight for each unit of distance
 UNMEASURED = 0.5  # growth of a band for each way in which a step lies outside of the measured ones
 WIDENING = 0.2  # growth of a band for each unit of distance to the nearest sample beyond the first unit
 LEAST_MODELS = 3  # measured with a width of weights; with fewer it is hardly known what the width changes
-# Student's t over the normal distribution at P90, by degrees of freedom from 1 on; beyond them nearly 1 + 0.66 / degrees.
+# Student's t over the normal distribution at P90, by degrees of freedom from 1 on; then nearly 1 + 0.66 / degrees.
 T_RATIO = (2.401, 1.471, 1.278, 1.196, 1.152, 1.123, 1.104, 1.090, 1.079, 1.071)
 
 
@@ -184,7 +184,7 @@ class Evidence:
         reasons, bits = [], 8 * point.weight_bytes
         if all(each.weight_bytes != point.weight_bytes for each in kind):
             reasons.append(f"no {point.phase} with {bits:.0f}-bit weights was measured there")
-        elif len({each.model for each in samples if each.point.weight_bytes == point.weight_bytes}) < LEAST_MODELS:
+        elif bits < 16 and len(_models_of(samples, point.weight_bytes)) < LEAST_MODELS:
             reasons.append(f"fewer than {LEAST_MODELS} models were measured with {bits:.0f}-bit weights")
         found = (_out_of_range(point, kind, name) for name in RANGES)
         return (*reasons, *filter(None, found))
@@ -197,7 +197,9 @@ class Evidence:
         return {phase: tuple(each for each in self.samples if each.point.phase == phase) for phase in get_args(Phase)}
 
     @cached_property
-    def _columns(self) -> dict[Phase, tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.bool_], NDArray[np.float64]]]:
+    def _columns(
+        self,
+    ) -> dict[Phase, tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.bool_], NDArray[np.float64]]]:
         """Coordinates of the samples by phase: sizes as binary logarithms, chips, experts, widths as logarithms."""
         found = {}
         for phase, samples in self._phases.items():
@@ -239,6 +241,10 @@ def weighted_quantile(values: NDArray[np.float64], weights: NDArray[np.float64],
     order = np.argsort(values)
     weights = weights[order]
     return float(np.interp(share, (np.cumsum(weights) - weights / 2) / weights.sum(), values[order]))
+
+
+def _models_of(samples: Iterable[Sample], weight_bytes: float) -> set[str]:
+    return {each.model for each in samples if each.point.weight_bytes == weight_bytes}
 
 
 def _out_of_range(point: Point, measured: Sequence[Point], name: str) -> str:

@@ -58,6 +58,6 @@ PREFILL_TERMS: dict[str, Term] = {
     "activation": Term("activation", "s", 7e-7, "one token through one layer, per 4,096 of hidden size"),
     "prefill_link": _at_peak("activation", 4.0, "all-reduces of a prompt over the links", is_optional=True),
     "expert_matmul": _at_peak("compute", 4.0, "all experts over all tokens, in tiles of 128", is_optional=True),
-    "tnx_activation": Term("activation", "s", 9e-7, "as activation, in addition: on transformers-neuronx, but for Llama"),
+    "tnx_activation": Term("activation", "s", 9e-7, "as activation, more than Llama on transformers-neuronx"),
 }
 TERMS: dict[str, Term] = DECODE_TERMS | PREFILL_TERMS

@@ -75,7 +75,7 @@ class StepWork:
         return core.attention_weights + core.ffn_weights + core.head_weights + experts
 
     def dense_flops(self, tokens: int, sampled: int) -> float:
-        """Return one core's operations in matmuls without experts: `tokens` in layers, `sampled` in the output layer."""
+        """Return one core's operations in matmuls but for experts: `tokens` in layers, `sampled` in the head."""
         core = self.core
         every = core.attention_weights + core.ffn_weights + self.lora_weights
         return 2.0 * (tokens * every + sampled * core.head_weights)
