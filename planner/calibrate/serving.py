@@ -22,12 +22,12 @@ from ...server.cost.stacks import STACKS, HostWork, Stack
 from ...server.errors import DeviceError, SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES, BatchingPolicy
-from ...server.workload.workload import FloatArray
+from ...server.workload.workload import FloatArray, Workload
 from ..simulate.records import Records
 from ..simulate.routing import RoundRobin
 from ..simulate.simulator import Driver
 from .contradictions import contradictions
-from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths
+from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths, is_window_known
 from .observation import CONTINUOUS_SDK, Setup, Unusable
 from .published import PublishedRow
 from .slot_engine import SlotEngine, SlotTimes
@@ -37,6 +37,9 @@ STACK_TGI_2_SDK = 19  # images before it have TGI 1, whose --waiting-served-rati
 TGI_1 = replace(POLICIES["tgi"], waiting_ratio=1.2)
 
 SATURATED = 0.8  # share of the highest measured tokens a second of a deployment
+
+DECODE_RATE = 1.02  # of the tokens that TTFT and TPOT leave a single user: more are 1 / TPOT, not a throughput
+ROUNDED = 0.01  # of a published figure
 
 QUANTITIES = ("throughput", "ttft", "itl")
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
@@ -121,6 +124,11 @@ class ServingRow:
     def source(self) -> str:
         return self.row.texts["source_group"]
 
+    @property
+    def waits_for_unknown_time(self) -> bool:
+        """Whether users outnumber the slots in a test whose length, on which their waits depend, is not known."""
+        return (self.test.users or 0) > self.num_slots * self.num_engines and not is_window_known(self.row)
+
     def times(self, host: HostWork) -> SlotTimes:
         """Return the times of one engine."""
         prompt, positions = self.lengths
@@ -150,25 +158,31 @@ class ServingRow:
         tokens, ttft, latency = (
             np.concatenate([getattr(run, n) for run in runs]) for n in ("tokens", "ttft", "latency")
         )
-        if not len(tokens):
-            return 0.0, float("inf"), float("inf")
         has_ttft = "incl" in self.row.label("tpot_stat")
         itl = latency / tokens if has_ttft else (latency - ttft) / np.maximum(tokens - 1, 1)
-        middle = {name: np.median if self.row.label(name).startswith("p50") else np.mean for name in _STATS}
-        if "p50" in self.row.label("tpot_stat"):
-            middle["tpot_stat"] = np.median
+        is_median = {name: any(word in self.row.label(name) for word in ("p50", "median")) for name in _STATS}
+        middle = {name: np.median if is_median[name] else np.mean for name in _STATS}
         return float(tokens.sum()) / seconds, float(middle["ttft_stat"](ttft)), float(middle["tpot_stat"](itl))
 
     def _run(self, times: SlotTimes, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> _Run:
-        workload = self.test.workload(answers, most_per_s, clients, seed)
+        """Return the measurements of a wave, or of a window, doubled until an answer ends in it."""
+        window_s = WINDOW_S
+        while True:
+            workload = self.test.workload(answers, most_per_s, clients, seed, window_s)
+            run = self._measure(times, workload, window_s)
+            if len(run.tokens):
+                return run
+            window_s *= 2
+
+    def _measure(self, times: SlotTimes, workload: Workload, window_s: float) -> _Run:
         records = Records(len(workload))
         engines = [SlotEngine(self.num_slots, self.policy, times, workload, records) for _ in range(self.num_engines)]
         driver = Driver(engines, workload, records, *_no_limits(), RoundRobin())
         if self.test.is_waves:
             driver.run()
         else:
-            driver.run(self.test.users, round(WINDOW_S * NS))
-        return _Run.of(records, None if self.test.is_waves else WINDOW_S)
+            driver.run(self.test.users, round(window_s * NS))
+        return _Run.of(records, None if self.test.is_waves else window_s)
 
 
 _STATS = ("ttft_stat", "tpot_stat")
@@ -208,9 +222,20 @@ def _measured(row: PublishedRow) -> dict[str, float]:
     if any(value < 0 for value in found.values()):
         raise Unusable("a measured figure is negative")
     found = {name: value for name, value in found.items() if value > 0}
+    if _is_decode_rate(row, found):
+        del found["throughput"]
     if not found:
         raise Unusable("no throughput, TTFT or time per token")
     return found
+
+
+def _is_decode_rate(row: PublishedRow, found: dict[str, float]) -> bool:
+    """Return whether the "tokens a second" of a single user are 1 / TPOT: more than its answers have with their TTFT."""
+    if row.counts.get("concurrency") != 1 or not {"throughput", "itl"} <= found.keys() or "incl" in row.label("tpot_stat"):
+        return False
+    tokens, step_ms = row.counts["output_len"], found["itl"]
+    least_ms = found.get("ttft", 0.0) + (tokens - 1) * step_ms
+    return found["throughput"] * least_ms / 1e3 > tokens * (DECODE_RATE if "ttft" in found else 1 - 1 / tokens - ROUNDED)
 
 
 def serving_rows(
@@ -227,7 +252,7 @@ def serving_rows(
             if stack not in (None, one.stack.name):
                 raise Unusable(f"a load test of {one.stack.name}")
             share = row.measures.get("output_tok_s", 0.0) / (most[_deployment(row)] or inf)
-            is_saturated = one.test.rate is not None and share > SATURATED
+            is_saturated = share > SATURATED if one.test.users is None else one.waits_for_unknown_time
             contradiction = contradicted.get(row.row_id, "")
             found.append(replace(one, contradiction=contradiction, is_saturated=is_saturated))
         except (Unusable, DeviceError, SettingsError) as error:
