@@ -29,10 +29,11 @@ _RATE = re.compile(r"^(asynchronous|constant)@([\d.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Coefficients of llmperf's clients, fitted with the stacks. A fit starts at the defaults."""
+    """Coefficients of clients, fitted with the stacks. A fit starts at the defaults."""
 
-    spacing_s: float = 0.1  # work between two launches of a wave
-    stop_rate: float = 1e-3  # probability that an answer ends at a token before its limit
+    spacing_s: float = 0.1  # llmperf's work between two launches of a wave
+    stop_rate: float = 1e-3  # probability that an answer to llmperf ends at a token before its limit
+    draw_s: float = 5e-9  # added for each logit that a host samples if clients do not ask for the likeliest token
 
 
 @dataclass(frozen=True, slots=True)

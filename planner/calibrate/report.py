@@ -9,14 +9,15 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
-from ...server.cost.evidence import Phase
+from ...server.cost.evidence import Evidence, Phase
 from ...server.errors import SettingsError
 from .observation import Observation, observe
 from .published import PublishedRow, data_hash, read_rows
+from .serving import Series
 from .serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
 from .step_errors import (
     RowError,
@@ -26,7 +27,7 @@ from .step_errors import (
     coefficients_without,
 )
 
-PHASES: tuple[Phase, ...] = ("decode", "prefill")
+PHASES: tuple[Phase, ...] = get_args(Phase)
 Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 
@@ -81,8 +82,12 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         baselines=steps.baselines,
     )
 
-    def without(source: str) -> Calibration:
-        return replace(calibration, coefficients=coefficients_without(observations, source))
+    measured = {(o.source, o.sdk, o.model) for o in observations}
+
+    def without(series: Series) -> Calibration:
+        if series not in measured:
+            return calibration
+        return replace(calibration, coefficients=coefficients_without(observations, series))
 
     served = calibrate_serving(rows, calibration, without)
     found = replace(
@@ -90,6 +95,8 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         errors=steps.groups | served.groups,
         hosts=served.coefficients.hosts,
         clients=asdict(served.coefficients.clients),
+        evidence=Evidence((*steps.evidence.samples, *served.samples)),
+        baselines=steps.baselines | served.baselines,
     )
     return _report(found, True, steps, served, skipped)
 
@@ -112,7 +119,7 @@ def _report(
     calibration: Calibration, is_fit: bool, steps: StepOutcome, served: ServingOutcome, skipped: Skipped
 ) -> CalibrationReport:
     groups = steps.groups | served.groups
-    rest = steps.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
+    rest = steps.baselines | served.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
     return CalibrationReport(calibration, is_fit, groups, *rest)
 
 

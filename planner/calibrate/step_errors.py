@@ -119,10 +119,10 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
     return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
 
 
-def coefficients_without(observations: Sequence[Observation], source: str) -> dict[str, float]:
-    """Return coefficients by a fit to the observations of all other sources."""
+def coefficients_without(observations: Sequence[Observation], series: tuple[str, int, str]) -> dict[str, float]:
+    """Return coefficients by a fit to the observations of all other series (source, release and model)."""
     folds, problem = Folds.of(observations), Problem(observations)
-    rows = np.array([o.source != source for o in observations]) & np.array(
+    rows = np.array([(o.source, o.sdk, o.model) != series for o in observations]) & np.array(
         ["contradicted" not in name for name in group_names(observations)]
     )
     return as_coefficients(problem.fit(choose_terms(problem, folds, rows), rows))
