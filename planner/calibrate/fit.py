@@ -82,25 +82,26 @@ def _without_series(matrix: Vector, scale: Vector, series: NDArray[np.int64]) ->
     """
     starts = np.flatnonzero(np.diff(series, prepend=-1))
     size = np.add.reduceat(scale**2, starts)
-    shared = (
-        np.add.reduceat(matrix * scale[:, None], starts)
-        * ((1 - 1 / np.sqrt(1 + SERIES_VARIANCE * size)) / size)[:, None]
-    )
-    lengths = np.diff(starts, append=len(series))
-    return matrix - scale[:, None] * np.repeat(shared, lengths, axis=0)
+    factor = (1 - 1 / np.sqrt(1 + SERIES_VARIANCE * size)) / size
+    shared = np.add.reduceat(matrix * scale[:, None], starts) * factor[:, None]
+    return matrix - scale[:, None] * np.repeat(shared, np.diff(starts, append=len(series)), axis=0)
 
 
-def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
-    """Return unknowns of at least `least` that bring matrix @ x nearest to `target`, pulled towards 1."""
+def bounded_least_squares(matrix: Vector, target: Vector) -> Vector:
+    """Return unknowns of at least 0 that bring matrix @ x nearest to `target`."""
     try:
         from scipy.optimize import nnls
     except ImportError as error:
         raise SettingsError("fitting needs scipy, which is not installed: install neuronserve[calibrate]") from error
+    return np.asarray(nnls(matrix, target)[0])
+
+
+def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
+    """Return unknowns of at least `least` that bring matrix @ x nearest to `target`, pulled towards 1."""
     pull = PULL**2
     triangle = np.linalg.cholesky(matrix.T @ matrix + pull * np.eye(len(least))).T  # few unknowns, many rows
     right = matrix.T @ (target - matrix @ least) + pull * (1 - least)
-    found: Vector = nnls(triangle, np.linalg.solve(triangle.T, right))[0]
-    return least + found
+    return least + bounded_least_squares(triangle, np.linalg.solve(triangle.T, right))
 
 
 def _reweighted(ratio: Vector) -> Vector:

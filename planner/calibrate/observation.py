@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...server.cost.evidence import Phase, Point
+from ...server.cost.evidence import Phase, Point, Series
 from ...server.cost.shape import matrix_billions, matrix_params
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime, StepWork, Work
@@ -54,7 +54,7 @@ class Observation:
     work: Work
 
     @property
-    def series(self) -> tuple[object, ...]:
+    def series(self) -> Series:
         """Source, release and model: rows of one series come from one sweep, and their errors are alike."""
         return self.source, self.sdk, self.model
 

@@ -6,7 +6,7 @@ calibration must beat the plain models on the same unseen rows; they are only re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,12 +124,10 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
     return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
 
 
-def coefficients_without(
-    observations: Sequence[Observation], is_left_out: Callable[[Observation], bool]
-) -> dict[str, float]:
-    """Return coefficients by a fit to the other observations."""
+def coefficients_without(observations: Sequence[Observation], series: tuple[str, int, str]) -> dict[str, float]:
+    """Return coefficients by a fit to the observations of all other series (source, release and model)."""
     folds, problem = Folds.of(observations), Problem(observations)
-    rows = np.array([not is_left_out(o) for o in observations]) & np.array(
+    rows = np.array([o.series != series for o in observations]) & np.array(
         ["contradicted" not in name for name in group_names(observations)]
     )
     return as_coefficients(mean_fit(problem, folds, rows))

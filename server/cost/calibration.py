@@ -174,7 +174,7 @@ class _Stored(msgspec.Struct):
     num_rows: int
     coefficients: dict[str, _Quantity]
     hosts: dict[StackName, _StoredHost]
-    clients: dict[Literal["spacing_s", "stop_rate"], Positive]
+    clients: dict[Literal["spacing_s", "stop_rate", "draw_s"], Positive]
     errors: dict[str, GroupError]
     evidence: list[_StoredSample]
     baselines: dict[str, dict[str, ErrorStats | None]] = {}
