@@ -23,6 +23,7 @@ LEAST_MODELS, LEAST_SOURCES = 3, 2  # that hold a term; with fewer it is not kno
 NEARLY = 1.03  # admissible candidates have at most this multiple of the least score
 MOST_DROPPED = 2
 NUM_FOLDS = 6  # of series, for the scores of candidates
+WAYS = ("series", "source", "model")  # of leaving rows out
 WORST = 1.0  # largest error that counts in a score
 
 Rows = NDArray[np.bool_]
@@ -34,7 +35,7 @@ PHASES = tuple(tuple(NAMES.index(name) for name in terms) for terms in (DECODE_T
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """Ways to leave rows out: by series, by source and by model; and what decides whether a term is known."""
+    """Labels of the rows by way to leave them out."""
 
     labels: dict[str, Labels]
 
@@ -61,17 +62,14 @@ def mean_fit(problem: Problem, folds: Folds, rows: Rows) -> Vector:
     """
     known, held = _known_terms(problem, folds, np.ones(len(rows), dtype=np.bool_))
     candidates = _candidates(known)
-    folded = Folds({"fold": folds.labels["series"] % NUM_FOLDS}).labels["fold"]
+    folded = folds.labels["series"] % NUM_FOLDS
     fits = [problem.fit(terms, rows, held) for terms in candidates]
     unseen = [left_out(problem, folded, rows, lambda kept, t=terms: problem.fit(t, kept, held)) for terms in candidates]
     found = np.zeros(len(NAMES))
     for terms in PHASES:
-        own = rows & _is_of(problem, terms)
-        if own.any():
-            scores = [_score(problem, errors, own) for errors in unseen]
-            admissible = [fit for fit, score in zip(fits, scores, strict=True) if score <= min(scores) * NEARLY]
-        else:
-            admissible = fits[:1]
+        own = rows & _is_of(problem, terms) & np.isfinite(unseen[0])
+        scores = [_score(problem, errors, own) for errors in unseen] if own.any() else [0.0]  # one series: no candidate
+        admissible = [fit for fit, score in zip(fits, scores, strict=False) if score <= min(scores) * NEARLY]
         found[list(terms)] = np.mean(admissible, axis=0)[list(terms)]
     return found
 
@@ -127,9 +125,8 @@ def left_out(problem: Problem, labels: Labels, rows: Rows, fit: Fit) -> Vector:
     return errors
 
 
-def nested_errors(problem: Problem, folds: Folds, rows: Rows) -> dict[str, Vector]:
+def nested_errors(problem: Problem, folds: Folds, rows: Rows, ways: Sequence[str] = WAYS) -> dict[str, Vector]:
     """Return errors by way to leave rows out; candidates, scores and coefficients have not seen the predicted rows."""
     return {
-        name: left_out(problem, labels, rows, lambda kept: mean_fit(problem, folds, kept))
-        for name, labels in folds.labels.items()
+        way: left_out(problem, folds.labels[way], rows, lambda kept: mean_fit(problem, folds, kept)) for way in ways
     }
