@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
 from ...server.cost.calibration import default_calibration
 from ...server.cost.pipeline import PipelineModel
 from ...server.cost.speculation import SpeculativeModel, StepTimes
@@ -19,7 +21,9 @@ from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
 from .demand import Demand
 from .options import Buckets, PlanOptions
+from .parts import place_of
 from .queueing import Replica
+from .report import Candidate
 from .weight_types import WeightDtype
 
 
@@ -107,6 +111,13 @@ class Group:
         """Return the compiled lengths of prompts, ascending, each with its share of the requests."""
         return planned.prompts[self.stack]
 
+    def bucket_edge(self, planned: PlannedLoad) -> BucketEdge | None:
+        """Return the edge of a compiled length that costs the prompts most; None if none does."""
+        stack, demand = self.stack, planned.demand
+        buckets = stack.prompt_buckets(planned.buckets.decode)
+        graphs = PromptGraphs(buckets, stack.prompt_margin, lambda length: self.cost.prefill(length, length).elapsed_s)
+        return graphs.edge(dict(demand.prompts), ADDED_TOKENS if demand.trace is None else 0)
+
     def replica(self, planned: PlannedLoad, batch: int) -> tuple[Replica, float, str]:
         """Return the replica, the idle share of its stages in decode, and why no measurement supports its times."""
         decode, stack = self.cost.decode(batch, planned.buckets.decode), self.stack
@@ -145,3 +156,11 @@ class Group:
             return ()
         smaller = (1 << power for power in range(batch.bit_length() - 1))
         return tuple((slots, self.cost.decode(slots, planned.buckets.decode).elapsed_s) for slots in smaller)
+
+
+def edge_notes(planned: PlannedLoad, row: Candidate, parts: tuple[Instance, ...]) -> Iterator[str]:
+    """Yield what an edge between two compiled lengths costs the prompts of a row, and the length that avoids it."""
+    part = next(part for part in parts if (part.name, part.chip.lnc) == (row.device, row.lnc))
+    group = Group.of(planned, place_of(part, row.instances_per_replica), row.tp, row.dtype, row.pp)
+    if (edge := group.bucket_edge(planned)) is not None:
+        yield f"first row: {edge}"

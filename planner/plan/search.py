@@ -26,7 +26,7 @@ from .memory import Beside, Memory, loading_notes, why_not_loaded
 from .options import LIMITS, PlanOptions
 from .parts import GROUP_SIZES, parts_in_question, place_of
 from .queueing import MAX_LOAD, Replica
-from .replicas import Group, PlannedLoad
+from .replicas import Group, PlannedLoad, edge_notes
 from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
 from .weight_types import WeightDtype, why_no_type
 from .words import (
@@ -74,6 +74,7 @@ def plan_model(
     notes = (
         *demand_notes(planned.demand),
         *slo_notes(options, candidates),
+        *edge_notes(planned, candidates[0], parts),
         *loading_notes(model, options, parts, candidates),
         *price_notes(parts, options.chip_watts),
     )

@@ -96,6 +96,10 @@ class CostModel:
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 
+    def prompt_s(self, bucket: int) -> float:
+        """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
+        return self.prefill(bucket, bucket).elapsed_s
+
     def encode(self, texts: int, bucket: int) -> StepCost:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
