@@ -13,11 +13,10 @@ from typing import Any, get_args
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
-from ...server.cost.evidence import Evidence, Phase
+from ...server.cost.evidence import Evidence, Phase, Series
 from ...server.errors import SettingsError
 from .observation import Observation, observe
 from .published import PublishedRow, data_hash, read_rows
-from .serving import Series
 from .serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
 from .step_errors import (
     RowError,
@@ -82,7 +81,7 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         baselines=steps.baselines,
     )
 
-    measured = {(o.source, o.sdk, o.model) for o in observations}
+    measured = {o.series for o in observations}
 
     def without(series: Series) -> Calibration:
         if series not in measured:

@@ -18,7 +18,7 @@ from ...server.clock import NS
 from ...server.config import CacheConfig, SchedulerConfig
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration
-from ...server.cost.evidence import Phase, Point
+from ...server.cost.evidence import Phase, Point, Series
 from ...server.cost.model import CostModel
 from ...server.cost.stacks import HostWork, Stack
 from ...server.errors import DeviceError, SettingsError
@@ -46,7 +46,6 @@ ROUNDED = 0.01  # of a published figure
 
 Quantity = Literal["throughput", "ttft", "itl"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
-Series = tuple[str, int, str]  # source, minor release of the SDK, and model
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError
-from ...server.cost.evidence import Point, Sample
+from ...server.cost.evidence import Point, Sample, Series
 from .host_fit import STRUCTURES, Responses, fit_hosts
 from .load_generators import Clients
 from .published import PublishedRow
-from .serving import QUANTITIES, Quantity, Series, ServingCoefficients, ServingRow, serving_rows
-from .step_errors import stats_of
+from .serving import QUANTITIES, Quantity, ServingCoefficients, ServingRow, serving_rows
+from .step_errors import series_error, stats_of
 
 FIGURE_UNITS: dict[Quantity, str] = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
 NO_HOST, FACTOR = "no host", "constant factor"  # plain models of load tests
@@ -32,7 +32,7 @@ class ServingError:
     row_id: str
     group: str  # serving_inf2 of throughput, serving_ttft_inf2 and serving_itl_inf2 of times; see `_group`
     model: str
-    series: Series
+    series: str  # such as "hf-optimum-guidellm 2.22 Llama-3.1-8B-Instruct"
     unit: str
     measured: float
     predicted: float
@@ -124,7 +124,7 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> li
             row_id=row.row.row_id,
             group=_group(row, name),
             model=row.row.texts["model"],
-            series=row.series,
+            series=series_name(row.series),
             unit=FIGURE_UNITS[name],
             measured=measured,
             predicted=predicted[name],
@@ -133,6 +133,12 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> li
         )
         for name, measured in row.measured.items()
     ]
+
+
+def series_name(series: Series) -> str:
+    """Return a series as text."""
+    source, release, model = series
+    return f"{source} 2.{release} {model}"
 
 
 def _group(row: ServingRow, quantity: Quantity) -> str:
@@ -155,9 +161,13 @@ def _by_group(groups: dict[Key, str], errors: LeftOut) -> dict[str, ErrorStats |
 
 
 def _group_error(errors: Sequence[ServingError]) -> GroupError:
-    held = [error.left_out for error in errors]
     every = stats_of(np.array([error.error for error in errors]))
-    return GroupError(len(errors), every, {} if None in held else {"series": stats_of(np.array(held))})
+    held = np.array([np.nan if error.left_out is None else error.left_out for error in errors])
+    if np.isnan(held).any():
+        return GroupError(len(errors), every)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(error.series for error in errors))}
+    series = np.array([numbers[error.series] for error in errors])
+    return GroupError(len(errors), every, {"series": stats_of(held)}, series_error(held, series))
 
 
 def samples_of(rows: Sequence[ServingRow], unseen: LeftOut) -> tuple[Sample, ...]:
@@ -176,4 +186,4 @@ def samples_of(rows: Sequence[ServingRow], unseen: LeftOut) -> tuple[Sample, ...
 def _sample(tests: Sequence[tuple[ServingRow, Point, float]]) -> Sample:
     row, point, _ = tests[0]
     error = float(np.median([ratio for _, _, ratio in tests]))
-    return Sample(point, row.row.texts["model"], row.source, len(tests), error)
+    return Sample(point, row.row.texts["model"], row.source, len(tests), error, row.row.sdk)
