@@ -32,7 +32,8 @@ class ServingError:
     row_id: str
     group: str  # serving_inf2 of throughput, serving_ttft_inf2 and serving_itl_inf2 of times; see `_group`
     model: str
-    series: str  # such as "hf-optimum-guidellm 2.22 Llama-3.1-8B-Instruct"
+    series: Series
+    point: Point
     unit: str
     measured: float
     predicted: float
@@ -124,7 +125,8 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> li
             row_id=row.row.row_id,
             group=_group(row, name),
             model=row.row.texts["model"],
-            series=series_name(row.series),
+            series=row.series,
+            point=row.point(name),
             unit=FIGURE_UNITS[name],
             measured=measured,
             predicted=predicted[name],
@@ -133,12 +135,6 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> li
         )
         for name, measured in row.measured.items()
     ]
-
-
-def series_name(series: Series) -> str:
-    """Return a series as text."""
-    source, release, model = series
-    return f"{source} 2.{release} {model}"
 
 
 def _group(row: ServingRow, quantity: Quantity) -> str:
