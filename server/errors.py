@@ -5,7 +5,8 @@ NeuronserveError
 │   ├── SettingsError             settings are wrong or contradict each other
 │   ├── CheckpointError           the checkpoint: which file, which tensor, why
 │   ├── DeviceError               no such accelerator, or it cannot do that
-│   │   └── DeviceMemoryError     the model does not fit on the accelerator; carries the account
+│   │   ├── DeviceMemoryError     the model does not fit on the accelerator; carries the account
+│   │   └── KnownFailure          reports say that a real accelerator does not run it (--strict-device)
 │   ├── HostMemoryError           the host has less memory than the emulation needs
 │   ├── AdapterSlotsFull          more LoRA adapters than there is room for
 │   ├── EngineLost                an engine died while it served: exit code 1 at the server's end
@@ -73,6 +74,10 @@ class DeviceError(StartError):
 
 class DeviceMemoryError(DeviceError):
     """The model does not fit in device memory. The message holds the whole account."""
+
+
+class KnownFailure(DeviceError):
+    """A real accelerator is reported not to run the model: names the error, its source and date."""
 
 
 class HostMemoryError(StartError):
