@@ -38,8 +38,7 @@ NeuronserveError
     ├── EngineDead                503: the engine process has ended
     └── StorageFull               507: nothing more can be stored
 
-Errors of one room stay there: `ChatError` and `Unreachable` (server/chat, server/monitor), `ClientFailed`,
-`CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError` and `InjectedLimit` (testkit).
+Errors of one room stay there, such as `ChatError` (chat), `Unreachable` (monitor) and `InjectedError` (testkit).
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class CheckpointError(StartError):
     """The checkpoint cannot be served: names the file, the tensor where there is one, and the reason."""
 
     def __init__(self, file: str, reason: str, tensor: str | None = None) -> None:
-        where = file if tensor is None else f"{file}: tensor {tensor}"
-        super().__init__(f"{where}: {reason}")
+        super().__init__(f"{file if tensor is None else f'{file}: tensor {tensor}'}: {reason}")
         self.file, self.tensor, self.reason = file, tensor, reason
 
 
@@ -117,10 +115,8 @@ class RequestError(NeuronserveError):
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.param = param
-        if code is not None:
-            self.code = code
+        self.message, self.param = message, param
+        self.code = self.code if code is None else code
 
 
 class InvalidRequest(RequestError):

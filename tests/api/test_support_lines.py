@@ -77,9 +77,7 @@ def _configured(folder: Path, name: str, positions: int = 131_072) -> str:
         ("some-model", ("--device", "trn1.32xlarge"), "NCC_ITEN404"),
     ],
 )
-def test_serve_refuses_what_fails_if_it_is_strict(
-    tmp_path: Path, name: str, args: tuple[str, ...], error: str
-) -> None:
+def test_serve_refuses_what_fails_if_it_is_strict(tmp_path: Path, name: str, args: tuple[str, ...], error: str) -> None:
     ended = run_command("serve", _configured(tmp_path, name), *args, "--strict-device", *STOP)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
