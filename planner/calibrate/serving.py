@@ -18,7 +18,7 @@ from ...server.config import CacheConfig, SchedulerConfig
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration
 from ...server.cost.model import CostModel
-from ...server.cost.stacks import STACKS, HostWork, Stack
+from ...server.cost.stacks import HostWork, Stack
 from ...server.errors import DeviceError, SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES, BatchingPolicy
@@ -28,9 +28,10 @@ from ..simulate.routing import RoundRobin
 from ..simulate.simulator import Driver
 from .contradictions import contradictions
 from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths
-from .observation import CONTINUOUS_SDK, Setup, Unusable
+from .observation import Setup, Unusable
 from .published import PublishedRow
 from .slot_engine import SlotEngine, SlotTimes
+from .software import server_of
 
 ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
 STACK_TGI_2_SDK = 19  # images before it have TGI 1, whose --waiting-served-ratio is 1.2
@@ -57,12 +58,12 @@ class ServingCoefficients:
 
 def stack_of(row: PublishedRow) -> Stack:
     """Return the stack of a load test, as it was at the row's release. Raises Unusable for an unknown stack."""
-    software = row.label("framework")
-    if row.sdk < CONTINUOUS_SDK or not any(name in software for name in ("tgi", "vllm")):
+    server = server_of(row)
+    if server is None:
         raise Unusable(f"no continuous batching is known of {row.texts['framework']} on SDK 2.{row.sdk}")
-    if "vllm" in software:
-        return replace(STACKS["nxdi-vllm"], samples_on_device=not row.samples_on_host)
-    return replace(STACKS["tgi"], samples_on_device=row.sdk >= ON_DEVICE_SAMPLING_SDK)
+    if server.name == "tgi":
+        return replace(server, samples_on_device=row.sdk >= ON_DEVICE_SAMPLING_SDK)
+    return replace(server, samples_on_device=not row.samples_on_host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class ServingRow:
             test=test,
             stack=stack,
             num_slots=setup.batch,
-            lengths=(setup.prompt_length(counts["input_len"]), setup.step_length()),
+            lengths=(setup.prompt_length(counts["input_len"]), setup.step_length(is_loaded=True)),
             num_engines=counts.get("dp", 1),
             measured=_measured(row),
         )
@@ -134,7 +135,7 @@ class ServingRow:
 
     def used_coefficients(self, coefficients: ServingCoefficients) -> tuple[object, ...]:
         """Return the coefficients that this row's prediction depends on."""
-        host = coefficients.hosts[self.stack.name]
+        host = coefficients.hosts[self.stack.host]
         if self.stack.samples_on_device:
             host = replace(host, logit_s=0.0, copy_s=0.0)
         return host, coefficients.clients if self.test.is_waves else None
@@ -142,7 +143,7 @@ class ServingRow:
     def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> ServingFigures:
         """Return the figures that the row's tool would print, for `num_waves` waves or all."""
         clients = coefficients.clients
-        times, answers = self.times(coefficients.hosts[self.stack.name]), OutputLengths.of(self.row, clients)
+        times, answers = self.times(coefficients.hosts[self.stack.host]), OutputLengths.of(self.row, clients)
         most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS
         num_runs = max(1, min(self.test.num_waves, num_waves or self.test.num_waves))
         runs = [self._run(times, answers, most_per_s, clients, i) for i in range(num_runs)]

@@ -112,7 +112,7 @@ class Group:
         later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
         cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
         reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
-        host, vocab = default_calibration().host(stack.name), 0 if stack.samples_on_device else planned.model.vocab_size
+        host, vocab = default_calibration().host(stack.host), 0 if stack.samples_on_device else planned.model.vocab_size
         speculation = planned.options.speculation
         replica = Replica(
             mean_s,
