@@ -108,6 +108,7 @@ class _Loading:
             config.lora,
             formats.wide_modules,
             formats.from_values,
+            STACKS[config.stack].fills_first_core,
         )
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
         self._core_ids = group_cores(config, self._instance)
