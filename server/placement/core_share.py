@@ -85,7 +85,7 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
 def undivided_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
     """Return the bytes of the embedding and the output layer that are beyond an even share when a core has them whole.
 
-    So has the first core in optimum-neuron 6373c379, benchmark/vllm/memory_capacity_analysis.
+    So has the first core in optimum-neuron 6373c379, benchmark/vllm, memory_capacity_analysis.
     """
     one, share = CoreShare.of(model, 1), CoreShare.of(model, tp)
     ops = (op for op, _ in decoder_graph(model).counted())

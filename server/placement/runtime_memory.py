@@ -1,7 +1,7 @@
 """Memory of a core that the runtime takes for compiled graphs, by the categories of its own account.
 
 Coefficients are those of ranks 1 to 7 in the account of Llama-3.1-8B at TP8 by optimum-neuron (6373c379,
-benchmark/vllm/memory_capacity_analysis.md): 32 layers, 1,948 MiB of weights, two graphs (prompts and decode). Its "MB"
+benchmark/vllm, memory_capacity_analysis): 32 layers, 1,948 MiB of weights, two graphs (prompts and decode). Its "MB"
 are MiB, as its KV line shows. Which size each category grows with is read from that account and from that of
 Llama-3-70B at TP12 (transformers-neuronx #92), which took no part in a coefficient (`python -m tools.memory_accounts`).
 What rank 0 has beside is measured in the first account alone, so it is charged under optimum-neuron's stacks alone: in

@@ -7,8 +7,8 @@ import pytest
 from neuronserve.server.placement.core_share import CoreShare
 from tools.memory_accounts import ACCOUNTS, Measured, rows, table
 
-# Largest relative error of each category. Coefficients are those of ranks 1 to 7; rank 0's weights are by a formula, and
-# its DMA rings by the share of the other ranks.
+# Largest relative error of each category. Coefficients are those of ranks 1 to 7; rank 0's weights are by a formula,
+# and its DMA rings by the share of the other ranks.
 FITTED = {"kv": 0.001, "scratchpad": 0.001, "collectives": 0.001, "code": 0.001, "runtime": 0.15, "all": 0.01}
 TOLERANCES = {
     "8B TP8, rank 0": FITTED | {"weights": 0.03, "dma_rings": 0.06},
