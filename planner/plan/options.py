@@ -59,7 +59,7 @@ class PlanOptions:
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
     stack: StackName | None = None  # serving software; None: the usual one of each instance today
     max_batch: int = 256  # the largest batch with measurements behind it
-    device_memory_utilization: float = 0.9  # as the server's default
+    device_memory_utilization: float = 0.92  # as the server's default
     price_basis: PriceBasis = "on_demand"  # candidates are sorted by this price
     chip_watts: float | None = None  # power of one serving chip; no figure is published
     regions: tuple[str, ...] = ()  # the cheapest region counts; () = the region in force

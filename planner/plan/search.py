@@ -27,7 +27,7 @@ from .options import LIMITS, PlanOptions
 from .parts import GROUP_SIZES, parts_in_question, place_of
 from .queueing import MAX_LOAD, Replica
 from .replicas import Group, PlannedLoad, edge_notes
-from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes, with_known_failures
 from .weight_types import WeightDtype, why_no_type
 from .words import (
     allowed,
@@ -70,6 +70,7 @@ def plan_model(
         excluded += found[1]
     if not candidates:
         raise nothing_fits(model, options, excluded)
+    candidates = with_known_failures(candidates, options, planned.buckets, parts)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
     notes = (
         *demand_notes(planned.demand),
