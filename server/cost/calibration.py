@@ -17,7 +17,7 @@ import msgspec
 from ..config.formats import StackName
 from ..errors import SettingsError
 from ..typed_json import JsonError, convert, decode
-from .evidence import Evidence, Point, Sample
+from .evidence import Evidence, Phase, Point, Sample
 from .stacks import HostWork
 from .terms import TERMS
 
@@ -135,7 +135,7 @@ class _StoredHost(msgspec.Struct, forbid_unknown_fields=True):
 class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
     """Stored form of `Sample`, flat."""
 
-    phase: Literal["decode", "prefill"]
+    phase: Phase
     chip: str
     billions: Positive
     tp: Annotated[int, msgspec.Meta(ge=1)]

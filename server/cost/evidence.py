@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, log2
-from typing import Literal
+from typing import Literal, get_args
 
-Phase = Literal["decode", "prefill"]
+Phase = Literal["decode", "prefill", "encode"]
 Provenance = Literal["measured", "interpolated", "formula"]
 
 LOW, HIGH = 0.1, 0.9  # quantiles of a band
@@ -170,7 +170,7 @@ class Evidence:
 
     @cached_property
     def _phases(self) -> dict[Phase, tuple[Sample, ...]]:
-        phases: tuple[Phase, ...] = ("decode", "prefill")
+        phases: tuple[Phase, ...] = get_args(Phase)
         return {phase: tuple(each for each in self.samples if each.point.phase == phase) for phase in phases}
 
 

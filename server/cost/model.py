@@ -17,6 +17,8 @@ from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
+MATMULS = ("decode_matmul", "prefill_matmul", "attention", "encode_matmul")  # terms with operations, and with bytes
+STREAMS = ("weights", "kv", "encode_weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,12 @@ class CostModel:
     def encode(self, texts: int, bucket: int) -> StepCost:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
-        `prefill_call`, a server's host time of a prompt, is left out, since encoders were not measured in a server.
+        The pass returns one vector for each text.
         """
         if not (texts >= 1 and bucket >= 1):
             raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
-        work = self.step_work.prefill(bucket, prompts=texts) | {"prefill_call": 0.0}
-        return self._price(work, texts * bucket, self.point("prefill", texts, bucket))
+        work = self.step_work.encode(bucket, texts, values=texts * self.step_work.model.hidden_size)
+        return self._price(work, texts * bucket, self.point("encode", texts, bucket))
 
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
         """Return the coordinates of a step among the measured ones."""
@@ -134,10 +136,10 @@ class CostModel:
         seconds = dict.fromkeys(COMPONENTS, 0.0)
         for name, price in self.calibration.coefficients.items():
             seconds[TERMS[name].component] += work.get(name, 0.0) * price
-        matmuls = work.get("decode_matmul", 0.0) + work.get("prefill_matmul", 0.0) + work.get("attention", 0.0)
+        matmuls, streams = (sum(work.get(name, 0.0) for name in names) for names in (MATMULS, STREAMS))
         return StepCost(
             flops=matmuls / load.flop_s * tp,
-            hbm_bytes=(work["weights"] + work["kv"]) / load.byte_s * tp,
+            hbm_bytes=streams / load.byte_s * tp,
             link_bytes=load.link_bytes(tokens) * tp,
             compute_s=seconds["compute"],
             memory_s=seconds["memory"],

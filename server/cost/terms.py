@@ -18,7 +18,7 @@ class Term:
     """One kind of work. `start` is a guess from a data sheet or a known latency, used if no row determines it."""
 
     component: Component
-    unit: str  # the coefficient's
+    unit: str  # the coefficient's: "1" = multiple of the time at peak, "share" of it, or "s"
     start: float
     meaning: str
     is_optional: bool = True
@@ -55,4 +55,11 @@ TERMS: dict[str, Term] = {
     "prefill_call": Term("overhead", "s", 1e-2, "one prefill: the host's work around it", False),
     "expert_prefill": Term("compute", "s", 1e-4, "one expert's blocks of a prompt in one layer"),
     "prefill_link": _at_peak("activation", 3.0, "all-reduces of a prompt over the links"),
+    # A pass of an encoder.
+    "encode_matmul": _at_peak("compute", 2.5, "matmuls of a pass, attention included", is_optional=False),
+    "encode_layer": Term("overhead", "s", 2e-5, "one layer of a pass", False),
+    "encode_call": Term("overhead", "s", 2e-4, "one pass: its start by the host, and its end"),
+    "encode_activation": Term("activation", "s", 3e-7, "one token of a pass in one layer, per 4,096 of hidden size"),
+    "encode_weights": Term("memory", "share", 0.2, "time at peak of streaming a pass's weights, not hidden by matmuls"),
+    "encode_output": Term("memory", "s", 1e-10, "one byte of a pass's result, brought to the host"),
 }
