@@ -6,7 +6,7 @@ two equally good models the smaller one is kept. For the errors, the choice too 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,13 +32,18 @@ class Folds:
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> Folds:
-        return cls(
+        return cls.by(
             {
-                "source": _numbered([o.source for o in observations]),
-                "model": _numbered([o.shape for o in observations]),
-                "degree": _numbered([(o.point.chip, o.point.tp) for o in observations]),
+                "source": [o.source for o in observations],
+                "model": [o.shape for o in observations],
+                "degree": [(o.point.chip, o.point.tp) for o in observations],
             }
         )
+
+    @classmethod
+    def by(cls, keys: Mapping[str, Sequence[Hashable]]) -> Folds:
+        """Return folds of the rows that have equal keys, by way."""
+        return cls({way: _numbered(found) for way, found in keys.items()})
 
 
 def _numbered(keys: Sequence[Hashable]) -> Labels:
