@@ -61,7 +61,7 @@ class CrossAttention:
 
 
 def answer_work(steps: StepWork, prompt: int, output: int) -> Work:
-    """Return the work of an answer of `output` tokens to a prompt padded to `prompt`, each token a step of all beams."""
+    """Return the work of an answer of `output` tokens, each a step of all beams, to a prompt padded to `prompt`."""
     cross = CrossAttention(steps, prompt)
     step, encode = cross.step(BEAMS, prompt), cross.encode()
     return {name: output * step.get(name, 0.0) + encode.get(name, 0.0) for name in {**step, **encode}}

@@ -78,7 +78,7 @@ def _outcome(
     names = np.array([o.group for o in observations])
     groups = sorted({o.group for o in observations})
     errors = Problem(observations).errors(as_vector(coefficients), np.ones(len(names), dtype=np.bool_))
-    series = unseen.get("series")
+    series = unseen.get("series", np.full(len(names), np.nan))
     return StepOutcome(
         coefficients=coefficients,
         groups={
@@ -89,9 +89,9 @@ def _outcome(
             )
             for name in groups
         },
-        rows=tuple(_row(o, float(errors[i]), None if series is None else series[i]) for i, o in enumerate(observations)),
+        rows=tuple(_row(o, *each) for o, *each in zip(observations, errors.tolist(), series.tolist(), strict=True)),
         baselines={way: {name: _stats(found[names == name]) for name in groups} for way, found in plain.items()},
-        evidence=Evidence(()) if series is None else _evidence(observations, series),
+        evidence=_evidence(observations, series),
     )
 
 
@@ -100,7 +100,7 @@ def _stats(errors: Vector) -> ErrorStats | None:
     return None if np.isnan(errors).any() else stats_of(errors)
 
 
-def _row(observation: Observation, error: float, left: float | None) -> RowError:
+def _row(observation: Observation, error: float, left: float) -> RowError:
     return RowError(
         row_id=observation.row_id,
         group=observation.group,
@@ -109,7 +109,7 @@ def _row(observation: Observation, error: float, left: float | None) -> RowError
         measured_ms=observation.seconds * 1e3,
         predicted_ms=observation.seconds * (1 + error) * 1e3,
         error=error,
-        left_out=None if left is None or not np.isfinite(left) else float(left),
+        left_out=left if np.isfinite(left) else None,
     )
 
 

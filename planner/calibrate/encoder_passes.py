@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...server.cost.evidence import Point
+from ...server.cost.model import LABELS
 from ...server.cost.shape import matrix_billions
 from ...server.cost.work import Runtime, StepWork
 from ...server.device.catalog import instance
@@ -51,7 +52,7 @@ class Pass:
     def observation(self) -> Observation:
         """Return the pass as work. Raises Unusable for a time below the data sheet's peak."""
         steps = StepWork(self.model, self.part, 1, Runtime())
-        values = 2 if self.row.texts["task"] == LABELLED else self.length * self.model.hidden_size
+        values = LABELS if self.row.texts["task"] == LABELLED else self.length * self.model.hidden_size
         work = steps.encode(self.length, self.texts, self.texts * values)
         if self.seconds < work["encode_matmul"]:
             raise Unusable(

@@ -18,6 +18,7 @@ from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
 MATMULS = ("decode_matmul", "prefill_matmul", "attention", "encode_matmul")  # terms with operations, and with bytes
+LABELS = 2  # scores of a text that a classifier returns; any number of this size takes the same time
 STREAMS = ("weights", "kv", "encode_weights")
 
 
@@ -96,14 +97,16 @@ class CostModel:
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 
-    def encode(self, texts: int, bucket: int) -> StepCost:
+    def encode(self, texts: int, bucket: int, is_labelled: bool = False) -> StepCost:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
-        The pass returns one vector for each text.
+        The host gets a vector of each token, as Neuron's software returns them, or with `is_labelled` two scores of
+        each text.
         """
         if not (texts >= 1 and bucket >= 1):
             raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
-        work = self.step_work.encode(bucket, texts, values=texts * self.step_work.model.hidden_size)
+        values = LABELS if is_labelled else bucket * self.step_work.model.hidden_size
+        work = self.step_work.encode(bucket, texts, texts * values)
         return self._price(work, texts * bucket, self.point("encode", texts, bucket))
 
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
