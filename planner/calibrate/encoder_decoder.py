@@ -43,9 +43,9 @@ class CrossAttention:
     def step(self, beams: int, bucket: int) -> Work:
         """Return the work of a decode step of `beams` slots: Q and the output for each token, K and V are cached."""
         steps, work = self.steps, self.steps.decode(beams, bucket)
-        each = ("layer_launch", "collectives", "slot_layer", "decode_link", "decode_hop")
+        each = ("layer_launch", "collectives", "ring_collectives", "slot_layer")
         return work | {
-            **{name: SUBLAYERS * work[name] for name in each if name in work},
+            **{name: SUBLAYERS * work[name] for name in each},
             "weights": work["weights"] + self.projection * steps.weight_bytes * steps.byte_s,
             "decode_matmul": work["decode_matmul"] + 2 * beams * self.projection * steps.flop_s,
             "kv": work["kv"] + steps.kv_bytes(beams * self.positions) * steps.byte_s,
@@ -89,11 +89,11 @@ def _observation(row: EncoderMeasurement) -> Observation:
     return Observation(
         row_id=row.row_id,
         model=row.texts["model"],
-        source=row.release,
+        source=row.source,
         sdk=row.sdk,
         shape=shape,
         group=f"encoder_decoder_{row.part.split('.')[0]}",
-        series=(row.series,),
+        setup=("encode", row.source, row.sdk, shape, tp, length, output),
         point=Point("encode", part.chip.name, matrix_billions(shape), tp, 1, length, steps.weight_bytes, False),
         seconds=output * row.number("latency_p50_ms") * MS,
         work=answer_work(steps, length, output),

@@ -1,4 +1,4 @@
-"""Fit of an encoder's pass to published rows: terms chosen and scored without the predicted rows, beside plain models.
+"""Fit of an encoder's pass to published rows: terms and coefficients found without the predicted rows.
 
 Terms of a pass are priced by nothing else, so this fit and the fit of steps do not touch each other.
 """
@@ -9,58 +9,58 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from ...server.cost.calibration import ErrorStats, GroupError
+from ...server.cost.calibration import GroupError
 from ...server.cost.evidence import Evidence, Sample
+from ...server.cost.terms import ENCODE_TERMS
 from .fit import NAMES, Problem, Vector, as_coefficients, as_vector
 from .observation import Observation
-from .selection import Folds, choose_terms, left_out, nested_errors
-from .step_errors import RowError, StepOutcome, stats_of
+from .selection import Folds, left_out, mean_fit, nested_errors
+from .step_errors import (
+    REPEATS,
+    ROOFLINE,
+    StepOutcome,
+    repeat_spread,
+    row_errors,
+    series_error,
+    stats_by_group,
+    stats_of,
+)
 
+TWO = "two coefficients"
 TWO_TERMS = ("encode_matmul", "encode_layer")
-TWO, ROOFLINE = "two coefficients", "roofline"
-PREFIX = "encode_"  # of the terms of a pass
-LEAST_MODELS, LEAST_RELEASES = 3, 2  # that a fit needs: sizes of layers, releases
 
 
 def encoder_folds(observations: Sequence[Observation]) -> Folds:
-    """Return the ways to leave passes out.
-
-    A series is one release's passes of one chip and one size of layers. A model is a size of layers: BERT and RoBERTa
-    are one.
-    """
-    sizes = [(o.shape.num_layers, o.shape.hidden_size) for o in observations]
-    chips = [o.point.chip for o in observations]
-    releases = [o.source for o in observations]
+    """Return the ways to leave passes out: by series, release (the source of a pass), size of layers, and chip."""
     keys: dict[str, Sequence[Hashable]] = {
-        "series": list(zip(chips, releases, sizes, strict=True)),
-        "source": releases,
-        "model": sizes,
-        "chip": chips,
+        "series": [o.series for o in observations],
+        "source": [o.sdk for o in observations],
+        "model": [o.model for o in observations],
+        "chip": [o.point.chip for o in observations],
     }
     return Folds.by(keys)
 
 
 def calibrate_encoders(observations: Sequence[Observation]) -> StepOutcome:
-    """Choose the terms of a pass and fit them; errors are of fits that had not seen the series, release, model, chip.
+    """Fit the terms of a pass; errors are of fits that had not seen the series, release, model or chip.
 
     Raises SettingsError if scipy is not installed.
     """
     problem, folds = Problem(observations), encoder_folds(observations)
     rows = np.ones(len(observations), dtype=np.bool_)
-    fitted = problem.fit(choose_terms(problem, folds, rows), rows)
-    unseen = nested_errors(problem, folds, rows)
     two = tuple(NAMES.index(name) for name in TWO_TERMS)
-    plain = {
-        TWO: left_out(problem, folds.labels["model"], rows, lambda kept: problem.fit(two, kept)),
-        ROOFLINE: roofline(problem),
-    }
-    coefficients = {name: value for name, value in as_coefficients(fitted).items() if name.startswith(PREFIX)}
-    return _outcome(observations, coefficients, unseen, plain)
+    coefficients = as_coefficients(mean_fit(problem, folds, rows, tuple(folds.labels)))
+    return _outcome(
+        observations,
+        {name: value for name, value in coefficients.items() if name in ENCODE_TERMS},
+        nested_errors(problem, folds, rows, tuple(folds.labels)),
+        {TWO: left_out(problem, folds.labels["series"], rows, lambda kept: problem.fit(two, kept))},
+    )
 
 
 def check_encoders(observations: Sequence[Observation], coefficients: dict[str, float]) -> StepOutcome:
     """Return the errors of given coefficients, without a fit."""
-    return _outcome(observations, coefficients, {}, {ROOFLINE: roofline(Problem(observations))})
+    return _outcome(observations, coefficients, {}, {})
 
 
 def roofline(problem: Problem) -> Vector:
@@ -75,54 +75,41 @@ def _outcome(
     unseen: dict[str, Vector],
     plain: dict[str, Vector],
 ) -> StepOutcome:
-    names = np.array([o.group for o in observations])
-    groups = sorted({o.group for o in observations})
-    errors = Problem(observations).errors(as_vector(coefficients), np.ones(len(names), dtype=np.bool_))
-    series = unseen.get("series", np.full(len(names), np.nan))
+    names, problem = np.array([o.group for o in observations]), Problem(observations)
+    errors = problem.errors(as_vector(coefficients), np.ones(len(names), dtype=np.bool_))
+    stats = {way: stats_by_group(names, found) for way, found in unseen.items()}
+    series = unseen.get("series")
+    groups = {}
+    for name in sorted(set(names.tolist())):
+        own = names == name
+        by_series = None if series is None else series_error(series[own], problem.series[own])
+        groups[name] = GroupError(
+            int(own.sum()), stats_of(errors[own]), {way: found[name] for way, found in stats.items()}, by_series
+        )
     return StepOutcome(
         coefficients=coefficients,
-        groups={
-            name: GroupError(
-                int((names == name).sum()),
-                stats_of(errors[names == name]),
-                {way: _stats(found[names == name]) for way, found in unseen.items()},
-            )
-            for name in groups
+        groups=groups,
+        rows=row_errors(observations, names, errors, series),
+        baselines={
+            **{way: stats_by_group(names, found) for way, found in {**plain, ROOFLINE: roofline(problem)}.items()},
+            REPEATS: repeat_spread(observations, names),
         },
-        rows=tuple(_row(o, *each) for o, *each in zip(observations, errors.tolist(), series.tolist(), strict=True)),
-        baselines={way: {name: _stats(found[names == name]) for name in groups} for way, found in plain.items()},
-        evidence=_evidence(observations, series),
-    )
-
-
-def _stats(errors: Vector) -> ErrorStats | None:
-    """Return statistics; None when a fit without the rows had no other rows."""
-    return None if np.isnan(errors).any() else stats_of(errors)
-
-
-def _row(observation: Observation, error: float, left: float) -> RowError:
-    return RowError(
-        row_id=observation.row_id,
-        group=observation.group,
-        model=observation.model,
-        tp=observation.point.tp,
-        measured_ms=observation.seconds * 1e3,
-        predicted_ms=observation.seconds * (1 + error) * 1e3,
-        error=error,
-        left_out=left if np.isfinite(left) else None,
+        evidence=Evidence(()) if series is None else _evidence(observations, series),
     )
 
 
 def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
-    """Return for each configuration of a series the median of measured over predicted, by a fit without the series."""
+    """Return for each configuration of a series the median of measured over predicted, by a fit without the series.
+
+    Models that differ in their vocabulary alone are one configuration: a pass does not depend on it.
+    """
     alike: dict[Hashable, list[int]] = {}
     for index, o in enumerate(observations):
         if np.isfinite(unseen[index]):
-            sizes = o.shape.num_layers, o.shape.hidden_size
-            alike.setdefault((o.source, o.point.chip, sizes, o.point.batch, o.point.positions), []).append(index)
+            alike.setdefault(o.setup, []).append(index)
     samples = []
     for own in alike.values():
         first = observations[own[0]]
         ratio = float(np.median(1 / (1 + unseen[own])))
-        samples.append(Sample(first.point, first.model, first.source, len(own), ratio))
+        samples.append(Sample(first.point, first.model, first.source, len(own), ratio, first.sdk))
     return Evidence(samples)

@@ -59,20 +59,33 @@ class Pass:
                 f"{self.texts} texts in {self.seconds / MS:.3g} ms are beyond the peak of one core: how a batch was "
                 "spread over cores is not stated"
             )
-        chip, billions = self.part.chip.name, matrix_billions(self.model)
-        kind = "single" if self.texts == 1 else "batch"
+        kind, layers = "single" if self.texts == 1 else "batch", size_of_layers(self.model)
         return Observation(
             row_id=self.row.row_id,
-            model=self.row.texts["model"],
-            source=self.row.release,
+            model=layers,
+            source=self.row.source,
             sdk=self.row.sdk,
             shape=self.model,
             group=f"encode_{kind}_{self.row.part.split('.')[0]}",
-            series=(self.row.series, self.texts),
-            point=Point("encode", chip, billions, 1, self.texts, self.length, steps.weight_bytes, has_experts=False),
+            setup=("encode", self.row.source, self.row.sdk, layers, self.texts, self.length),
+            point=Point(
+                "encode",
+                self.part.chip.name,
+                matrix_billions(self.model),
+                1,
+                self.texts,
+                self.length,
+                steps.weight_bytes,
+                has_experts=False,
+            ),
             seconds=self.seconds,
             work=work,
         )
+
+
+def size_of_layers(model: ModelSpec) -> str:
+    """Return what a pass's time depends on, as a name: BERT and RoBERTa, cased or not, are one model here."""
+    return f"{model.num_layers} layers of {model.hidden_size}"
 
 
 def encoder_of(row: EncoderMeasurement) -> ModelSpec:

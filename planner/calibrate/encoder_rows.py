@@ -45,14 +45,9 @@ class EncoderMeasurement:
         return int(found[2]) if found and int(found[1]) >= 2 else 0
 
     @property
-    def release(self) -> str:
-        """Release whose published table the row is of."""
-        return f"Neuron SDK {self.texts['sdk']}"
-
-    @property
-    def series(self) -> str:
-        """Name of the sweep that the row is of: source, release and model."""
-        return f"neuron-docs {self.part.split('.')[0]}, SDK {self.texts['sdk']}, {self.model}"
+    def source(self) -> str:
+        """Name of the published table that the row is of, without its release."""
+        return f"neuron-docs {self.part.split('.')[0]}"
 
     @property
     def model(self) -> str:

@@ -17,9 +17,9 @@ from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-MATMULS = ("decode_matmul", "prefill_matmul", "attention", "encode_matmul")  # terms with operations, and with bytes
+MATMULS = ("decode_matmul", "prefill_matmul", "expert_matmul", "attention", "encode_matmul")  # counted in operations
+READS = ("weights", "prefill_weights", "kv", "encode_weights")  # terms counted in bytes of device memory
 LABELS = 2  # scores of a text that a classifier returns; any number of this size takes the same time
-STREAMS = ("weights", "kv", "encode_weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,11 @@ class CostModel:
         seconds = dict.fromkeys(COMPONENTS, 0.0)
         for name, price in self.calibration.coefficients.items():
             seconds[TERMS[name].component] += work.get(name, 0.0) * price
-        matmuls, streams = (sum(work.get(name, 0.0) for name in names) for names in (MATMULS, STREAMS))
+        matmuls = sum(work.get(name, 0.0) for name in MATMULS)
+        read = sum(work.get(name, 0.0) for name in READS)
         return StepCost(
             flops=matmuls / load.flop_s * tp,
-            hbm_bytes=streams / load.byte_s * tp,
+            hbm_bytes=read / load.byte_s * tp,
             link_bytes=load.link_bytes(tokens) * tp,
             compute_s=seconds["compute"],
             memory_s=seconds["memory"],
