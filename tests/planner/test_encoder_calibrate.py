@@ -117,14 +117,14 @@ def test_work_of_an_answer_by_hand() -> None:
 STATIC = Runtime(is_continuous=False)
 
 
-def test_no_fit_sees_an_answer_and_each_is_predicted_within_a_factor_of_one_and_a_half() -> None:
+def test_no_fit_sees_an_answer_and_each_is_predicted_within_a_factor_of_two() -> None:
     answers, skipped = observe_answers(read_encoder_rows(SAMPLE))
     assert {o.group for o in answers} == ANSWERS
     assert not skipped
     own = default_calibration().coefficients
     for answer in answers:
         predicted = sum(units * own.get(name, 0.0) for name, units in answer.work.items())
-        assert 1 / 1.5 < predicted / answer.seconds < 1.5
+        assert 1 / 2 < predicted / answer.seconds < 2
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
