@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Literal
 
 from ...server.config.formats import StackName
 from ...server.cost.speculation import Speculation
@@ -25,6 +26,7 @@ LIMITS = {  # fields of PlanOptions, and the figures that they limit
     "tpot_p95_s": Limit("TPOT", 0.0, 0.95),
     "tpot_p99_s": Limit("TPOT", 0.0, 0.99),
 }
+TextTask = Literal["embed", "rerank", "classify"]
 SPECULATION = ("speculative_model", "num_speculative_tokens", "acceptance_rate")  # fields of PlanOptions
 MAX_GUESSES, MAX_LORAS, MAX_LORA_RANK = 64, 4096, 512
 
@@ -71,6 +73,7 @@ class PlanOptions:
     acceptance_rate: float | None = None  # share of guesses that are right if all guesses before are
     max_loras: int = 0  # adapters on the cores
     max_lora_rank: int = 16
+    task: TextTask = "embed"  # of an encoder: whether a pass returns vectors or scores
 
     def __post_init__(self) -> None:
         for name, most in (("input_tokens", MAX_TOKENS), ("output_tokens", MAX_TOKENS), ("max_batch", MAX_BATCH)):

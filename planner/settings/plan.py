@@ -17,7 +17,7 @@ from ..emit.folder import Emission
 from ..model_names import resolve_shape
 from ..plan.bounds import MAX_RATE, MAX_TOKENS, MIN_RATE
 from ..plan.demand import with_trace
-from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, PlanOptions
+from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, PlanOptions, TextTask
 from ..plan.weight_types import COMPARED, WeightDtype
 from .base import PlannerSettings
 
@@ -63,7 +63,7 @@ class DeploymentSettings(CatalogSettings):
 
 
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
-    *("output_tokens", "tpot_ms", "ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
+    *("output_tokens", "tpot_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
     *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "check", "gpus", "picture", "emit", "emit_row"),
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
@@ -106,6 +106,9 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         (1,),
         validation_alias="pipeline_parallel_size",
         description="numbers of pipeline stages to consider, with commas",
+    )
+    task: TextTask = Field(
+        "embed", description="of an encoder: vectors (embed), or scores of pairs (rerank) or texts (classify)"
     )
     chip_watts: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="power of one chip, for tokens per joule (default: not known)"
@@ -158,7 +161,9 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         return slice_of(View, self)
 
     def options(self, trace: Workload | None) -> PlanOptions:
-        """Return the planner's options; lengths of a trace override given ones."""
+        """Return the planner's options; lengths of a trace override given ones. Raises SettingsError."""
+        if "task" in self.model_fields_set and not self.is_encoder:
+            raise SettingsError(f"--task is {self.task}: {self.model} is no encoder")
         options = slice_of(
             PlanOptions,
             self,
