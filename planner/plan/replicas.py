@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from ...server.cost.calibration import default_calibration
+from ...server.cost.pairs import SpeculativeBands
 from ...server.cost.pipeline import PipelineModel
-from ...server.cost.speculation import SpeculativeModel, StepTimes
+from ...server.cost.speculation import SpeculativeModel, StepTimes, head_of
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
 from ...server.device.buckets import powers_of_two
@@ -34,6 +36,7 @@ class PlannedLoad:
     demand: Demand
     buckets: Buckets
     prompts: tuple[tuple[int, float], ...]  # bucket, share of the requests
+    bands: SpeculativeBands | None = None
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> PlannedLoad:
@@ -47,12 +50,15 @@ class PlannedLoad:
         for length, count in demand.prompts:
             padded[bucket(length, buckets.decode)] += count
         shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
-        return cls(model, _draft(model, options), options, demand, buckets, shares)
+        bands = None if options.speculation is None else SpeculativeBands(options.speculative_method)
+        return cls(model, _draft(model, options), options, demand, buckets, shares, bands)
 
 
 def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
-    if options.speculative_model is None:
+    if options.speculation is None:
         return None
+    if options.speculative_model is None:
+        return head_of(model, options.speculation.method)
     draft = resolve_decoder(options.speculative_model)
     if draft.vocab_size != model.vocab_size:
         raise SettingsError(
@@ -79,12 +85,21 @@ class Group:
         options, part = planned.options, part_of(place)
         stack, speculation = options.stack_on(part), options.speculation
         checked = 1 if speculation is None else speculation.num_tokens + 1
-        runtime = Runtime(dtype, stack.is_continuous, tokens_per_slot=checked, lora_rank=options.lora_rank)
+        runtime = Runtime(
+            dtype,
+            stack.is_continuous,
+            tokens_per_slot=checked,
+            lora_rank=options.lora_rank,
+            kv_bytes=options.kv_bytes,
+        )
         own = PipelineModel.of(planned.model, place, tp, stages, runtime)
-        if speculation is None or planned.draft is None:
+        if speculation is None or planned.draft is None or planned.bands is None:
             return cls(place, tp, dtype, stages, own, stack)
-        draft = PipelineModel.of(planned.draft, place, tp, stages, Runtime(is_continuous=stack.is_continuous))
-        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, speculation.num_tokens), stack)
+        method, guesses = speculation.method, speculation.num_tokens
+        beside = replace(runtime, weight_dtype="bfloat16", tokens_per_slot=method.tokens_per_run(guesses), lora_rank=0)
+        draft = PipelineModel.of(planned.draft, place, tp, stages, beside)
+        widened = partial(planned.bands.widened, chip=part.chip.name)
+        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, method.runs(guesses), widened), stack)
 
     @property
     def part(self) -> Instance:

@@ -42,12 +42,12 @@ class Runtime:
     sdk: int = CURRENT_SDK  # minor release of Neuron SDK 2.x
     tokens_per_slot: int = 1  # of a decode step: with speculative decoding the draft's tokens and one more
     lora_rank: int = 0  # of the adapter of each slot; 0: no adapters
+    kv_bytes: float = ACTIVATION_BYTES  # of one element of the KV cache
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no published measurement covers this software."""
         reasons = {
-            "no measurement of speculative decoding is in the calibration": self.tokens_per_slot > 1,
             "no measurement with 4-bit weights is in the calibration": STORED_BYTES.get(self.weight_dtype, 2) < 1,
             "no measurement with LoRA adapters is in the calibration": self.lora_rank > 0,
         }
@@ -96,7 +96,9 @@ class StepWork:
 
     def kv_bytes(self, positions: int) -> float:
         """Return the bytes of K and V of `positions` cached positions over all layers on one core."""
-        return 2.0 * positions * self.model.num_layers * self.core.kv_heads * self.model.head_dim * ACTIVATION_BYTES
+        return (
+            2.0 * positions * self.model.num_layers * self.core.kv_heads * self.model.head_dim * self.runtime.kv_bytes
+        )
 
     def attention_flops(self, pairs: float) -> float:
         """Return one core's operations for `pairs` query-key pairs in every head and layer: scores, weighted values."""
