@@ -149,6 +149,7 @@ class Setup:
             raise Unusable("no length is stated")
         runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
         part = instance(row.texts["instance"])
+        part = part if row.lnc is None else part.with_lnc(row.lnc)
         return cls(row, shape, part, StepWork(shape, part, row.counts["tp"], runtime), batch, is_continuous, max_len)
 
     @property
