@@ -13,7 +13,7 @@ from ..errors import DeviceError, SettingsError
 from ..host.memory import GIB
 from ..models.spec import ModelSpec
 from ..placement.core_share import core_lora_weights
-from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape
+from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape, cached_positions
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
@@ -111,12 +111,12 @@ class StepWork:
         is_gathered = self.runtime.is_continuous and batch > 1
         work = {
             "weights": self._stored_bytes(weights, batch) * self.byte_s,
-            "kv": self.kv_bytes(positions) * self.byte_s,
+            "kv": batch * self.kv_bytes(bucket) * self.byte_s,
             "layer_launch": float(model.num_layers),
             "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
             "decode_matmul": self.matmul_flops(tokens, tokens) * self.flop_s,
             "slot_layer": self._token_layers(tokens),
-            "kv_gather": positions * model.num_layers / self.engines if is_gathered else 0.0,
+            "kv_gather": batch * cached_positions(model, bucket) / self.engines if is_gathered else 0.0,
             "dequant": self._widened(weights),
             "expert_load": float(sum(group.layers * group.fetched(tokens) for group in self.core.experts)),
             "decode_link": self.link_bytes(tokens) * self.link_byte_s,
@@ -136,7 +136,7 @@ class StepWork:
         pairs = prompts * float(bucket) * (bucket + behind)
         return {
             "weights": self._stored_bytes(weights, prompts) * self.byte_s,
-            "kv": self.kv_bytes(prompts * behind) * self.byte_s,
+            "kv": prompts * self.kv_bytes(behind) * self.byte_s,
             "dequant": self._widened(weights),
             "prefill_matmul": self.matmul_flops(tokens, sampled) * self.flop_s,
             "activation": self._token_layers(tokens),
