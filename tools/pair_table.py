@@ -7,12 +7,12 @@ from math import exp
 from neuronserve.server.cost.pairs import (
     FIGURES,
     PricedPair,
-    interval,
     left_out,
     priced_pairs,
     series_errors,
 )
 from neuronserve.server.cost.speculation import METHODS
+from neuronserve.server.cost.spread import interval
 
 HEAD = """\
 | model | feature | tokens/step | published | predicted | gain's error |

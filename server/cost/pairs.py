@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
-from math import exp, hypot, log
-from statistics import mean, median, stdev
+from math import log
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
@@ -25,15 +25,14 @@ from .calibration import Calibration, default_calibration
 from .evidence import Band, Phase
 from .model import CostModel
 from .speculation import METHODS, SpeculativeMethod, head_of
+from .spread import both, interval
 from .work import Runtime
 
 Feature = SpeculativeMethod | Literal["fp8_kv"]
 Figure = Literal["tpot_ms", "ttft_ms"]
 FIGURES: dict[Phase, Figure] = {"decode": "tpot_ms", "prefill": "ttft_ms"}
 FP8_KV_BYTES = 1
-ALONE = log(2)  # log of the factor on both sides of 1 that a single series, which has no spread, stands for
 OTHER_CHIP = 1.5  # exponent of a band on a chip without any pair
-T90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415)  # 90th percentile of Student's t with 1, 2, ... degrees
 
 
 class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,18 +173,6 @@ def series_errors(figure: Figure, rows: Iterable[PricedPair]) -> Mapping[tuple[s
     return {series: median(errors) for series, errors in found.items()}
 
 
-def interval(errors: Iterable[float]) -> tuple[float, float]:
-    """Return the logs between which eight of ten errors of further series are expected; 0 lies between them.
-
-    Prediction interval of a normal distribution: mean -+ t s sqrt(1 + 1/n) for n series.
-    """
-    known = list(errors)
-    if len(known) < 2:
-        return min(0.0, *known) - ALONE, max(0.0, *known) + ALONE
-    reach = T90[min(len(known) - 1, len(T90)) - 1] * stdev(known) * (1 + 1 / len(known)) ** 0.5
-    return min(0.0, mean(known) - reach), max(0.0, mean(known) + reach)
-
-
 class SpeculativeBands:
     """Bands of steps with one method of speculative decoding, by the pairs and the calibration in force."""
 
@@ -201,8 +188,8 @@ class SpeculativeBands:
         nearest = min(self._rows, key=lambda row: (row.pair.feature != self._method, row.pair.part.chip.name != chip))
         return replace(
             plain,
-            low=exp(-hypot(low, log(plain.low))),
-            high=exp(hypot(high, log(plain.high))),
+            low=both(plain.low, low),
+            high=both(plain.high, high),
             provenance="formula",
             num_rows=len(self._rows),
             nearest=nearest.pair.name,

@@ -95,10 +95,9 @@ class StepWork:
         return 2 * self.model.num_layers * tokens * self.model.hidden_size * ACTIVATION_BYTES * self.ring_share
 
     def kv_bytes(self, positions: int) -> float:
-        """Return the bytes of K and V of `positions` cached positions over all layers on one core."""
-        return (
-            2.0 * positions * self.model.num_layers * self.core.kv_heads * self.model.head_dim * self.runtime.kv_bytes
-        )
+        """Return the bytes of K and V on one core of one sequence that was compiled for `positions` positions."""
+        held = cached_positions(self.model, positions)
+        return 2.0 * held * self.core.kv_heads * self.model.head_dim * self.runtime.kv_bytes
 
     def attention_flops(self, pairs: float) -> float:
         """Return one core's operations for `pairs` query-key pairs in every head and layer: scores, weighted values."""

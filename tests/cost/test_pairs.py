@@ -14,7 +14,6 @@ from neuronserve.server.cost.evidence import Band
 from neuronserve.server.cost.pairs import (
     PricedPair,
     SpeculativeBands,
-    interval,
     left_out,
     pairs,
     priced_pairs,
@@ -23,6 +22,7 @@ from neuronserve.server.cost.pairs import (
 from neuronserve.server.cost.pipeline import PipelineModel
 from neuronserve.server.cost.shape import CoreShape
 from neuronserve.server.cost.speculation import METHODS, head_of
+from neuronserve.server.cost.spread import interval
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.instances import INSTANCES
 from neuronserve.server.models.public import known_model

@@ -148,8 +148,16 @@ def test_what_has_other_positions_is_not_rotated() -> None:
         ({**EXPERTS, "first_k_dense_replace": 4}, "", "num_experts is 8: no layer has experts"),
         ({"is_encoder_decoder": True}, "", "is_encoder_decoder is True: 'llama' has an encoder with a decoder"),
         ({"kv_lora_rank": 512}, "", "kv_lora_rank is 512: 'llama' has latent attention (MLA), which the cost model"),
-        ({"architectures": ["XForCausalLM"], "mamba_d_state": 8}, "", "mamba_d_state is 8: XForCausalLM has a state in"),
-        ({"num_kv_heads": [2, 4]}, "num_key_value_heads", "num_kv_heads is [2, 4]: 'llama' has KV heads that differ by"),
+        (
+            {"architectures": ["XForCausalLM"], "mamba_d_state": 8},
+            "",
+            "mamba_d_state is 8: XForCausalLM has a state in",
+        ),
+        (
+            {"num_kv_heads": [2, 4]},
+            "num_key_value_heads",
+            "num_kv_heads is [2, 4]: 'llama' has KV heads that differ by",
+        ),
         ({"num_global_key_value_heads": 4}, "", "num_global_key_value_heads is 4: 'llama' has KV heads that differ by"),
         ({"cross_attention_layers": [3]}, "", "cross_attention_layers is [3]: 'llama' has cross attention"),
         ({"linear_num_value_heads": 4}, "", "linear_num_value_heads is 4: 'llama' has linear attention"),
