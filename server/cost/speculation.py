@@ -111,9 +111,8 @@ class SpeculativeModel:
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """Return the cost of the draft's runs, one after the other, and of the check, in one call."""
-        run = self._draft.decode(batch, bucket)
-        each_s = run.elapsed_s - self._coefficients.get("decode_call", 0.0) * len(run.stages)
-        return _longer(self._target.decode(batch, bucket), self._runs * each_s)
+        run_s = self._draft.decode(batch, bucket).elapsed_s
+        return _longer(self._target.decode(batch, bucket), self._runs * run_s)
 
     def prefill(self, tokens: int, bucket: int) -> PipelineCost:
         """Return the cost of the prompt through both models in one call; the draft needs its cache too."""

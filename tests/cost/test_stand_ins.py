@@ -37,12 +37,12 @@ def test_decode_steps_whose_projections_are_divided_are_predicted() -> None:
     """Source of 2026-07: six deployments of five models. The older source has these projections whole on each core."""
     errors = [step.error("decode", CALIBRATION) for step in steps() if step.sdk == "2.31"]
     assert len(errors) == 6
-    assert min(errors) > 0.75
-    assert max(errors) < 1.3
-    assert median(errors) == pytest.approx(1, abs=0.12)
+    assert min(errors) > 0.7
+    assert max(errors) < 1.5
+    assert median(errors) == pytest.approx(1, abs=0.15)
 
 
-@pytest.mark.parametrize(("phase", "least"), [("decode", 8), ("prefill", 6)])
+@pytest.mark.parametrize(("phase", "least"), [("decode", 7), ("prefill", 6)])
 def test_the_band_of_the_other_series_holds_most_of_them(phase: Phase, least: int) -> None:
     errors = series_errors(phase, CALIBRATION)
     assert len(errors) == 9
