@@ -22,6 +22,7 @@ from tools import (
     memory_accounts,
     metrics_table,
     models_table,
+    pair_table,
     plan_table,
     settings_table,
 )
@@ -32,6 +33,7 @@ Blocks = Mapping[str, Callable[[], str]]
 PAGES: dict[str, Blocks] = {
     "guides/load-tests.md": {"plans": plan_table.table},
     "internals/cost-model.md": cost_tables.blocks(shipped_calibration()),
+    "internals/planner.md": {"pairs": pair_table.table},
     "reference/errors.md": {"errors": errors_table.table},
     "reference/hardware.md": {"accounts": memory_accounts.table},
     "reference/metrics.md": {"families": metrics_table.table},

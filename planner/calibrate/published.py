@@ -36,6 +36,7 @@ LOAD_MEASURES = ("output_tok_s", "req_per_s")
 COLUMNS = (*TEXT, *LABELS, *COUNTS, *LENGTHS, *SHAPE, *EXPERTS, *MEASURES)
 
 _SDK = re.compile(r"2\.(\d+)")
+_LNC = re.compile(r"\blnc ?(\d)\b")
 
 Cells = dict[str, str]  # by column
 
@@ -58,6 +59,12 @@ class PublishedRow:
         """Minor release of the Neuron SDK; the current one if the row names none."""
         found = _SDK.search(self.texts["neuron_sdk"])
         return int(found[1]) if found else CURRENT_SDK
+
+    @property
+    def lnc(self) -> int | None:
+        """Physical cores in a logical one, by the notes of the row; None if they name none."""
+        found = _LNC.search(self.label("notes"))
+        return int(found[1]) if found else None
 
     @property
     def samples_on_host(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
 from ...server.cost.calibration import default_calibration
+from ...server.cost.pairs import SpeculativeBands
 from ...server.cost.pipeline import PipelineModel
-from ...server.cost.speculation import SpeculativeModel, StepTimes
+from ...server.cost.speculation import SpeculativeModel, StepTimes, head_of
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
 from ...server.device.groups import Place, count_of, part_of
@@ -37,6 +39,7 @@ class PlannedLoad:
     demand: Demand
     buckets: Buckets
     prompts: dict[Stack, tuple[tuple[int, float], ...]]  # compiled lengths, ascending, and shares of the requests
+    bands: SpeculativeBands | None = None
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> PlannedLoad:
@@ -47,7 +50,8 @@ class PlannedLoad:
             demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
             buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
         prompts = {stack: _padded(demand, stack, buckets.decode) for stack in options.stacks}
-        return cls(model, _draft(model, options), options, demand, buckets, prompts)
+        bands = None if options.speculation is None else SpeculativeBands(options.speculative_method)
+        return cls(model, _draft(model, options), options, demand, buckets, prompts, bands)
 
 
 def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int, float], ...]:
@@ -58,8 +62,10 @@ def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int
 
 
 def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
-    if options.speculative_model is None:
+    if options.speculation is None:
         return None
+    if options.speculative_model is None:
+        return head_of(model, options.speculation.method)
     draft = resolve_decoder(options.speculative_model)
     if draft.vocab_size != model.vocab_size:
         raise SettingsError(
@@ -86,12 +92,21 @@ class Group:
         options, part = planned.options, part_of(place)
         stack, speculation = options.stack_on(part), options.speculation
         checked = 1 if speculation is None else speculation.num_tokens + 1
-        runtime = Runtime(dtype, stack.is_continuous, tokens_per_slot=checked, lora_rank=options.lora_rank)
+        runtime = Runtime(
+            dtype,
+            stack.is_continuous,
+            tokens_per_slot=checked,
+            lora_rank=options.lora_rank,
+            kv_bytes=options.kv_bytes,
+        )
         own = PipelineModel.of(planned.model, place, tp, stages, runtime)
-        if speculation is None or planned.draft is None:
+        if speculation is None or planned.draft is None or planned.bands is None:
             return cls(place, tp, dtype, stages, own, stack)
-        draft = PipelineModel.of(planned.draft, place, tp, stages, Runtime(is_continuous=stack.is_continuous))
-        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, speculation.num_tokens), stack)
+        method, guesses = speculation.method, speculation.num_tokens
+        beside = replace(runtime, weight_dtype="bfloat16", tokens_per_slot=method.tokens_per_run(guesses), lora_rank=0)
+        draft = PipelineModel.of(planned.draft, place, tp, stages, beside)
+        widened = partial(planned.bands.widened, chip=part.chip.name)
+        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, method.runs(guesses), widened), stack)
 
     @property
     def part(self) -> Instance:

@@ -117,11 +117,16 @@ class _Search:
                 yield Excluded(place.name, tp, None, allowed(part))
                 continue
             for dtype in options.dtypes:
-                if missing := why_no_type(dtype, part):
+                if missing := why_no_type(dtype, part) or self._why_no_cache(part):
                     yield Excluded(place.name, tp, dtype, missing)
                     continue
                 for stages in options.pipeline_parallel_sizes:
                     yield from self._batches(place, tp, dtype, stages * count)
+
+    def _why_no_cache(self, part: Instance) -> str:
+        """Return why `part` has no cache of the wanted type; empty if it has."""
+        kv_dtype = self._options.kv_cache_dtype
+        return "" if kv_dtype == "bfloat16" else why_no_type(kv_dtype, part)
 
     def _batches(self, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
         """Yield candidates with batches of powers of two, as long as they fit."""

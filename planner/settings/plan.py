@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag, NoDecode
 
 from ...server.config import CatalogConfig
+from ...server.cost.speculation import SpeculativeMethod
 from ...server.device.prices import DEFAULT_REGION
 from ...server.errors import SettingsError
 from ...server.settings.base import File, Numbers, Texts, slice_of, split_commas
@@ -17,7 +18,7 @@ from ..emit.folder import Emission
 from ..model_names import resolve_shape
 from ..plan.bounds import MAX_RATE, MAX_TOKENS, MIN_RATE
 from ..plan.demand import with_trace
-from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, PlanOptions, TextTask
+from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, KVDtype, PlanOptions, TextTask
 from ..plan.weight_types import COMPARED, WeightDtype
 from .base import PlannerSettings
 
@@ -41,9 +42,13 @@ class DeploymentSettings(CatalogSettings):
     save_sharded_checkpoint: CliToggleFlag[bool] = Field(
         False, description="weights are sharded elsewhere, so the instance's host needs no memory for all of them"
     )
+    kv_cache_dtype: KVDtype = Field("bfloat16", description="type of the KV cache; fp8 may save memory and no time")
+    speculative_method: SpeculativeMethod = Field(
+        "draft_model", description="speculative decoding by a draft model, or by a head of EAGLE3 or P-EAGLE"
+    )
     speculative_model: str | None = Field(None, description="draft model of speculative decoding, as MODEL")
     num_speculative_tokens: int | None = Field(
-        None, ge=1, le=MAX_GUESSES, description="tokens that the draft guesses in a step"
+        None, ge=1, le=MAX_GUESSES, description="tokens that are guessed in a step"
     )
     acceptance_rate: float | None = Field(
         None, ge=0, le=1, description="share of guesses that are right if all guesses before them are"

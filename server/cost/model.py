@@ -131,6 +131,7 @@ class CostModel:
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no measurement supports any step of this model, regardless of batch and length."""
         instance, reasons = self.instance, self.step_work.runtime.unmeasured
+        reasons = tuple(filter(None, (*reasons, self.step_work.model.stand_in)))
         if instance.is_user_given:
             own = f"figures of {instance.name} are from a catalogue file, not from the accelerator that was measured"
             reasons = (own, *reasons)
