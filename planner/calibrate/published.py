@@ -17,7 +17,7 @@ from ...server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")
-OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes")  # a table may have none of them
+OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes", "date")  # a table may have none of them
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
 SHAPE = {  # columns, and the fields of DecoderSizes that they are
@@ -56,6 +56,12 @@ class PublishedRow:
         """Minor release of the Neuron SDK; the current one if the row names none."""
         found = _SDK.search(self.texts["neuron_sdk"])
         return int(found[1]) if found else CURRENT_SDK
+
+    @property
+    def series(self) -> str:
+        """Name of the sweep that the row is of: source, release (SDK and month, as far as stated) and model."""
+        release = " ".join(filter(None, (f"SDK {self.texts['neuron_sdk'] or 'unknown'}", self.texts["date"][:7])))
+        return f"{self.texts['source_group']}, {release}, {self.texts['model']}"
 
     @property
     def samples_on_host(self) -> bool:
