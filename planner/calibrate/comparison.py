@@ -60,7 +60,7 @@ def compare_steps(
             series=by_id[o.row_id].series,
             source=o.source,
             release=by_id[o.row_id].texts["neuron_sdk"],
-            setup=(error.group, o.shape, o.point, _work(o)),
+            setup=(o.shape, o.point, _work(o)),
             label=f"TP{o.point.tp} batch {o.point.batch}, {o.point.positions:,} positions",
             unit="ms",
             measured=error.measured_ms,
@@ -74,10 +74,8 @@ def compare_steps(
 
 def _key(point: Point, model: str, source: str) -> Hashable:
     """Return what identifies a configuration among stored samples, whose sizes are rounded."""
-    sizes = tuple(
-        f"{value:.{DIGITS}g}" if isinstance(value := getattr(point, name), float) else value for name in Point.__slots__
-    )
-    return (*sizes, model, source)
+    sizes = f"{point.billions:.{DIGITS}g}", point.tp, point.batch, point.positions, point.weight_bytes
+    return (point.phase, point.chip, point.has_experts, *sizes, model, source)
 
 
 def _work(observation: Observation) -> Hashable:
@@ -86,9 +84,15 @@ def _work(observation: Observation) -> Hashable:
 
 
 def compare_load_tests(errors: Sequence[ServingError], rows: Sequence[PublishedRow]) -> list[Figure]:
-    """Return the figures of load tests."""
+    """Return the figures of load tests. They count as seen: a calibration does not keep which it was fitted to."""
     by_id = {row.row_id: row for row in rows}
     return [_load_figure(error, by_id[error.row_id]) for error in errors]
+
+
+def phase_of(group: str) -> str:
+    """Return what the figures of a group are, such as decode, or serving_ttft."""
+    words = group.split("_")
+    return "_".join(words[:2]) if words[1] in ("ttft", "itl") else words[0]
 
 
 def _load_figure(error: ServingError, row: PublishedRow) -> Figure:
@@ -102,9 +106,10 @@ def _load_figure(error: ServingError, row: PublishedRow) -> Figure:
         series=row.series,
         source=row.texts["source_group"],
         release=row.texts["neuron_sdk"],
-        setup=(error.group, row.texts["model"], *counts.values(), *lengths, *software),
+        setup=(phase_of(error.group), row.texts["model"], *counts.values(), *lengths, *software),
         label=f"TP{counts['tp']} x {counts['dp'] or 1}, {counts['batch_size']} slots, {users}",
         unit=error.unit,
         measured=error.measured,
         predicted=error.predicted if error.left_out is None else error.measured * (1 + error.left_out),
+        is_seen=True,
     )

@@ -43,7 +43,8 @@ class CalibrationReport:
     rows: tuple[RowError, ...]
     serving: tuple[ServingError, ...]  # of load tests: up to three figures a row
     skipped: Skipped  # a row has up to two reasons
-    figures: tuple[Figure, ...]  # the same rows, each with its series and band
+    observations: tuple[Observation, ...]  # those of `rows`
+    figures: tuple[Figure, ...]  # of `rows`, then of `serving`, each with its series and band
 
     @property
     def coverage(self) -> dict[str, Coverage]:
@@ -127,7 +128,7 @@ def _report(
     rest = steps.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
     figures = compare_steps(observations, steps.rows, rows, calibration.evidence)
     figures += compare_load_tests(served.errors, rows)
-    return CalibrationReport(calibration, is_fit, groups, *rest, tuple(figures))
+    return CalibrationReport(calibration, is_fit, groups, *rest, tuple(observations), tuple(figures))
 
 
 def _usable(rows: Sequence[PublishedRow], data: Path, is_enough: bool = False) -> tuple[list[Observation], Skipped]:
