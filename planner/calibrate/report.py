@@ -13,7 +13,6 @@ from typing import Any
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
-from ...server.cost.evidence import Phase
 from ...server.errors import SettingsError
 from .accuracy import Coverage, coverage_of, outcomes
 from .comparison import Figure, compare_load_tests, compare_steps
@@ -28,7 +27,6 @@ from .step_errors import (
     coefficients_without,
 )
 
-PHASES: tuple[Phase, ...] = ("decode", "prefill")
 Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 

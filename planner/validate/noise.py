@@ -12,8 +12,8 @@ import numpy as np
 
 from ..calibrate.comparison import Figure, phase_of
 
-SWEEPS = "other sweeps of the same source, model and SDK"
-SOURCES = "other sources"
+SWEEPS = "sweeps of one source, model and SDK"
+SOURCES = "sources"
 
 
 @dataclass(frozen=True, slots=True)

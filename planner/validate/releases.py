@@ -14,6 +14,8 @@ from ...server.typed_json import decode
 from ..calibrate.accuracy import Accuracy
 from .noise import Scatter, Spread
 
+ALL = "all"
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -32,10 +34,10 @@ class Release:
     table_sha256: str
     coefficients: dict[str, float]
     six: dict[str, float]  # coefficients of the plain fit to the rows that the calibration has seen
-    totals: dict[str, Split]  # of steps and of load tests, without groups that no fit uses
+    totals: dict[str, Split]  # by phase, and of ALL, without groups that no fit uses
     groups: dict[str, Split]
     plain: dict[str, dict[str, Split]]  # of plain models, by name and group
-    left_out: dict[str, Accuracy]  # of fits without the predicted part, by phase, chip and kind
+    left_out: dict[str, Accuracy]  # of fits without the predicted part: by phase, kind and chip, and of ALL
     spreads: list[Spread]
     scatters: list[Scatter]
 

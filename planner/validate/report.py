@@ -23,7 +23,7 @@ from ..calibrate.published import data_hash
 from ..calibrate.report import run_check
 from ..calibrate.step_errors import ROOFLINE, SIX, roofline
 from .noise import scatters, spreads
-from .releases import Release, Split, releases
+from .releases import ALL, Release, Split, releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Validation:
             table_sha256=self.table_sha256,
             coefficients=dict(self.calibration.coefficients),
             six=dict(self.six),
-            totals=_splits(sound, lambda each: phase_of(each.group)),
+            totals={ALL: split(sound)} | _splits(sound, lambda each: phase_of(each.group)),
             groups=_splits(self.figures, lambda each: each.group),
             plain={name: _splits(figures, lambda each: each.group) for name, figures in self.plain.items()},
             left_out=left_out(self.calibration),
@@ -102,15 +102,18 @@ def plain_figures(
 
 
 def left_out(calibration: Calibration) -> dict[str, Accuracy]:
-    """Return the accuracy of fits without the predicted source, by phase, chip and kind of model."""
+    """Return the accuracy of fits without the predicted source: by phase, kind of model and chip, and of ALL."""
     groups: dict[str, list[Outcome]] = {}
+    every: list[Outcome] = []
     for each in calibration.evidence.samples:
         point = each.point
         band = calibration.evidence.band(point, each.source)
         outcome = Outcome(f"{each.source}, {each.model}", point, 1 / each.error - 1, band, each.num_rows)
         name = f"{point.phase}, {'experts' if point.has_experts else 'dense'}, {point.chip}"
         groups.setdefault(name, []).append(outcome)
-    return {name: found for name in sorted(groups) if (found := accuracy_of(groups[name])) is not None}
+        every.append(outcome)
+    groups = {ALL: every} | {name: groups[name] for name in sorted(groups)}
+    return {name: found for name, own in groups.items() if (found := accuracy_of(own)) is not None}
 
 
 def split(figures: Iterable[Figure]) -> Split:
