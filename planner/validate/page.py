@@ -155,7 +155,8 @@ def what_is_measured(calibration: Calibration) -> Section:
 
 def repeated(release: Release) -> Section:
     """Return how far published figures of one setup differ."""
-    text = "The greater of two published figures of one setup over the smaller, minus one. No model can do better."
+    text = "How much greater one of two published figures of one setup is: of the same work in the same graph. A "
+    text += "prediction between the two misses both by about half of that, and no model can do better."
     return Section("Repeated measurements", (text,), table=noise(release))
 
 
