@@ -28,7 +28,7 @@ class Figure:
     series: str
     source: str
     release: str  # of the SDK, as published
-    setup: Hashable  # equal for figures of the same thing, whoever published them
+    setup: Hashable  # equal for figures of the same work in the same graph, of any source
     label: str  # of the setup, within a series
     unit: str
     measured: float

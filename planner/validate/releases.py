@@ -27,7 +27,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a release predicted of one table of published figures."""
+    """Accuracy of a release on one table of published figures."""
 
     name: str
     calibration: str  # version

@@ -1,4 +1,4 @@
-"""What a calibration predicts of a table of published figures, and how far that can be trusted.
+"""Comparison of a calibration with a table of published figures.
 
 Two ways of prediction: "as shipped", with series that the fit has seen kept apart from those that it has not; and "left
 out", from the errors that the calibration stores of fits without the predicted part. Nothing is fitted here.
