@@ -1,7 +1,7 @@
 """Published figures beside their predictions, with the series that each is of and the band of its prediction.
 
-A series is one sweep: the figures of one source, release and model. Its figures err together, so a series counts as
-one witness wherever errors are judged.
+A series has the figures of one source, release and model. They err together, so a series counts as one witness
+wherever errors are judged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Figure:
     group: str
     series: str
     source: str
-    release: str  # of the SDK, as published
+    month: str  # of publication, such as 2024-04; empty if it is not stated
     setup: Hashable  # equal for figures of the same work in the same graph, of any source
     label: str  # of the setup, within a series
     unit: str
@@ -59,7 +59,7 @@ def compare_steps(
             group=error.group,
             series=by_id[o.row_id].series,
             source=o.source,
-            release=by_id[o.row_id].texts["neuron_sdk"],
+            month=by_id[o.row_id].texts["date"][:7],
             setup=(o.shape, o.point, _work(o)),
             label=f"TP{o.point.tp} batch {o.point.batch}, {o.point.positions:,} positions",
             unit="ms",
@@ -105,7 +105,7 @@ def _load_figure(error: ServingError, row: PublishedRow) -> Figure:
         group=error.group,
         series=row.series,
         source=row.texts["source_group"],
-        release=row.texts["neuron_sdk"],
+        month=row.texts["date"][:7],
         setup=(phase_of(error.group), row.texts["model"], *counts.values(), *lengths, *software),
         label=f"TP{counts['tp']} x {counts['dp'] or 1}, {counts['batch_size']} slots, {users}",
         unit=error.unit,

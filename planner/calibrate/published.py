@@ -59,9 +59,8 @@ class PublishedRow:
 
     @property
     def series(self) -> str:
-        """Name of the sweep that the row is of: source, release (SDK and month, as far as stated) and model."""
-        release = " ".join(filter(None, (f"SDK {self.texts['neuron_sdk'] or 'unknown'}", self.texts["date"][:7])))
-        return f"{self.texts['source_group']}, {release}, {self.texts['model']}"
+        """Name of the row's series: source, release of the SDK, and model."""
+        return f"{self.texts['source_group']} 2.{self.sdk} {self.texts['model']}"
 
     @property
     def samples_on_host(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..calibrate.comparison import Figure, phase_of
 
-SWEEPS = "sweeps of one source, model and SDK"
+MONTHS = "months of one series"
 SOURCES = "sources"
 
 
@@ -44,10 +44,10 @@ class Scatter:
 
 
 def spreads(figures: Sequence[Figure]) -> list[Spread]:
-    """Return the differences between sweeps of one source and between sources, by phase; only where there are pairs."""
+    """Return the differences between months of one series and between sources, by phase; only where there are pairs."""
     found: dict[tuple[str, str], list[float]] = {}
     for own in _grouped(figures, lambda each: each.setup).values():
-        sweeps = _grouped(own, lambda each: each.series)
+        sweeps = _grouped(own, lambda each: (each.series, each.month))
         for one, other in combinations(sweeps.values(), 2):
             if between := _relation(one[0], other[0]):
                 apart = median(each.measured for each in one) / median(each.measured for each in other)
@@ -59,10 +59,10 @@ def spreads(figures: Sequence[Figure]) -> list[Spread]:
 
 
 def _relation(one: Figure, other: Figure) -> str:
-    """Return how two series of one setup are related; empty if they are of two releases of one source."""
+    """Return how two sweeps of one setup are related; empty if they are of two releases of one source."""
     if one.source != other.source:
         return SOURCES
-    return SWEEPS if one.release == other.release else ""
+    return MONTHS if one.series == other.series else ""
 
 
 def scatters(figures: Sequence[Figure]) -> list[Scatter]:

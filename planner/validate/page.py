@@ -14,7 +14,7 @@ from ...server.device.chips import CHIPS
 from ..calibrate.accuracy import accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of
 from .document import Fold, Section, Table
-from .noise import SOURCES, SWEEPS
+from .noise import MONTHS, SOURCES
 from .plot import drawn
 from .releases import ALL, Release, releases
 from .report import Validation
@@ -65,7 +65,7 @@ def summary(release: Release, calibration: Calibration) -> dict[str, Section]:
     }
 
 
-SERIES = "A series is one sweep: the figures of one source, release and model."
+SERIES = "A series has the figures of one source, release of the SDK and model."
 
 
 def _provenance(found: Validation, release: Release) -> str:
@@ -102,7 +102,7 @@ def _unseen_sentences(release: Release) -> Iterable[str]:
 
 def _noise_sentences(release: Release) -> Iterable[str]:
     steps = [each for each in release.spreads if each.phase in ("decode", "prefill")]
-    found = {kind: [each for each in steps if each.between == kind] for kind in (SWEEPS, SOURCES)}
+    found = {kind: [each for each in steps if each.between == kind] for kind in (MONTHS, SOURCES)}
     for kind, own in found.items():
         if own:
             weights = [each.mean for each in own for _ in range(each.pairs)]

@@ -16,7 +16,7 @@ import pytest
 from neuronserve.cli import main
 from neuronserve.planner.calibrate.comparison import Figure
 from neuronserve.planner.calibrate.published import read_rows
-from neuronserve.planner.validate.noise import SOURCES, SWEEPS, scatters, spreads
+from neuronserve.planner.validate.noise import MONTHS, SOURCES, scatters, spreads
 from neuronserve.planner.validate.releases import releases
 from neuronserve.planner.validate.report import Validation, validate
 from neuronserve.server import __version__
@@ -107,33 +107,28 @@ def test_rows_of_the_fit_are_seen_and_others_are_not(tmp_path: Path, found: Vali
 
 
 def figure(series: str, measured: float, **given: Any) -> Figure:
-    source, release, _ = series.split(", ")
     known: dict[str, Any] = {"row_id": "1", "group": "decode_dense_inf2", "setup": "one", "label": "", "unit": "ms"}
-    return Figure(
-        **known | {"series": series, "source": source, "release": release, "predicted": 20.0} | given, measured=measured
-    )
+    known |= {"series": series, "source": series.split(maxsplit=1)[0], "month": "2024-04", "predicted": 20.0}
+    return Figure(**known | given, measured=measured)
 
 
-def test_scatter_between_sweeps_and_between_sources_by_hand() -> None:
-    sweeps = [
-        figure("x, 2.18, m", 10.0),
-        figure("x, 2.18, m", 12.0),
-        replace(figure("x, 2.18, n", 22.0), series="later"),
-    ]
-    own = [*sweeps, figure("x, 2.19, m", 99.0), figure("y, 2.18, m", 13.2), figure("z, 2.18, o", 5.0, setup="other")]
+def test_scatter_between_months_and_between_sources_by_hand() -> None:
+    later = figure("x 2.18 m", 22.0, month="2024-05")
+    own = [figure("x 2.18 m", 10.0), figure("x 2.18 m", 12.0), later]
+    own += [figure("x 2.19 m", 99.0, month="2024-05"), figure("y 2.18 m", 13.2), figure("z 2.18 o", 5.0, setup="other")]
     by_kind = {each.between: each for each in spreads(own)}
-    assert by_kind[SWEEPS].pairs == 1, "releases of one source are not repetitions"
-    assert by_kind[SWEEPS].mean == pytest.approx(1.0), "22 and the median of 10 and 12"
+    assert by_kind[MONTHS].pairs == 1, "releases of one source are not repetitions"
+    assert by_kind[MONTHS].mean == pytest.approx(1.0), "22 and the median of 10 and 12"
     assert by_kind[SOURCES].pairs == 3
     assert by_kind[SOURCES].median == pytest.approx(22 / 13.2 - 1)
-    assert by_kind[SWEEPS].least_error == pytest.approx(2**0.5 - 1)
+    assert by_kind[MONTHS].least_error == pytest.approx(2**0.5 - 1)
 
 
 def test_a_constant_of_each_series_leaves_what_differs_within() -> None:
-    same = [figure("x, 2.18, m", 10.0, predicted=20.0), figure("x, 2.18, m", 20.0, predicted=40.0)]
-    (exact,) = scatters([*same, figure("y, 2.18, m", 10.0)])
+    same = [figure("x 2.18 m", 10.0, predicted=20.0), figure("x 2.18 m", 20.0, predicted=40.0)]
+    (exact,) = scatters([*same, figure("y 2.18 m", 10.0)])
     assert (exact.series, exact.rows, exact.error) == (1, 2, pytest.approx(0.0))
-    (left,) = scatters([*same, figure("x, 2.18, m", 10.0, predicted=22.0)])
+    (left,) = scatters([*same, figure("x 2.18 m", 10.0, predicted=22.0)])
     assert left.error == pytest.approx(0.1 / 3)
 
 
