@@ -22,7 +22,7 @@ from ...server.cost.stacks import STACKS, HostWork, Stack
 from ...server.errors import DeviceError, SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES, BatchingPolicy
-from ...server.workload.workload import FloatArray, Workload
+from ...server.workload.workload import FloatArray
 from ..simulate.records import Records
 from ..simulate.routing import RoundRobin
 from ..simulate.simulator import Driver
@@ -150,6 +150,8 @@ class ServingRow:
         tokens, ttft, latency = (
             np.concatenate([getattr(run, n) for run in runs]) for n in ("tokens", "ttft", "latency")
         )
+        if not len(tokens):
+            return 0.0, float("inf"), float("inf")
         has_ttft = "incl" in self.row.label("tpot_stat")
         itl = latency / tokens if has_ttft else (latency - ttft) / np.maximum(tokens - 1, 1)
         middle = {name: np.median if self.row.label(name).startswith("p50") else np.mean for name in _STATS}
@@ -159,21 +161,14 @@ class ServingRow:
 
     def _run(self, times: SlotTimes, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> _Run:
         workload = self.test.workload(answers, most_per_s, clients, seed)
-        window_s = None if self.test.is_waves else WINDOW_S
-        while not len((run := self._window(times, workload, window_s)).tokens):
-            window_s = 2 * (window_s or WINDOW_S)  # no answer has ended: the test must be longer to have figures
-        return run
-
-    def _window(self, times: SlotTimes, workload: Workload, window_s: float | None) -> _Run:
-        """Return the measurements of a test of `window_s` seconds, or until all of its answers have ended."""
         records = Records(len(workload))
         engines = [SlotEngine(self.num_slots, self.policy, times, workload, records) for _ in range(self.num_engines)]
         driver = Driver(engines, workload, records, *_no_limits(), RoundRobin())
-        if window_s is None:
+        if self.test.is_waves:
             driver.run()
         else:
-            driver.run(self.test.users, round(window_s * NS))
-        return _Run.of(records, window_s)
+            driver.run(self.test.users, round(WINDOW_S * NS))
+        return _Run.of(records, None if self.test.is_waves else WINDOW_S)
 
 
 _STATS = ("ttft_stat", "tpot_stat")

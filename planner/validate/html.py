@@ -15,7 +15,7 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em;
   background: var(--paper); color: var(--ink) }
 table { border-collapse: collapse; margin: .5em 0; font-size: 13px; font-variant-numeric: tabular-nums }
-td, th { padding: .2em .7em; text-align: right; border-bottom: 1px solid var(--faint) }
+td, th { padding: .2em .6em; text-align: right; border-bottom: 1px solid var(--faint) } td { white-space: nowrap }
 td:first-child, th:first-child { text-align: left }
 details { margin: .2em 0 } details details { margin-left: 1.2em } summary { cursor: pointer }
 .wide { overflow-x: auto } svg { max-width: 100%; height: auto }

@@ -57,7 +57,7 @@ def _frame() -> Iterator[str]:
 def _band(figure: Figure) -> str:
     low, high = (0.0, 0.0) if figure.band is None else (figure.band.low, figure.band.high)
     ends = f"M{_x(figure.predicted * low)},{_y(figure.predicted)}H{_x(figure.predicted * high)}"
-    return f'<path d="{ends}" stroke="{_colour(figure)}" stroke-opacity="0.2" fill="none"/>'
+    return f'<path d="{ends}" stroke="{_colour(figure)}" stroke-opacity="0.35" fill="none"/>'
 
 
 def _point(figure: Figure) -> str:
@@ -65,7 +65,7 @@ def _point(figure: Figure) -> str:
     times = f"{figure.measured:.3g} ms, {figure.predicted:.3g} ms predicted"
     title = escape(f"{figure.series}, {figure.label}: {times}")
     place = f'cx="{_x(figure.measured)}" cy="{_y(figure.predicted)}"'
-    return f'<circle {place} r="4" fill="{_colour(figure)}" fill-opacity="0.6"{ring}><title>{title}</title></circle>'
+    return f'<circle {place} r="3" fill="{_colour(figure)}" fill-opacity="0.6"{ring}><title>{title}</title></circle>'
 
 
 def _legend(times: Sequence[Figure]) -> Iterator[str]:
