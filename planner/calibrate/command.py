@@ -26,7 +26,6 @@ def run_calibration(rows: Path, json_file: Path | None, stack: StackName | None,
     write_report(json_file, report.as_json())
 
 
-WAYS = ("source", "model", "degree")  # of leaving rows out
 WITHIN = "P10 to P90 holds: rows / configurations / series"
 
 
@@ -63,11 +62,12 @@ def _hosts(report: CalibrationReport) -> Table:
 def _groups(report: CalibrationReport) -> Table:
     title = "Absolute relative error by group: mean / median / p90, and bias"
     table = Table(Column("group", no_wrap=True), "n", "fitted", title=title)
-    for column in (*(f"unseen {way}" for way in WAYS if report.is_fit), *report.baselines, WITHIN):
+    ways = tuple(dict.fromkeys(way for group in report.groups.values() for way in group.left_out))
+    for column in (*(f"unseen {way}" for way in ways), *report.baselines, WITHIN):
         table.add_column(column)
     covered = report.coverage
     for name, group in report.groups.items():
-        cells = [_figures(group.left_out.get(way)) for way in WAYS if report.is_fit]
+        cells = [_figures(group.left_out.get(way)) for way in ways]
         cells += [_figures(stats.get(name)) for stats in report.baselines.values()]
         table.add_row(name, str(group.n), _figures(group.all), *cells, _shares(covered.get(name)))
     return table
@@ -100,7 +100,7 @@ def _errors(
 ) -> Table:
     table = Table("row", "group", "model", *columns, "error", title=title)
     if is_fit:
-        table.add_column("error, source unseen", justify="right")
+        table.add_column("error, series unseen", justify="right")
     for row, figures in rows:
         held = [("" if row.left_out is None else f"{row.left_out:+.1%}")] if is_fit else []
         table.add_row(row.row_id, row.group, row.model, *figures, f"{row.error:+.1%}", *held)

@@ -58,11 +58,6 @@ class PublishedRow:
         return int(found[1]) if found else CURRENT_SDK
 
     @property
-    def series(self) -> str:
-        """Name of the row's series: source, release of the SDK, and model."""
-        return f"{self.texts['source_group']} 2.{self.sdk} {self.texts['model']}"
-
-    @property
     def samples_on_host(self) -> bool:
         """Whether logits leave the device at every step, by the notes of the row."""
         return "cpu sampling" in self.label("notes")

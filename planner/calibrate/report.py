@@ -13,6 +13,7 @@ from typing import Any
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
+from ...server.cost.evidence import Evidence, Series
 from ...server.errors import SettingsError
 from .accuracy import Coverage, coverage_of, outcomes
 from .comparison import Figure, compare_load_tests, compare_steps
@@ -87,8 +88,12 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         baselines=steps.baselines,
     )
 
-    def without(source: str) -> Calibration:
-        return replace(calibration, coefficients=coefficients_without(observations, source))
+    measured = {o.series for o in observations}
+
+    def without(series: Series) -> Calibration:
+        if series not in measured:
+            return calibration
+        return replace(calibration, coefficients=coefficients_without(observations, series))
 
     served = calibrate_serving(rows, calibration, without)
     found = replace(
@@ -96,6 +101,8 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         errors=steps.groups | served.groups,
         hosts=served.coefficients.hosts,
         clients=asdict(served.coefficients.clients),
+        evidence=Evidence((*steps.evidence.samples, *served.samples)),
+        baselines=steps.baselines | served.baselines,
     )
     return _report(found, True, (rows, observations), (steps, served), skipped)
 
@@ -123,9 +130,9 @@ def _report(
 ) -> CalibrationReport:
     (rows, observations), (steps, served) = table, outcome
     groups = steps.groups | served.groups
-    rest = steps.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
+    rest = steps.baselines | served.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
     figures = compare_steps(observations, steps.rows, rows, calibration.evidence)
-    figures += compare_load_tests(served.errors, rows)
+    figures += compare_load_tests(served.errors, rows, calibration.evidence)
     return CalibrationReport(calibration, is_fit, groups, *rest, tuple(observations), tuple(figures))
 
 

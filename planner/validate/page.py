@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import mean, median
 
 from ...server.cost.calibration import Calibration
-from ...server.cost.evidence import HIGH, LOW
+from ...server.cost.evidence import HELD
 from ...server.device.chips import CHIPS
 from ..calibrate.accuracy import accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of
@@ -131,20 +131,19 @@ def unseen(release: Release) -> Section:
 
 def seen(release: Release) -> Section:
     """Return the errors on series that the fit has seen."""
-    text = "As shipped, on series that took part in the fit: this flatters. Load tests count as seen where the "
-    text += "calibration does not keep which took part."
+    text = "As shipped, on series that took part in the fit: this flatters."
     return Section("Series that the fit has seen", (text,), table=accuracies(release, "seen"))
 
 
 def left_out(release: Release) -> Section:
     """Return the errors of fits without the predicted part."""
-    text = "Terms and coefficients found again without the predicted source, as the calibration keeps them."
+    text = "Terms and coefficients found again without the predicted series, as the calibration keeps them."
     return Section("Left out of the fit", (text,), table=left_outs(release))
 
 
 def at_fit(calibration: Calibration) -> Section:
     """Return the errors that the fit stored: by left-out part, and of plain models."""
-    text = "Median / 90th percentile of sizes, and the bias; six coefficients without the predicted source."
+    text = "Median / 90th percentile of sizes, and the bias; plain models without the predicted series."
     return Section("Errors found by the fit", (text,), table=fit_errors(calibration))
 
 
@@ -213,14 +212,13 @@ def unknown(release: Release, calibration: Calibration) -> Iterable[str]:
     few = [name for name, each in release.left_out.items() if each.series < FEW]
     if few:
         yield f"Left-out errors that rest on fewer than {FEW} series say little: {'; '.join(few)}."
-    promised = HIGH - LOW
     broken = [
         f"{name} {percent(each.unseen.within.rows)} of {each.unseen.rows}"
         for name, each in release.groups.items()
-        if each.unseen and each.unseen.within and each.unseen.within.rows < promised - 0.05
+        if each.unseen and each.unseen.within and each.unseen.within.rows < HELD - 0.05
     ]
     if broken:
-        yield f"Bands that hold fewer of the unseen rows than the promised {promised:.0%}: {'; '.join(broken)}."
+        yield f"Bands that hold fewer of the unseen rows than the promised {HELD:.0%}: {'; '.join(broken)}."
     bare = sorted({phase_of(name) for name, each in release.groups.items() if not _has_band(each)})
     if bare:
         yield f"Figures without a band: {', '.join(PHASES.get(name, name) for name in bare)}."

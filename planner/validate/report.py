@@ -16,7 +16,7 @@ import numpy as np
 from ...server import __version__
 from ...server.cost.calibration import Calibration
 from ..calibrate.accuracy import Accuracy, Outcome, accuracy_of, outcomes
-from ..calibrate.comparison import Figure, phase_of
+from ..calibrate.comparison import Figure, phase_of, series_name
 from ..calibrate.fit import Problem, Vector, as_vector
 from ..calibrate.observation import Observation
 from ..calibrate.published import data_hash
@@ -102,13 +102,13 @@ def plain_figures(
 
 
 def left_out(calibration: Calibration) -> dict[str, Accuracy]:
-    """Return the accuracy of fits without the predicted source: by phase, kind of model and chip, and of ALL."""
+    """Return the accuracy of fits without the predicted series: by phase, kind of model and chip, and of ALL."""
     groups: dict[str, list[Outcome]] = {}
     every: list[Outcome] = []
     for each in calibration.evidence.samples:
         point = each.point
-        band = calibration.evidence.band(point, each.source)
-        outcome = Outcome(f"{each.source}, {each.model}", point, 1 / each.error - 1, band, each.num_rows)
+        band = calibration.evidence.band(point, each.series)
+        outcome = Outcome(series_name(each.series), point, 1 / each.error - 1, band, each.num_rows)
         name = f"{point.phase}, {'experts' if point.has_experts else 'dense'}, {point.chip}"
         groups.setdefault(name, []).append(outcome)
         every.append(outcome)
