@@ -165,6 +165,15 @@ def calibrate(call: Call) -> None:
     run_calibration(slice_of(Tables, settings), settings.json_file, settings.stack)
 
 
+def validate(call: Call) -> None:
+    """Hold the calibration in force against published rows; print, and write the page and the report if asked."""
+    from neuronserve.planner.settings.validate import ValidateSettings
+    from neuronserve.planner.validate.command import run_validation
+
+    settings = call.settings(ValidateSettings)
+    run_validation(settings.data, settings.outputs)
+
+
 def observe(call: Call) -> None:
     """Fit the cost model to one endpoint, from a probe or from reports of earlier load tests."""
     from neuronserve.loadtests.probe import ProbeShape, probe

@@ -17,7 +17,7 @@ from ...server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")
-OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes")  # a table may have none of them
+OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes", "date")  # a table may have none of them
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
 SHAPE = {  # columns, and the fields of DecoderSizes that they are

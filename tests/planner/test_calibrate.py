@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from io import StringIO
 from pathlib import Path
@@ -153,12 +154,28 @@ def test_the_json_is_plain_and_carries_the_calibration(fitted: CalibrationReport
     assert set(record["groups"]) >= GROUPS
     assert set(record["groups"]["decode_trn1"]) == {"n", "all", "left_out", "series"}
     assert set(record["groups"]["decode_trn1"]["all"]) == {"mean", "median", "p90", "bias"}
-    for phase in ("decode", "prefill"):
-        coverage = fitted.calibration.evidence.coverage(phase)
-        assert tuple(record["band_coverage"][phase].values()) == coverage
+    assert set(record["band_coverage"]) >= GROUPS
     assert set(record["baselines"]) >= PLAIN | {"repeated runs"}
     assert record["rows"][0].keys() >= {"row_id", "group", "measured_ms", "predicted_ms", "error", "left_out"}
     assert Calibration.from_json(text, "report").as_dict() == record["calibration"]
+
+
+def test_a_check_measures_coverage_on_its_table(fitted: CalibrationReport, few: Path) -> None:
+    """Published times ten times longer are outside of every band; the stored coverage would not see it."""
+    assert run_check(few, fitted.calibration).coverage["decode_dense_inf2"].rows > 0.5
+    lines = few.read_text().splitlines()
+    column = lines[0].split(",").index("tpot_ms")
+    rows = [next(csv.reader([line])) for line in lines]
+    slow = few.with_name("slow.csv")
+    with slow.open("w", newline="") as out:
+        csv.writer(out).writerows(
+            [*row[:column], f"{float(row[column]) * 10}" if n and row[column] else row[column], *row[column + 1 :]]
+            for n, row in enumerate(rows)
+        )
+    found = run_check(slow, fitted.calibration)
+    assert found.coverage["decode_dense_inf2"].rows == 0
+    assert found.coverage["decode_dense_inf2"].series == 0
+    assert "0% / 0% / 0%" in text_of(found)
 
 
 def test_the_calibration_names_its_data_and_date(fitted: CalibrationReport) -> None:
