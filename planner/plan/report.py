@@ -67,16 +67,18 @@ class Candidate:
     quantiles_s: dict[str, float]  # of the same by name, such as `TTFT p95`
     load: float  # share of saturation at the rate
     saturated_output_tokens_s: float  # of one instance with every slot always busy
-    slo_request_rate: float  # rate of one instance within the limits; 0 if there is none
+    slo_request_rate: float  # most of one of the instances within the limits; 0 if there is none
     output_tokens_s: float  # of one instance at the rate
     instances: int  # for the rate within the limits; if these cannot be met, for the rate alone
+    sized_at: float  # quantile of the step times at which instances and limits are computed; 0.5: as predicted
     at_rate: dict[PriceBasis, TokenPrice | None]  # None: no price is published
-    at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
+    at_capacity: dict[PriceBasis, TokenPrice | None]  # one of the instances, as full as the limits allow
     known: Known  # evidence for the figures, and their bands
     misses: tuple[str, ...] = ()  # missed limits, and by how much
     extrapolated: str = ""  # why no measurement supports the times
     bubble: float = 0.0  # share of time in which decode leaves the stages idle
     tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
+    grams_per_million_tokens: float | None = None  # CO2 equivalent, output tokens; None without a grid's factor
     region: str = DEFAULT_REGION  # of the prices
     lnc: int = 1  # physical NeuronCores in a logical one
     instances_per_replica: int = 1
@@ -97,17 +99,17 @@ class Candidate:
         return inf if price is None or most is None else price.hourly_usd / self.instances * most
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Return the sort key: within the limits first, then priced, then by the 90th percentile of the cost.
+        """Return the sort key: within the limits first, then priced, then by cost, then by its 90th percentile.
 
-        So a cheaper row without measurements comes after a row with a narrower band.
+        The cost is that of the instances at the quantile `sized_at`, which is the slow end of the band for a row
+        without measurements: it comes first only if it wins even so.
         """
         price = self.at_rate[basis]
         cost = (1, 0.0) if price is None else (0, price.hourly_usd)
         return (
             not self.meets_slo,
-            cost[0],
+            *cost,
             self.sure_hourly_usd(basis),
-            cost[1],
             _RANK[self.known.provenance],
             self.tpot_s,
             self.ttft_s,
