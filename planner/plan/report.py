@@ -48,6 +48,32 @@ class TokenPrice:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedTimes:
+    """Mean and percentiles over the requests of a simulation, in seconds."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What the simulation of a row found."""
+
+    ttft_s: SimulatedTimes
+    tpot_s: SimulatedTimes
+    requests: int
+    instances: int  # simulated; fewer than the row's if it has many
+    used: dict[str, float]  # each limited figure, with its standard errors, over its limit
+
+    @property
+    def misses(self) -> tuple[str, ...]:
+        """Missed limits, and by how much."""
+        return tuple(f"{name} misses its limit by {used - 1:.1%}" for name, used in self.used.items() if used > 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A configuration that fits. Seconds are means. Figures "at the rate" assume that `instances` share it."""
 
@@ -83,6 +109,7 @@ class Candidate:
     lnc: int = 1  # physical NeuronCores in a logical one
     instances_per_replica: int = 1
     tokens_per_step: float = 1.0  # tokens of a slot in a decode step: more than one with speculative decoding
+    simulated: Simulated | None = None  # of the first row
 
     @property
     def meets_slo(self) -> bool:
@@ -92,6 +119,16 @@ class Candidate:
     def place(self) -> tuple[str, int, int]:
         """Device, TP and PP."""
         return self.device, self.tp, self.pp
+
+    @property
+    def places(self) -> int:
+        """Instances, or groups of them that hold one replica."""
+        return self.instances // self.instances_per_replica
+
+    @property
+    def configuration(self) -> tuple[object, ...]:
+        """Everything that is compiled: the device, its cores and group, the degree, the type and the slots."""
+        return self.device, self.lnc, self.instances_per_replica, self.tp, self.pp, self.dtype, self.batch
 
     def sure_hourly_usd(self, basis: PriceBasis) -> float:
         """Return the 90th percentile of dollars an hour; inf without a price, or if no number of instances suffices."""

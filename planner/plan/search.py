@@ -85,6 +85,14 @@ def plan_model(
     return PlanReport(options, model, planned.demand, planned.buckets, version, *found_all, notes, parts)
 
 
+def resized(report: PlanReport, row: Candidate, instances: int) -> Candidate:
+    """Return a row of a report with at least so many instances. Raises as `plan`."""
+    planned = PlannedLoad.of(report.model, report.options, report.demand.trace)
+    search = _Search(planned, Memory(report.model, planned.buckets, Beside.of(report.options, planned.draft)))
+    group = Group.of(planned, place_of(report.part(row.device), row.instances_per_replica), row.tp, row.dtype, row.pp)
+    return search.candidate(group, row.batch, instances // row.instances_per_replica)
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
     planned: PlannedLoad
@@ -135,7 +143,7 @@ class _Search:
         group = Group.of(self.planned, place, tp, dtype, stages)
         batch = 1
         while batch <= self._options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
-            yield self._candidate(group, batch)
+            yield self.candidate(group, batch)
             batch *= 2
 
     def _unfit(self, place: Place, tp: int, dtype: WeightDtype, stages: int, budget: int) -> Excluded | None:
@@ -155,7 +163,7 @@ class _Search:
         reason = why_not_loaded(self.planned.model, dtype, part, count, self._options)
         return Excluded(place.name, tp, dtype, reason, 0, stages) if reason else None
 
-    def _candidate(self, group: Group, batch: int, least: int = 1) -> Candidate:
+    def candidate(self, group: Group, batch: int, least: int = 1) -> Candidate:
         """Return a row of at least `least` places, sized at a quantile of the bands of its steps."""
         options, part, dp, each = self._options, group.part, group.dp, group.count
         demand = self.planned.demand
