@@ -149,8 +149,8 @@ class Group:
         )
 
     def _raised(self, found: Band, phase: Phase, batch: int, length: int, seconds: Callable[[int], float]) -> Band:
-        shorter = powers_of_two(length)[:-1]
-        slow_s = max((seconds(size) * self.cost.band(phase, batch, size).high for size in shorter), default=0.0)
+        sizes = powers_of_two(1 << (length - 1).bit_length())
+        slow_s = max(seconds(min(size, length)) * self.cost.band(phase, batch, size).high for size in sizes)
         return replace(found, high=max(found.high, slow_s / seconds(length)))
 
     def _shorter(self, planned: PlannedLoad, batch: int) -> tuple[tuple[float, float], ...]:
