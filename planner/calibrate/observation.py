@@ -11,9 +11,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...server.cost.evidence import Phase, Point
+from ...server.cost.evidence import Phase, Point, Series
 from ...server.cost.shape import matrix_billions, matrix_params
+from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime, StepWork, Work
+from ...server.device.buckets import SMALLEST_BUCKET, powers_of_two, smallest
 from ...server.device.catalog import instance
 from ...server.device.instances import Instance
 from ...server.errors import DeviceError, SettingsError
@@ -22,13 +24,12 @@ from ...server.models.public import known_model
 from ...server.models.sizes import DecoderSizes
 from ...server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, StackSpec
 from .published import EXPERTS, SHAPE, PublishedRow
+from .software import CONTINUOUS_SDK, SINGLE_BUCKET_SDK, padding_of
 
-SMALLEST_BUCKET = 128  # NxD Inference feature-guide.rst: powers of two from 128
-CONTINUOUS_SDK = 17  # optimum-neuron batches continuously since the releases built on 2.17
 SPREAD_SDK = 18  # since 2.18 grouped queries are spread over more cores than KV heads as today
-SINGLE_BUCKET_SDK = 21  # optimum-neuron on NxD compiles one bucket
 PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
 COARSE_MS = 1000.0  # least used time among those rounded to 0.1 s: rounding is at most 5 %
+DEVICE_TIMES = ("device time", "context encoding", "context_encoding")  # in ttft_stat: of the graph, without the host
 STATIC = "static batch"  # arrival of rows whose prompts are sent together
 MS = 1e-3
 
@@ -47,10 +48,15 @@ class Observation:
     sdk: int  # minor release
     shape: ModelSpec
     group: str
-    series: tuple[object, ...]  # rows of one series are repetitions: together they weigh as the root of their number
+    setup: tuple[object, ...]  # rows of one setup are repetitions: together they weigh as the root of their number
     point: Point
     seconds: float
     work: Work
+
+    @property
+    def series(self) -> Series:
+        """Source, release and model: rows of one series come from one sweep, and their errors are alike."""
+        return self.source, self.sdk, self.model
 
 
 def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
@@ -147,29 +153,35 @@ class Setup:
         max_len = count.get("max_seq_len", 0) or count.get("input_len", 0) + count.get("output_len", 0)
         if not max_len:
             raise Unusable("no length is stated")
-        runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
+        is_tnx_other = _is_tnx(row) and "llama" not in row.label("model")
+        runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk, is_tnx_other=is_tnx_other)
         part = instance(row.texts["instance"])
         return cls(row, shape, part, StepWork(shape, part, row.counts["tp"], runtime), batch, is_continuous, max_len)
 
     @property
-    def has_one_bucket(self) -> bool:
-        is_nxd = "optimum" in self.row.label("framework") and self.row.sdk >= SINGLE_BUCKET_SDK
-        return self.is_continuous or is_nxd or "nxd" in self.row.label("framework")
+    def padding(self) -> Stack | None:
+        """The stack whose rules of padding hold; None: a bucket for each power of two."""
+        return padding_of(self.row, self.batch)
 
     def prompt_length(self, prompt: int) -> int:
         """Return the positions that a prompt is padded to."""
-        return self.max_len if self.has_one_bucket else bucket(prompt)
+        stack = self.padding
+        return bucket(prompt) if stack is None else stack.prompt_bucket(min(prompt, self.max_len), self.max_len)
 
-    def step_length(self) -> int:
-        """Return the positions read of each slot by a decode step: the compiled ones, or the mean over its buckets."""
+    def step_length(self, is_loaded: bool = False) -> int:
+        """Return the positions read of each slot by a decode step: the compiled ones, or the mean over its buckets.
+
+        `is_loaded`: other requests are at every stage, so that the bucket is that of the longest context.
+        """
         prompt, output = (self.row.counts.get(name, 0) for name in ("input_len", "output_len"))
-        if self.has_one_bucket:
-            return self.max_len
-        if not output:
-            return bucket(self.max_len)
-        if self.row.label("tpot_stat").startswith("p50, excl"):
-            return bucket(prompt + output // 2 + 1)
-        return mean_bucket(prompt, output, bucket(self.max_len))
+        stack = self.padding
+        longest = bucket(self.max_len) if stack is None else self.max_len
+        if not output or (stack is not None and stack.steps_read == "model length"):
+            return longest
+        if is_loaded or self.row.label("tpot_stat").startswith("p50, excl"):
+            tokens = prompt + (output if is_loaded else output // 2 + 1)
+            return smallest(powers_of_two(longest), min(tokens, longest))
+        return mean_bucket(prompt, output, longest)
 
     def group(self, kind: str) -> str:
         """Return the group of errors, such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
@@ -196,11 +208,21 @@ class Setup:
             sdk=self.row.sdk,
             shape=self.shape,
             group=self.group(phase),
-            series=(phase, source, self.shape, tp, self.batch, self.row.sdk),
+            setup=(phase, source, self.shape, tp, self.batch, self.row.sdk),
             point=Point(phase, self.part.chip.name, billions, tp, batch, positions, width, has_experts),
             seconds=milliseconds * MS,
             work=work,
         )
+
+
+def _is_tnx(row: PublishedRow) -> bool:
+    """Return whether a row is of transformers-neuronx, alone or under optimum-neuron before NxD Inference.
+
+    Rows before 2.18 are left out: no prompt alone was published for them.
+    """
+    software = row.label("framework")
+    is_tnx = "transformers" in software or ("optimum" in software and row.sdk < SINGLE_BUCKET_SDK)
+    return is_tnx and row.sdk >= SPREAD_SDK
 
 
 def bucket(tokens: int) -> int:
@@ -209,10 +231,10 @@ def bucket(tokens: int) -> int:
 
 
 def mean_bucket(prompt: int, output: int, longest: int) -> int:
-    """Return the mean bucket over the generated tokens, at most `longest`."""
-    total, done = 0, 0
+    """Return the mean automatic bucket over the generated tokens, at most `longest`."""
+    total, done, buckets = 0, 0, powers_of_two(longest)
     while done < output:
-        size = min(bucket(prompt + done + 1), longest)
+        size = smallest(buckets, min(prompt + done + 1, longest))
         steps = output - done if size == longest else min(output - done, size - prompt - done)
         total, done = total + steps * size, done + steps
     return round(total / output)
@@ -264,9 +286,10 @@ def _whole_prefill(setup: Setup, prompt: int) -> Work:
     With continuous batching prompts are encoded one by one. A static batch is one call for all of its prompts.
     """
     prompts, length = setup.prompts(), setup.prompt_length(prompt)
+    calls = 0.0 if any(words in setup.row.label("ttft_stat") for words in DEVICE_TIMES) else 1.0
     if not setup.is_continuous:
-        return setup.work.prefill(length, prompts)
-    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": 1.0}  # the host's part once for the batch
+        return setup.work.prefill(length, prompts) | {"prefill_call": calls}
+    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": calls}  # the host's part once for the batch
 
 
 def _scaled(work: Work, factor: float) -> Work:

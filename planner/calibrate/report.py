@@ -9,11 +9,11 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
-from ...server.cost.evidence import Phase
+from ...server.cost.evidence import Evidence, Phase, Series
 from ...server.errors import SettingsError
 from .observation import Observation, observe
 from .published import PublishedRow, data_hash, read_rows
@@ -26,7 +26,7 @@ from .step_errors import (
     coefficients_without,
 )
 
-PHASES: tuple[Phase, ...] = ("decode", "prefill")
+PHASES: tuple[Phase, ...] = get_args(Phase)
 Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 
@@ -81,8 +81,12 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         baselines=steps.baselines,
     )
 
-    def without(source: str) -> Calibration:
-        return replace(calibration, coefficients=coefficients_without(observations, source))
+    measured = {o.series for o in observations}
+
+    def without(series: Series) -> Calibration:
+        if series not in measured:
+            return calibration
+        return replace(calibration, coefficients=coefficients_without(observations, series))
 
     served = calibrate_serving(rows, calibration, without)
     found = replace(
@@ -90,6 +94,8 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         errors=steps.groups | served.groups,
         hosts=served.coefficients.hosts,
         clients=asdict(served.coefficients.clients),
+        evidence=Evidence((*steps.evidence.samples, *served.samples)),
+        baselines=steps.baselines | served.baselines,
     )
     return _report(found, True, steps, served, skipped)
 
@@ -112,7 +118,7 @@ def _report(
     calibration: Calibration, is_fit: bool, steps: StepOutcome, served: ServingOutcome, skipped: Skipped
 ) -> CalibrationReport:
     groups = steps.groups | served.groups
-    rest = steps.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
+    rest = steps.baselines | served.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
     return CalibrationReport(calibration, is_fit, groups, *rest)
 
 

@@ -69,7 +69,7 @@ def fit_endpoint(observed: Sequence[Observation], deployment: Deployment, calibr
     """Fit the unknowns to the observations. Raises SettingsError if there are none."""
     if not observed:
         raise SettingsError("no figure of the reports is the time of a step: see the figures left out")
-    cost, host = deployment.cost(calibration), calibration.host(deployment.stack.name)
+    cost, host = deployment.cost(calibration), calibration.host(deployment.stack.host)
     rows = np.array([_row(each, cost) for each in observed])
     fixed = np.array([_fixed(each, deployment, cost) for each in observed])
     measured = np.array([each.seconds for each in observed])
@@ -108,7 +108,7 @@ def _fixed(observed: Observation, deployment: Deployment, cost: CostModel) -> fl
     """Return the seconds that come from the calibration unchanged."""
     if observed.phase == "prefill":
         return 0.0
-    host = cost.calibration.host(deployment.stack.name)
+    host = cost.calibration.host(deployment.stack.host)
     return deployment.sampled_on_host_s(host, observed.busy, observed.slots)
 
 

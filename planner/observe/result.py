@@ -41,7 +41,7 @@ class ObservedEndpoint:
     @property
     def calibration(self) -> Calibration:
         """Calibration of this endpoint. Published measurements stay as evidence for the error of the formulas."""
-        cost, stack, fit = self.deployment.cost(self.base), self.deployment.stack.name, self.fit
+        cost, stack, fit = self.deployment.cost(self.base), self.deployment.stack.host, self.fit
         shared, scales = decode_terms(cost), {name: fit.value(name) for name in SCALES}
         coefficients = {
             name: price * scales["decode_scale" if name in shared else "prefill_scale"]

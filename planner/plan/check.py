@@ -22,7 +22,6 @@ from ..simulate.records import Records
 from ..simulate.report import SimulationReport
 from ..simulate.simulator import run_simulation
 from .demand import Demand
-from .options import bucket
 from .report import Candidate, PlanReport
 from .weight_types import QUANTIZATION
 
@@ -93,9 +92,8 @@ def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
 
 def prefill_buckets(report: PlanReport, candidate: Candidate) -> tuple[int, ...]:
     """Return the compiled lengths that the plan's prompts are padded to, ascending."""
-    if STACKS[candidate.stack].prompts_fill == "model length":
-        return (report.buckets.decode,)
-    return tuple(sorted({bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
+    stack = STACKS[candidate.stack]
+    return tuple(sorted({stack.prompt_bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
 
 
 def _workload(report: PlanReport, candidate: Candidate, seed: int, share: float, requests: int | None) -> Workload:

@@ -7,7 +7,7 @@ from math import isfinite
 
 from ...server.config.formats import StackName
 from ...server.cost.speculation import Speculation
-from ...server.cost.stacks import STACKS, Stack, default_stack
+from ...server.cost.stacks import STACKS, USUAL_STACKS, Stack, default_stack
 from ...server.device.buckets import SMALLEST_BUCKET
 from ...server.device.instances import Instance
 from ...server.device.prices import PRICE_BASES, PriceBasis
@@ -153,9 +153,9 @@ class PlanOptions:
         return self.input_tokens + self.output_tokens
 
     @property
-    def pads_prompts_to_buckets(self) -> bool:
-        """Whether all instances pad prompts to buckets; else at least one pads them to the compiled length."""
-        return self.stack is not None and STACKS[self.stack].prompts_fill == "bucket"
+    def stacks(self) -> tuple[Stack, ...]:
+        """Serving software of all instances: the given one, or the usual one of each chip."""
+        return USUAL_STACKS if self.stack is None else (STACKS[self.stack],)
 
     def stack_on(self, part: Instance) -> Stack:
         """Return the serving software on `part`."""
@@ -188,5 +188,5 @@ class Buckets:
     def holding(cls, options: PlanOptions, model: ModelSpec, longest_prompt: int, longest: int) -> Buckets:
         """Return buckets for prompts and requests of at most these lengths, for which the model has positions."""
         decode = options.max_model_len or bucket(longest, model.max_position)
-        prefill = bucket(longest_prompt, decode) if options.pads_prompts_to_buckets else decode
+        prefill = max(stack.prompt_bucket(longest_prompt, decode) for stack in options.stacks)
         return cls(prefill=prefill, decode=decode)

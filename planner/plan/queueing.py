@@ -47,6 +47,10 @@ class Replica:
         """Decode steps of a request."""
         return (self.output_tokens - 1) / self.tokens_per_step
 
+    @property
+    def _is_static(self) -> bool:
+        return self.policy.max_waiting_steps == inf
+
     def step_s(self, busy: float) -> float:
         """Return mean seconds of a decode step of `busy` slots. It runs on the bucket of the longest of them."""
         return self._device_step_s(busy) + self.host_slot_s * max(0.0, busy - 1)
@@ -55,8 +59,9 @@ class Replica:
         if not self.shorter:
             return next((seconds for slots, seconds in self.padded if slots >= busy), self.decode_s)
         below, mean = 0.0, 0.0
+        contexts = 1.0 if self._is_static else busy  # those of a static batch grow together
         for seconds, share in (*self.shorter, (self.decode_s, 1.0)):
-            within = share**busy
+            within = share**contexts
             mean, below = mean + seconds * (within - below), within
         return mean
 
@@ -84,7 +89,7 @@ class Replica:
             return MeanTimes(self.request_s + alone_s, self.step_s(1) / self.tokens_per_step if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
             return MeanTimes(self.request_s + alone_s + self._prefill_wait_s(rate), 0.0)
-        if self.policy.max_waiting_steps == inf and self.slots > 1:
+        if self._is_static and self.slots > 1:
             return self._static(rate)
         chain = _Chain.of(self, rate)
         busy, idle, queued = chain.means()

@@ -12,7 +12,6 @@ from ...server.cost.pipeline import PipelineModel
 from ...server.cost.speculation import SpeculativeModel, StepTimes
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
-from ...server.device.buckets import powers_of_two
 from ...server.device.groups import Place, count_of, part_of
 from ...server.device.instances import Instance
 from ...server.errors import SettingsError
@@ -21,7 +20,7 @@ from ...server.scheduler.batching import POLICIES
 from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
 from .demand import Demand
-from .options import Buckets, PlanOptions, bucket
+from .options import Buckets, PlanOptions
 from .queueing import Replica
 from .weight_types import WeightDtype
 
@@ -35,7 +34,7 @@ class PlannedLoad:
     options: PlanOptions
     demand: Demand
     buckets: Buckets
-    prompts: tuple[tuple[int, float], ...]  # bucket, share of the requests
+    prompts: dict[Stack, tuple[tuple[int, float], ...]]  # compiled lengths, ascending, and shares of the requests
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> PlannedLoad:
@@ -45,11 +44,15 @@ class PlannedLoad:
         else:
             demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
             buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
-        padded: Counter[int] = Counter()
-        for length, count in demand.prompts:
-            padded[bucket(length, buckets.decode)] += count
-        shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
-        return cls(model, _draft(model, options), options, demand, buckets, shares)
+        prompts = {stack: _padded(demand, stack, buckets.decode) for stack in options.stacks}
+        return cls(model, _draft(model, options), options, demand, buckets, prompts)
+
+
+def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int, float], ...]:
+    padded: Counter[int] = Counter()
+    for length, count in demand.prompts:
+        padded[stack.prompt_bucket(length, max_model_len)] += count
+    return tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
 
 
 def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
@@ -104,7 +107,7 @@ class Group:
 
     def prompts(self, planned: PlannedLoad) -> tuple[tuple[int, float], ...]:
         """Return the compiled lengths of prompts, ascending, each with its share of the requests."""
-        return planned.prompts if self.stack.prompts_fill == "bucket" else ((planned.buckets.decode, 1.0),)
+        return planned.prompts[self.stack]
 
     def replica(self, planned: PlannedLoad, batch: int) -> tuple[Replica, float, str]:
         """Return the replica, the idle share of its stages in decode, and why no measurement supports its times."""
@@ -114,7 +117,7 @@ class Group:
         later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
         cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
         reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
-        host, vocab = default_calibration().host(stack.name), 0 if stack.samples_on_device else planned.model.vocab_size
+        host, vocab = default_calibration().host(stack.host), 0 if stack.samples_on_device else planned.model.vocab_size
         speculation = planned.options.speculation
         replica = Replica(
             mean_s,
@@ -155,9 +158,7 @@ class Group:
 
     def _shorter(self, planned: PlannedLoad, batch: int) -> tuple[tuple[float, float], ...]:
         """Return seconds on each decode bucket below the longest, with the share of contexts within it."""
-        if self.stack.steps_read == "model length":
-            return ()
-        buckets = powers_of_two(planned.buckets.decode)[:-1]
+        buckets = self.stack.step_buckets(planned.buckets.decode)[:-1]
         return tuple((self.cost.decode(batch, size).elapsed_s, planned.demand.share_within(size)) for size in buckets)
 
     def _padded(self, planned: PlannedLoad, batch: int) -> tuple[tuple[int, float], ...]:

@@ -13,7 +13,7 @@ LevelIsa = Literal[  # best first, of each architecture
 ]
 Isa = LevelIsa | Literal["portable"]
 Batching = Literal["continuous", "neuron", "tgi", "static"]
-StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
+StackName = Literal["nxdi-vllm", "optimum-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
 Pace = Literal["host", "device"]
 KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]
 RunnerKind = Literal["auto", "generate", "pooling"]

@@ -17,6 +17,8 @@ from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
+MATMULS = ("decode_matmul", "prefill_matmul", "expert_matmul", "attention")  # terms counted in operations
+READS = ("weights", "prefill_weights", "kv")  # terms counted in bytes of device memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +136,11 @@ class CostModel:
         seconds = dict.fromkeys(COMPONENTS, 0.0)
         for name, price in self.calibration.coefficients.items():
             seconds[TERMS[name].component] += work.get(name, 0.0) * price
-        matmuls = work.get("decode_matmul", 0.0) + work.get("prefill_matmul", 0.0) + work.get("attention", 0.0)
+        matmuls = sum(work.get(name, 0.0) for name in MATMULS)
+        read = sum(work.get(name, 0.0) for name in READS)
         return StepCost(
             flops=matmuls / load.flop_s * tp,
-            hbm_bytes=(work["weights"] + work["kv"]) / load.byte_s * tp,
+            hbm_bytes=read / load.byte_s * tp,
             link_bytes=load.link_bytes(tokens) * tp,
             compute_s=seconds["compute"],
             memory_s=seconds["memory"],

@@ -85,13 +85,14 @@ class HostOfSteps:
     pads_slots: bool = False  # a step runs on the smallest graph that holds the busy slots
     batches: tuple[int, ...] = ()  # slots of the smaller graphs; () = powers of two
     stack: StackName = "ideal"
+    prompt_margin: int = 0  # positions that a prompt leaves free in each bucket but the longest
 
     @classmethod
     def of(cls, stack: Stack, model: CostModel, batches: tuple[int, ...] = ()) -> HostOfSteps:
         """Return the host times of a stack by the model's calibration. `batches`: slots of the graphs of decode."""
         sampled = 0 if stack.samples_on_device else model.step_work.model.vocab_size
-        host = model.calibration.host(stack.name)
-        return cls(host, sampled, stack.pads_slots, tuple(sorted(batches)), stack.name)
+        host = model.calibration.host(stack.host)
+        return cls(host, sampled, stack.pads_slots, tuple(sorted(batches)), stack.name, stack.prompt_margin)
 
 
 class Pricer(Protocol):
@@ -170,6 +171,10 @@ class StepPricer:
         """Return the bucket that holds `context` tokens."""
         return smallest(self.decode_buckets, context)
 
+    def prefill_bucket(self, num_tokens: int) -> int:
+        """Return the bucket that a prompt of `num_tokens`, or a chunk of it, is padded to."""
+        return smallest(self._prefill_buckets, num_tokens, self._host.prompt_margin)
+
     def decode_ns(self, context: int, busy: int) -> int:
         """Return the time of one token for each of `busy` sequences, the longest of `context` tokens."""
         return self._decode(self.decode_bucket(context), busy)[0]
@@ -204,12 +209,12 @@ class StepPricer:
         return min(self._slots, 1 << (busy - 1).bit_length()) if self._host.pads_slots else self._slots
 
     def _prefill_run(self, start: int, num_tokens: int, has_all_logits: bool) -> GraphRun:
-        bucket = smallest(self._prefill_buckets, num_tokens)
+        bucket = self.prefill_bucket(num_tokens)
         ns, cost = self._prefill(start, num_tokens, has_all_logits)
         return GraphRun(ns, bucket, num_tokens, bucket - num_tokens, cost)
 
     def _prefill(self, start: int, num_tokens: int, has_all_logits: bool = False) -> tuple[int, StepCost]:
-        bucket = smallest(self._prefill_buckets, num_tokens)
+        bucket = self.prefill_bucket(num_tokens)
         behind = smallest(self._prefix_buckets, start) if start else 0
         key = bucket, behind, has_all_logits
         found = self._prefills.get(key)

@@ -49,8 +49,7 @@ class SpeculativeModel:
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """Return the cost of the guesses, one after the other, and of their check, in one call."""
         guess = self._draft.decode(batch, bucket)
-        each_s = guess.elapsed_s - self._coefficients.get("decode_call", 0.0) * len(guess.stages)
-        return _longer(self._target.decode(batch, bucket), (self._num_tokens + 1) * each_s)
+        return _longer(self._target.decode(batch, bucket), (self._num_tokens + 1) * guess.elapsed_s)
 
     def prefill(self, tokens: int, bucket: int) -> PipelineCost:
         """Return the cost of the prompt through both models in one call; the draft needs its cache too."""

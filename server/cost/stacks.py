@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ..config.formats import Batching, StackName
+from ..device.buckets import powers_of_two, smallest
 
 STACK_NAMES: tuple[StackName, ...] = get_args(StackName)
-Padding = Literal["bucket", "model length"]  # the smallest power-of-two bucket, or the whole compiled length
+Padding = Literal["bucket", "model length"]  # the smallest automatic bucket, or the whole compiled length
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,30 @@ class Stack:
     steps_read: Padding  # positions of each slot that a decode step reads
     samples_on_device: bool = True
     pads_slots: bool = False  # a step runs on the smallest power of two of slots, not on all slots
+    prompt_margin: int = 0  # positions that a prompt leaves free in each bucket but the longest
+    host_of: StackName | None = None  # stack with the same server, whose load tests give the host's times
 
     @property
     def is_continuous(self) -> bool:
         """Whether requests join a running batch; otherwise a batch ends before the next begins."""
         return self.batching != "static"
+
+    @property
+    def host(self) -> StackName:
+        """The stack under whose name the host's times are in a calibration."""
+        return self.host_of or self.name
+
+    def prompt_buckets(self, max_model_len: int) -> tuple[int, ...]:
+        """Return the lengths that prompts are padded to without a list of a user, ascending."""
+        return powers_of_two(max_model_len) if self.prompts_fill == "bucket" else (max_model_len,)
+
+    def step_buckets(self, max_model_len: int) -> tuple[int, ...]:
+        """Return the lengths that decode steps read without a list of a user, ascending."""
+        return powers_of_two(max_model_len) if self.steps_read == "bucket" else (max_model_len,)
+
+    def prompt_bucket(self, tokens: int, max_model_len: int) -> int:
+        """Return the length that a prompt of `tokens`, at most `max_model_len`, is padded to."""
+        return smallest(self.prompt_buckets(max_model_len), tokens, self.prompt_margin)
 
 
 STACKS: dict[StackName, Stack] = {
@@ -40,11 +60,23 @@ STACKS: dict[StackName, Stack] = {
         Stack(
             "nxdi-vllm",
             "vLLM on NxD Inference: a free slot is filled with one prompt at once, then all slots decode together; "
-            "prompts and steps are padded to the compiled length, as in every published load test of it",
-            "aws-neuron-sdk libraries/nxd-inference/developer_guides/vllm-user-guide-v1.rst; optimum-neuron's servers",
+            "prompts and steps are padded to buckets, a prompt to one that is longer than itself (since SDK 2.22)",
+            "neuronx-distributed-inference 4bcdc54 modules/autobucketing.py, models/model_wrapper.py "
+            "(get_target_bucket); vllm-neuron a5ef7c8 worker/neuronx_distributed_model_loader.py (enable_bucketing)",
+            "neuron",
+            "bucket",
+            "bucket",
+            prompt_margin=1,
+        ),
+        Stack(
+            "optimum-vllm",
+            "vLLM of optimum-neuron, and NxD Inference's without bucketing: as `nxdi-vllm`, but prompts and steps are "
+            "padded to the compiled length",
+            "optimum-neuron's servers; NxD Inference with enable_bucketing off",
             "neuron",
             "model length",
             "model length",
+            host_of="nxdi-vllm",
         ),
         Stack(
             "vllm-neuron",
@@ -72,6 +104,7 @@ STACKS: dict[StackName, Stack] = {
             "static",
             "bucket",
             "bucket",
+            prompt_margin=1,
         ),
         Stack(
             "ideal",
@@ -85,11 +118,12 @@ STACKS: dict[StackName, Stack] = {
 }
 
 NEW_STACK_CHIPS = ("Trainium2", "Trainium3")
+USUAL_STACKS = STACKS["nxdi-vllm"], STACKS["vllm-neuron"]  # of older chips and of these
 
 
 def default_stack(chip: str) -> Stack:
     """Return the usual stack of a chip today: NxD Inference's vLLM, or the plugin on chips that it does not cover."""
-    return STACKS["vllm-neuron" if chip in NEW_STACK_CHIPS else "nxdi-vllm"]
+    return USUAL_STACKS[chip in NEW_STACK_CHIPS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..device.chips import GB, Topology
+from ..device.chips import GB
 from ..device.instances import Instance
 from ..errors import DeviceError, SettingsError
 from ..host.memory import GIB
@@ -23,16 +23,6 @@ CURRENT_SDK = 28  # 2.28, the newest release in the published rows
 Work = dict[str, float]  # units by the name of their term; a missing term is 0
 
 
-def mean_hops(topology: Topology, chips: int) -> float:
-    """Return the mean distance between two of n chips: n/4 on a ring, sqrt(n)/2 on a square torus, 1 on a switch."""
-    if chips <= 1:
-        return 0.0
-    if topology == "switch":
-        return 1.0
-    ring = chips / 4
-    return min(ring, chips**0.5 / 2) if topology == "torus" else ring
-
-
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Properties of the serving software that determine the work of a step on the device."""
@@ -42,6 +32,7 @@ class Runtime:
     sdk: int = CURRENT_SDK  # minor release of Neuron SDK 2.x
     tokens_per_slot: int = 1  # of a decode step: with speculative decoding the draft's tokens and one more
     lora_rank: int = 0  # of the adapter of each slot; 0: no adapters
+    is_tnx_other: bool = False  # transformers-neuronx with a model other than Llama
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
@@ -74,7 +65,7 @@ class StepWork:
         self.byte_s = chip.cores_per_chip / (chip.bandwidth_gb_s * GB)
         self.link_byte_s = 1 / (link.gib_s_per_chip * GIB) if link else 0.0
         self.engines = chip.lnc  # sets of vector and DMA engines in a logical core
-        self.hops = mean_hops(chip.topology, -(-tp // chip.cores_per_chip))
+        self.has_ring = tp > chip.cores_per_chip
         self.ring_share = 2 * (tp - 1) / tp
 
     def weights_read(self, tokens: int) -> float:
@@ -83,12 +74,16 @@ class StepWork:
         experts = sum(group.layers * group.fetched(tokens) * group.weights for group in core.experts)
         return core.attention_weights + core.ffn_weights + core.head_weights + experts
 
-    def matmul_flops(self, tokens: int, sampled: int) -> float:
-        """Return one core's operations in matmuls with weights: `tokens` in layers, `sampled` in the output layer."""
+    def dense_flops(self, tokens: int, sampled: int) -> float:
+        """Return one core's operations in matmuls but for experts: `tokens` in layers, `sampled` in the head."""
         core = self.core
-        chosen = sum(group.layers * group.per_token * group.weights for group in core.experts)
-        every = core.attention_weights + core.ffn_weights + chosen + self.lora_weights
+        every = core.attention_weights + core.ffn_weights + self.lora_weights
         return 2.0 * (tokens * every + sampled * core.head_weights)
+
+    def matmul_flops(self, tokens: int, sampled: int) -> float:
+        """Return one core's operations in matmuls with weights, with the experts that each token chooses."""
+        chosen = sum(group.layers * group.per_token * group.weights for group in self.core.experts)
+        return self.dense_flops(tokens, sampled) + 2.0 * tokens * chosen
 
     def link_bytes(self, tokens: int) -> float:
         """Return the bytes that one core sends in the two all-reduces of every layer (ring: 2 (tp-1)/tp each)."""
@@ -112,14 +107,12 @@ class StepWork:
             "kv": self.kv_bytes(positions) * self.byte_s,
             "layer_launch": float(model.num_layers),
             "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
+            "ring_collectives": float(model.num_layers) if self.has_ring else 0.0,
             "decode_matmul": self.matmul_flops(tokens, tokens) * self.flop_s,
             "slot_layer": self._token_layers(tokens),
             "kv_gather": positions * model.num_layers / self.engines if is_gathered else 0.0,
             "dequant": self._widened(weights),
-            "expert_load": float(sum(group.layers * group.fetched(tokens) for group in self.core.experts)),
-            "decode_link": self.link_bytes(tokens) * self.link_byte_s,
-            "decode_hop": 4 * model.num_layers * self.hops,  # two all-reduces a layer, each a reduce and a broadcast
-            "decode_call": 1.0,
+            "expert_load": float(sum(group.layers * group.gathered(tokens) for group in self.core.experts)),
         }
         return work | self._old_software(positions if is_gathered else 0)
 
@@ -132,17 +125,19 @@ class StepWork:
         sampled = tokens if has_all_logits else prompts
         weights = self.weights_read(tokens)
         pairs = prompts * float(bucket) * (bucket + behind)
+        activation = self._token_layers(tokens)
         return {
-            "weights": self._stored_bytes(weights, prompts) * self.byte_s,
+            "prefill_weights": self._stored_bytes(weights, prompts) * self.byte_s,
             "kv": self.kv_bytes(prompts * behind) * self.byte_s,
             "dequant": self._widened(weights),
-            "prefill_matmul": self.matmul_flops(tokens, sampled) * self.flop_s,
-            "activation": self._token_layers(tokens),
+            "prefill_matmul": self.dense_flops(tokens, sampled) * self.flop_s,
+            "activation": activation,
             "attention": self.attention_flops(pairs) * self.flop_s,
             "prefill_launch": float(model.num_layers),
             "prefill_call": 1.0,
-            "expert_prefill": float(sum(group.layers * group.fetched(tokens) for group in self.core.experts)),
+            "expert_matmul": 2.0 * tokens * sum(group.tiled for group in self.core.experts) * self.flop_s,
             "prefill_link": self.link_bytes(tokens) * self.link_byte_s,
+            "tnx_activation": activation if self.runtime.is_tnx_other else 0.0,
         }
 
     def _stored_bytes(self, weights: float, adapters: int) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from math import log2
 
 from ..config.formats import Batching
 from ..errors import SettingsError
@@ -93,12 +94,15 @@ def _require_compiled(name: str, requested: tuple[int, ...], ahead: tuple[int, .
 
 
 def powers_of_two(longest: int) -> tuple[int, ...]:
-    """Return the automatic buckets: 128, 256, ... and `longest`."""
-    powers = (SMALLEST_BUCKET << i for i in range(longest.bit_length()))
-    return (*(length for length in powers if length < longest), longest)
+    """Return the automatic buckets: 128, 256, ... and `longest`, without a power close below `longest`.
+
+    The last power is below 2 ** round(log2(longest)), as `generate_buckets` of NxD Inference rounds it.
+    """
+    powers = (1 << power for power in range(SMALLEST_BUCKET.bit_length() - 1, round(log2(longest))))
+    return (*powers, longest)
 
 
-def smallest(buckets: tuple[int, ...], length: int) -> int:
-    """Return the shortest of `buckets` (ascending) that holds `length`."""
+def smallest(buckets: tuple[int, ...], length: int, margin: int = 0) -> int:
+    """Return the shortest of `buckets` (ascending) that holds `length` and `margin` free positions, or the longest."""
     assert length <= buckets[-1], f"{length} tokens are beyond the longest bucket {buckets[-1]}"
-    return buckets[bisect_left(buckets, length)]
+    return buckets[min(bisect_left(buckets, length + margin), len(buckets) - 1)]

@@ -167,6 +167,6 @@ def test_the_graphs_of_decode_may_be_named(busy: int, computed: int) -> None:
 @pytest.mark.parametrize("name", STACK_NAMES)
 def test_the_host_of_a_stack_is_that_of_the_calibration(name: StackName) -> None:
     host = HostOfSteps.of(STACKS[name], COST)
-    assert host.work == COST.calibration.host(name)
+    assert host.work == COST.calibration.host(STACKS[name].host)
     assert host.pads_slots == STACKS[name].pads_slots
     assert host.sampled_vocab == (0 if STACKS[name].samples_on_device else SMALL.vocab_size)

@@ -32,7 +32,7 @@ def truth(deployment: Deployment, decode: float, prefill: float, host: HostWork 
     base = shipped_calibration()
     shared = decode_terms(deployment.cost(base))
     scaled = {name: price * (decode if name in shared else prefill) for name, price in base.coefficients.items()}
-    hosts = {**base.hosts, deployment.stack.name: host}
+    hosts = {**base.hosts, deployment.stack.host: host}
     return replace(base, coefficients=scaled, hosts=hosts, data_sha256="0" * 64)
 
 
@@ -61,7 +61,7 @@ def run(num_open: int, input_len: int, output_len: int, ttft_s: float, itl_s: fl
 
 def measured(deployment: Deployment, calibration: Calibration, loads: Iterator[tuple[int, int]]) -> list[Any]:
     """Return runs of `loads` (open requests, prompt tokens) on an endpoint with exactly the times of `calibration`."""
-    cost, host = deployment.cost(calibration), calibration.host(deployment.stack.name)
+    cost, host = deployment.cost(calibration), calibration.host(deployment.stack.host)
     runs = []
     for num_open, input_len in loads:
         busy = max(1, num_open // deployment.data_parallel_size)

@@ -28,7 +28,7 @@ POSITIONS = (256, 4096)
 TRUTH = {
     "weights": 1.9,
     "kv": 1.5,
-    "layer_launch": 6e-5,
+    "layer_launch": 9e-5,
     "decode_matmul": 1.4,
     "slot_layer": 4e-6,
     "dequant": 7e-12,
@@ -36,7 +36,7 @@ TRUTH = {
     "activation": 2e-6,
     "attention": 5.0,
     "prefill_call": 2e-2,
-    "decode_call": 1e-3,
+    "prefill_weights": 1.9,
     "kv_gather": 2e-9,
 }
 

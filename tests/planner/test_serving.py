@@ -101,7 +101,7 @@ def test_a_row_names_its_stack_and_the_stack_its_rules(
     stack = stack_of(row)
     assert stack.samples_on_device == samples_on_device
     assert ServingRow.of(row, default_calibration()).policy == policy
-    assert stack.name == ("nxdi-vllm" if "framework" in changes else "tgi")
+    assert stack.name == ("optimum-vllm" if "framework" in changes else "tgi")
 
 
 @pytest.mark.parametrize("changes", [{"framework": "TorchServe"}, {"neuron_sdk": "2.16"}])

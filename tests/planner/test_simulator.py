@@ -78,7 +78,7 @@ def test_two_prompts_follow_each_other_and_never_share_a_charge_with_decode() ->
 def test_one_request_alone_under_each_stack(stack: Stack) -> None:
     """Return the time of the host's work, the padded prompt, and the padded steps with the host's share."""
     options = replace(BASE, workload=workload((0.0, 300, 11)), stack=stack.name)
-    report, host = run_simulation(options), default_calibration().host(stack.name)
+    report, host = run_simulation(options), default_calibration().host(stack.host)
     cost = CostModel.of(MODEL, instance("inf2.xlarge"), 2, Runtime(is_continuous=stack.is_continuous))
     prompt, context = (1024 if fill == "model length" else 512 for fill in (stack.prompts_fill, stack.steps_read))
     slots = 1 if stack.pads_slots else 8
@@ -93,7 +93,7 @@ def test_one_request_alone_under_each_stack(stack: Stack) -> None:
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
 def test_prompts_that_come_together_are_encoded_as_the_stack_does(stack: Stack) -> None:
     report = run_simulation(replace(BASE, workload=workload((0.0, 100, 3), (0.0, 100, 3)), stack=stack.name))
-    first, second = report.ttft_ms - 1e3 * default_calibration().host(stack.name).request_s
+    first, second = report.ttft_ms - 1e3 * default_calibration().host(stack.host).request_s
     goes_alone = POLICIES[stack.batching].max_prompts == 1
     assert second == pytest.approx(2 * first if goes_alone else first, abs=1e-5)
 

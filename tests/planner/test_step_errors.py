@@ -29,7 +29,7 @@ STEPS = noisy(made_by(TRUTH, bare(observations())), 0.03)
 
 def with_twin(steps: list[Observation]) -> list[Observation]:
     """`steps` and another source's time of the first, three times as long."""
-    twin = replace(steps[0], source="forum", seconds=3 * steps[0].seconds, series=("forum",), row_id="twin")
+    twin = replace(steps[0], source="forum", seconds=3 * steps[0].seconds, setup=("forum",), row_id="twin")
     return [*steps, twin]
 
 
@@ -45,7 +45,7 @@ def test_contradicted_steps_are_compared_and_nothing_else(outcome: StepOutcome) 
         "prefill_dense_inf2": len(STEPS) // 2,
     }
     assert outcome.coefficients == calibrate_steps(STEPS[1:]).coefficients
-    assert outcome.groups["decode_contradicted_inf2"].left_out == dict.fromkeys(("source", "model", "degree"))
+    assert outcome.groups["decode_contradicted_inf2"].left_out == dict.fromkeys(("series", "source", "model"))
     assert not [each for each in outcome.evidence.samples if each.source == "forum"]
 
 
@@ -53,7 +53,7 @@ def test_errors_are_near_the_noise_and_below_those_of_plain_models(outcome: Step
     for name in ("decode_dense_inf2", "prefill_dense_inf2"):
         group = outcome.groups[name]
         assert group.all.mean < 0.06
-        unseen = group.left_out["source"]
+        unseen = group.left_out["series"]
         assert unseen is not None
         assert unseen.mean < 0.12
         for plain in (SIX, ROOFLINE):

@@ -181,7 +181,7 @@ def test_a_part_without_measurements_is_told_as_extrapolated(config_of: Any) -> 
 def test_the_engine_is_priced_as_its_stack_pads_and_hosts(config_of: Any, stack: Stack) -> None:
     loaded = load_engine(config_of("tiny-qwen2", stack=stack.name, batching=stack.batching), silent)
     loaded.runner.close()
-    facts, pricer, host = loaded.info.facts, loaded.pricer, default_calibration().host(stack.name)
+    facts, pricer, host = loaded.info.facts, loaded.pricer, default_calibration().host(stack.host)
     longest = facts.compiled.token_generation[-1]
     assert (facts.stack, pricer.stack, pricer.request_s) == (stack.name, stack.name, host.request_s)
     assert (loaded.scheduler.batching, facts.compiled.batching) == (stack.batching, stack.batching)
