@@ -12,7 +12,8 @@ from math import ceil
 from statistics import NormalDist
 from typing import Any
 
-from ...server.cost.evidence import HIGH, Band, Provenance
+from ...server.cost.evidence import Band, Provenance
+from .bounds import SLOW_END
 from .demand import Demand
 from .options import PlanOptions
 from .queueing import MAX_LOAD, Replica
@@ -27,7 +28,7 @@ def quantile(band: Band, share: float) -> float:
     The prediction is taken as the median and the band's upper end as the 90th percentile of a log-normal distribution.
     """
     normal = NormalDist()
-    return float(band.high ** (normal.inv_cdf(share) / normal.inv_cdf(HIGH)))
+    return float(band.high ** (normal.inv_cdf(share) / normal.inv_cdf(SLOW_END)))
 
 
 @dataclass(frozen=True, slots=True)

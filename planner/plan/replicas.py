@@ -12,6 +12,7 @@ from ...server.cost.pipeline import PipelineModel
 from ...server.cost.speculation import SpeculativeModel, StepTimes
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
+from ...server.device.buckets import powers_of_two
 from ...server.device.groups import Place, count_of, part_of
 from ...server.device.instances import Instance
 from ...server.errors import SettingsError

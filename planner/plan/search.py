@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ...server.cost.calibration import default_calibration
-from ...server.cost.evidence import HIGH
 from ...server.cost.pipeline import stage_layers
-from ...server.cost.shape import STORED_BYTES
 from ...server.device.groups import Place, count_of, part_of
 from ...server.device.instances import Instance
 from ...server.device.prices import PRICE_BASES, PriceBasis
@@ -22,7 +20,7 @@ from ...server.models.spec import ModelSpec
 from ...server.placement.fit import budget_bytes
 from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
-from .bounds import MIN_CONFIDENCE
+from .bounds import MIN_CONFIDENCE, SLOW_END
 from .demand import Demand
 from .known import Known, Load, fewest_instances, quantile
 from .memory import Beside, Memory, loading_notes, why_not_loaded
@@ -168,7 +166,7 @@ class _Search:
         options, part, dp, each = self._options, group.part, group.dp, group.count
         demand = self.planned.demand
         replica, bubble, extrapolated = group.replica(self.planned, batch)
-        share = _sized_at(group, extrapolated, options)
+        share = _sized_at(extrapolated, options)
         prefill, decode = group.bands(self.planned, batch, is_monotone=share > MIN_CONFIDENCE)
         sized = replica.scaled(quantile(prefill, share), quantile(decode, share))
         load = Load(options, demand, dp, each)
@@ -221,13 +219,9 @@ class _Search:
         )
 
 
-def _sized_at(group: Group, extrapolated: str, options: PlanOptions) -> float:
-    """Return the quantile of step times at which a row is sized: at least the 90th percentile if they are not known.
-
-    The gain of 8-bit weights counts as not known: no measured step has a twin in bfloat16.
-    """
-    is_known = not extrapolated and STORED_BYTES[group.dtype] > 1
-    return options.confidence if is_known else max(options.confidence, HIGH)
+def _sized_at(extrapolated: str, options: PlanOptions) -> float:
+    """Return the quantile of step times at which a row is sized: at least the 90th percentile without measurements."""
+    return max(options.confidence, SLOW_END) if extrapolated else options.confidence
 
 
 def _grams(tokens_per_joule: float | None, grid_g_per_kwh: float | None) -> float | None:
