@@ -15,7 +15,7 @@ from ...server.device.prices import PRICE_BASES, PriceBasis
 from ...server.errors import SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.placement.cache_layout import KV_CELL_BYTES
-from .bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
+from .bounds import MAX_BATCH, MAX_CONFIDENCE, MAX_RATE, MAX_TOKENS, MIN_CONFIDENCE, MIN_RATE
 from .times import Limit
 from .weight_types import COMPARED, DTYPES, WeightDtype
 
@@ -66,6 +66,8 @@ class PlanOptions:
     device_memory_utilization: float = 0.92  # as the server's default
     price_basis: PriceBasis = "on_demand"  # candidates are sorted by this price
     chip_watts: float | None = None  # power of one serving chip; no figure is published
+    grid_g_per_kwh: float | None = None  # grams of CO2 equivalent for a kilowatt-hour
+    confidence: float = 0.5  # quantile of the step times at which rows are sized; 0.5: as predicted
     regions: tuple[str, ...] = ()  # the cheapest region counts; () = the region in force
     logical_nc_configs: tuple[int, ...] = ()  # physical cores in a logical one; () = as each chip comes
     instances_per_replica: tuple[int, ...] = ()  # () = 1, or more if no single instance holds the model
@@ -86,7 +88,7 @@ class PlanOptions:
                 raise SettingsError(f"{name} is {value}: from 1 to {most} is possible")
         if not MIN_RATE <= self.request_rate <= MAX_RATE:
             raise SettingsError(f"request_rate is {self.request_rate}: from {MIN_RATE:g} to {MAX_RATE:g} is possible")
-        for name in (*LIMITS, "usd_per_hour", "chip_watts"):
+        for name in (*LIMITS, "usd_per_hour", "chip_watts", "grid_g_per_kwh"):
             limit = getattr(self, name)
             if limit is not None and not (isfinite(limit) and limit > 0):
                 raise SettingsError(f"{name} is {limit}: a finite number above 0 is needed")
@@ -112,6 +114,12 @@ class PlanOptions:
         for name in ("logical_nc_configs", "instances_per_replica"):
             if any(number < 1 for number in getattr(self, name)):
                 raise SettingsError(f"{name} is {getattr(self, name)}: numbers of at least 1")
+        if self.grid_g_per_kwh is not None and self.chip_watts is None:
+            raise SettingsError(f"grid_g_per_kwh is {self.grid_g_per_kwh}: it needs chip_watts, which is not given")
+        if not MIN_CONFIDENCE <= self.confidence <= MAX_CONFIDENCE:
+            raise SettingsError(
+                f"confidence is {self.confidence}: from {MIN_CONFIDENCE} to {MAX_CONFIDENCE} is possible"
+            )
         self._check_features()
 
     def _check_features(self) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
 from ...server.cost.calibration import default_calibration
+from ...server.cost.evidence import Band, Phase
 from ...server.cost.pairs import SpeculativeBands
 from ...server.cost.pipeline import PipelineModel
 from ...server.cost.speculation import SpeculativeModel, StepTimes, head_of
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
+from ...server.device.buckets import powers_of_two
 from ...server.device.groups import Place, count_of, part_of
 from ...server.device.instances import Instance
 from ...server.errors import SettingsError
@@ -159,6 +161,26 @@ class Group:
             tokens_per_step=1.0 if speculation is None else speculation.tokens_per_step,
         )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
+
+    def bands(self, planned: PlannedLoad, batch: int, is_monotone: bool = False) -> tuple[Band, Band]:
+        """Return the bands of a prompt of the longest bucket and of a decode step.
+
+        `is_monotone`: slow ends are at least those of all shorter graphs, which have less work. So a longer question is
+        never sized for shorter steps because longer ones were measured.
+        """
+        longest, positions = self.prompts(planned)[-1][0], planned.buckets.decode
+        prefill, decode = self.cost.band("prefill", 1, longest), self.cost.band("decode", batch, positions)
+        if not is_monotone:
+            return prefill, decode
+        return (
+            self._raised(prefill, "prefill", 1, longest, lambda size: self.cost.prefill(size, size).elapsed_s),
+            self._raised(decode, "decode", batch, positions, lambda size: self.cost.decode(batch, size).elapsed_s),
+        )
+
+    def _raised(self, found: Band, phase: Phase, batch: int, length: int, seconds: Callable[[int], float]) -> Band:
+        sizes = powers_of_two(1 << (length - 1).bit_length())
+        slow_s = max(seconds(min(size, length)) * self.cost.band(phase, batch, size).high for size in sizes)
+        return replace(found, high=max(found.high, slow_s / seconds(length)))
 
     def _shorter(self, planned: PlannedLoad, batch: int) -> tuple[tuple[float, float], ...]:
         """Return seconds on each decode bucket below the longest, with the share of contexts within it."""
