@@ -9,6 +9,7 @@ from pathlib import Path
 from ...server.cost.calibration import Calibration, ErrorStats, default_calibration
 from ...server.cost.evidence import Evidence
 from ...server.errors import SettingsError
+from .comparison import compare_steps
 from .encoder_decoder import observe_answers
 from .encoder_fit import calibrate_encoders, check_encoders
 from .encoder_passes import observe_passes
@@ -26,7 +27,7 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
     Without a report the terms of a pass are fitted, and the rest of the calibration in force stays. Raises
     SettingsError for an invalid table, or if no row of it is usable.
     """
-    report = report or CalibrationReport(default_calibration(), True, {}, {}, (), (), ())
+    report = report or CalibrationReport(default_calibration(), True, {}, {}, (), (), (), (), ())
     rows = read_encoder_rows(table)
     (passes, no_passes), (answers, no_answers) = observe_passes(rows), observe_answers(rows)
     if not passes:
@@ -37,6 +38,11 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
     if answers:
         outcomes.append(check_encoders(answers, own | found.coefficients))
     calibration = _merged(report.calibration, outcomes, table) if report.is_fit else report.calibration
+    figures = [
+        figure
+        for own, outcome in zip((passes, answers), outcomes, strict=False)
+        for figure in compare_steps(own, outcome.rows, (), calibration.evidence)
+    ]
     used = {row.row_id for outcome in outcomes for row in outcome.rows}
     skipped = [(row_id, reason) for row_id, reason in (*no_passes, *no_answers) if row_id not in used]
     groups = {name: group for outcome in outcomes for name, group in outcome.groups.items()}
@@ -46,6 +52,8 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
         groups=report.groups | groups,
         baselines=_joined(report.baselines, found.baselines),
         rows=(*report.rows, *(row for outcome in outcomes for row in outcome.rows)),
+        observations=(*report.observations, *passes, *answers),
+        figures=(*report.figures, *figures),
         skipped=(*report.skipped, *skipped),
     )
 
