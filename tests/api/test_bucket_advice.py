@@ -29,5 +29,7 @@ def test_a_server_advises_a_bucket_from_the_prompts_that_it_sees(
         assert answer["usage"]["prompt_tokens"] == 128 * FIRST_COUNT
         assert inventory["compiled"]["context_encoding_buckets"] == [128, 2048]
         said = read_until(server.process, rb"add a bucket", 3 if is_advised else 1)
-    advice = r"prompts of 128 tokens need the bucket of 2,048 \([\d.]+ ms of prefill, [\d.]+ in 128\): add a bucket of 256"
+    advice = (
+        r"prompts of 128 tokens need the bucket of 2,048 \([\d.]+ ms of prefill, [\d.]+ in 128\): add a bucket of 256"
+    )
     assert len(re.findall(advice, said)) == is_advised
