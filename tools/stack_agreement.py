@@ -1,6 +1,6 @@
 """Plan against simulation under each stack: `python -m tools.stack_agreement [--load 0.6] [--stack tgi ...]`.
 
-Plans three deployments at a share of their capacity and simulates them with the same arrivals. Prints the plan's error
+Plans four deployments at a share of their capacity and simulates them with the same arrivals. Prints the plan's error
 of each figure relative to the simulation, and the mean of the absolute errors of each stack.
 """
 
@@ -31,6 +31,7 @@ class Shape:
     instance: str
     tp: int
     slots: int
+    max_model_len: int | None = None  # None: the bucket of a request
 
     def planned(self, stack: StackName, load: float) -> tuple[PlanReport, Candidate]:
         """Return the plan at `load` of saturation, and its row for the slots."""
@@ -43,6 +44,7 @@ class Shape:
             dtypes=("bfloat16",),
             max_batch=self.slots,
             stack=stack,
+            max_model_len=self.max_model_len,
         )
         saturated = self._row(plan(asked)).saturated_output_tokens_s
         report = plan(replace(asked, request_rate=load * saturated / self.output_tokens))
@@ -57,6 +59,7 @@ SHAPES = (
     Shape("llama-8b", 700, 200, "inf2.48xlarge", 8, 16),
     Shape("llama-8b", 200, 400, "inf2.xlarge", 2, 8),
     Shape("llama-70b", 1500, 237, "inf2.48xlarge", 24, 32),
+    Shape("llama-8b", 200, 900, "inf2.48xlarge", 8, 16, max_model_len=4096),
 )
 
 

@@ -157,11 +157,21 @@ def models(call: Call) -> int:
 
 def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or compare the stored fit with rows; print tables, write JSON if asked."""
-    from neuronserve.planner.calibrate.command import run_calibration
+    from neuronserve.planner.calibrate.command import Tables, run_calibration
     from neuronserve.planner.settings.calibrate import CalibrateSettings
+    from neuronserve.server.settings.base import slice_of
 
     settings = call.settings(CalibrateSettings)
-    run_calibration(settings.rows, settings.json_file, settings.stack, is_fit=settings.data is not None)
+    run_calibration(slice_of(Tables, settings), settings.json_file, settings.stack)
+
+
+def validate(call: Call) -> None:
+    """Hold the calibration in force against published rows; print, and write the page and the report if asked."""
+    from neuronserve.planner.settings.validate import ValidateSettings
+    from neuronserve.planner.validate.command import run_validation
+
+    settings = call.settings(ValidateSettings)
+    run_validation(settings.data, settings.outputs)
 
 
 def observe(call: Call) -> None:

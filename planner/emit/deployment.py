@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...server.cost.stacks import STACKS, Stack
-from ...server.device.buckets import powers_of_two
 from ...server.device.instances import INSTANCES, Instance
 from ...server.device.prices import Price, PriceBasis
 from ...server.errors import SettingsError
@@ -128,7 +127,7 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         core_bytes=candidate.memory_bytes,
         max_model_len=buckets.decode,
         prompt_buckets=prefill_buckets(report, candidate),
-        decode_buckets=powers_of_two(buckets.decode) if stack.steps_read == "bucket" else (buckets.decode,),
+        decode_buckets=stack.step_buckets(buckets.decode),
         stack=stack,
         device_memory_utilization=options.device_memory_utilization,
         price_basis=options.price_basis,

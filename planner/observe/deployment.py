@@ -8,7 +8,7 @@ from ...server.cost.calibration import Calibration
 from ...server.cost.model import CostModel
 from ...server.cost.stacks import HostWork, Stack
 from ...server.cost.work import Runtime
-from ...server.device.buckets import powers_of_two, smallest
+from ...server.device.buckets import smallest
 from ...server.device.instances import Instance
 from ...server.errors import SettingsError
 from ...server.models.spec import ModelSpec
@@ -43,11 +43,11 @@ class Deployment:
 
     def prompt_bucket(self, tokens: int) -> int:
         """Return the positions that a prompt of `tokens` is padded to."""
-        return self._bucket(tokens) if self.stack.prompts_fill == "bucket" else self.max_model_len
+        return self.stack.prompt_bucket(min(tokens, self.max_model_len), self.max_model_len)
 
     def step_bucket(self, context: int) -> int:
         """Return the positions of each slot that a decode step reads if the longest context is `context` tokens."""
-        return self._bucket(context) if self.stack.steps_read == "bucket" else self.max_model_len
+        return smallest(self.stack.step_buckets(self.max_model_len), min(context, self.max_model_len))
 
     def step_slots(self, busy: int) -> int:
         """Return the slots that a step of `busy` sequences computes."""
@@ -60,6 +60,3 @@ class Deployment:
             return 0.0
         others = max(0.0, busy - 1)
         return self.model.vocab_size * (others * host.logit_s + slots * host.copy_s)
-
-    def _bucket(self, tokens: int) -> int:
-        return smallest(powers_of_two(self.max_model_len), min(tokens, self.max_model_len))

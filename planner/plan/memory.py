@@ -23,7 +23,7 @@ from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from ...server.placement.core_share import lora_bytes
 from ...server.placement.footprint import Footprint, ServingShape, StepLimits
-from .options import Buckets, PlanOptions
+from .options import Buckets, KVDtype, PlanOptions
 from .report import Candidate
 from .weight_types import QUANTIZATION, WeightDtype
 
@@ -39,12 +39,14 @@ class Beside:
     stored_loras: int = 0
     lora_rank: int = 0
     fills_first_core: bool = False  # see Stack
+    kv_cache_dtype: KVDtype = "bfloat16"
 
     @classmethod
     def of(cls, options: PlanOptions, draft: ModelSpec | None) -> Beside:
         guesses = 0 if options.speculation is None else options.speculation.num_tokens
         fills_first = options.stack is not None and STACKS[options.stack].fills_first_core
-        return cls(draft, guesses + 1, options.max_loras, options.lora_rank, fills_first)
+        kv_dtype = options.kv_cache_dtype
+        return cls(draft, guesses + 1, options.max_loras, options.lora_rank, fills_first, kv_dtype)
 
 
 class Memory:
@@ -85,8 +87,15 @@ class Memory:
         tokens = batch * self._beside.tokens_per_slot
         limits = StepLimits(num_tokens=max(self._buckets.prefill, tokens), num_samples=tokens, num_workers=1)
         fills_first = self._beside.fills_first_core
-        length, quantization = self._buckets.decode, QUANTIZATION[dtype]
-        return ServingShape("bfloat16", length, BLOCK_SIZE, limits, quantization, fills_first_core=fills_first)
+        return ServingShape(
+            "bfloat16",
+            self._buckets.decode,
+            BLOCK_SIZE,
+            limits,
+            QUANTIZATION[dtype],
+            fills_first_core=fills_first,
+            kv_cache_dtype=self._beside.kv_cache_dtype,
+        )
 
 
 def _longest_stage(model: ModelSpec, stages: int) -> ModelSpec:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
 from ...server.config.formats import Quantization, StackName
 from ...server.cost.shape import STORED_BYTES, stored_dtype
-from ...server.cost.stacks import STACKS, Padding, Stack, default_stack
+from ...server.cost.stacks import STACKS, Stack, default_stack
 from ...server.cost.work import CURRENT_SDK
-from ...server.device.buckets import powers_of_two
 from ...server.device.catalog import Instance, instance
 from ...server.device.prices import PriceBasis
 from ...server.errors import SettingsError
@@ -45,7 +44,7 @@ class SimulationOptions:
     enable_prefix_caching: bool = True
     device_memory_utilization: float = 0.92
     quantization: Quantization | None = None
-    prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
+    prefill_buckets: tuple[int, ...] | None = None  # None: those of the stack
     decode_buckets: tuple[int, ...] | None = None  # None: those of the stack
     stack: StackName | None = None  # serving software; None: the usual one of the instance today
     sdk: int = CURRENT_SDK
@@ -102,17 +101,15 @@ class SimulationOptions:
     @property
     def compiled_prompts(self) -> tuple[int, ...]:
         """Ascending lengths that prompts are padded to, up to max_model_len."""
-        return self._buckets(self.prefill_buckets, self.serving_stack.prompts_fill)
+        return self._buckets(self.prefill_buckets, self.serving_stack.prompt_buckets(self.max_model_len))
 
     @property
     def compiled_contexts(self) -> tuple[int, ...]:
         """Ascending lengths that decode steps read, up to max_model_len."""
-        return self._buckets(self.decode_buckets, self.serving_stack.steps_read)
+        return self._buckets(self.decode_buckets, self.serving_stack.step_buckets(self.max_model_len))
 
-    def _buckets(self, given: tuple[int, ...] | None, padding: Padding) -> tuple[int, ...]:
-        if given is None:
-            given = powers_of_two(self.max_model_len) if padding == "bucket" else ()
-        return tuple(sorted({*given, self.max_model_len}))
+    def _buckets(self, given: tuple[int, ...] | None, automatic: tuple[int, ...]) -> tuple[int, ...]:
+        return automatic if given is None else tuple(sorted({*given, self.max_model_len}))
 
     def check(self) -> None:
         """Raise SettingsError or DeviceError for a deployment that cannot be served."""

@@ -121,11 +121,12 @@ STACKS: dict[StackName, Stack] = {
 }
 
 NEW_STACK_CHIPS = ("Trainium2", "Trainium3")
+USUAL_STACKS = STACKS["nxdi-vllm"], STACKS["vllm-neuron"]  # of older chips and of these
 
 
 def default_stack(chip: str) -> Stack:
     """Return the usual stack of a chip today: NxD Inference's vLLM, or the plugin on chips that it does not cover."""
-    return STACKS["vllm-neuron" if chip in NEW_STACK_CHIPS else "nxdi-vllm"]
+    return USUAL_STACKS[chip in NEW_STACK_CHIPS]
 
 
 @dataclass(frozen=True, slots=True)

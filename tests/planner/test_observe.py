@@ -61,17 +61,17 @@ def test_what_is_exact_is_found_exactly(stack: StackName) -> None:
     assert all(each.fitted_s == pytest.approx(each.observation.seconds) for each in found.fit.residuals)
 
 
-@pytest.mark.parametrize("stack", ["nxdi-vllm", "tgi"])
+@pytest.mark.parametrize("stack", ["optimum-vllm", "tgi"])
 def test_where_all_prompts_are_padded_to_one_length_their_scale_is_as_good_as_the_requests_seconds(
     stack: StackName,
 ) -> None:
-    deployment, shipped = on(stack), shipped_calibration()
-    knowing = replace(shipped, hosts={**shipped.hosts, stack: replace(shipped.host(stack), request_s=HOST.request_s)})
+    deployment, shipped, host = on(stack), shipped_calibration(), STACKS[stack].host
+    knowing = replace(shipped, hosts={**shipped.hosts, host: replace(shipped.host(host), request_s=HOST.request_s)})
     for base in (shipped, knowing):
         found = observed([*ALONE, *SEVERAL], deployment, base)
         notes = {each.name: each.note for each in found.fit.unknowns if each.note}
         assert notes == {"request_s": HIDDEN}
-        assert found.fit.value("request_s") == base.host(stack).request_s
+        assert found.fit.value("request_s") == base.host(host).request_s
         assert {each.observation.positions for each in found.fit.residuals} == {deployment.max_model_len}
         assert all(each.fitted_s == pytest.approx(each.observation.seconds) for each in found.fit.residuals)
         wrong = ["prefill_scale", "request_s"] if base is shipped else []
@@ -93,15 +93,15 @@ def test_noise_of_two_percent_moves_scales_by_less_than_five() -> None:
     ("stack", "loads", "notes"),
     [
         ("vllm-neuron", ALONE, {"slot_s": UNSEEN}),
-        ("nxdi-vllm", ALONE, {"slot_s": UNSEEN, "request_s": HIDDEN}),
+        ("optimum-vllm", ALONE, {"slot_s": UNSEEN, "request_s": HIDDEN}),
         ("vllm-neuron", ALONE[:1] + SEVERAL, {"request_s": HIDDEN}),
-        ("nxdi-vllm", SEVERAL[1:], {"prefill_scale": UNSEEN, "request_s": UNSEEN}),
+        ("optimum-vllm", SEVERAL[1:], {"prefill_scale": UNSEEN, "request_s": UNSEEN}),
     ],
 )
 def test_what_nothing_determines_keeps_its_value_and_says_so(
     stack: StackName, loads: list[tuple[int, int]], notes: dict[str, str]
 ) -> None:
-    fit, host = observed(loads, on(stack)).fit, shipped_calibration().host(stack)
+    fit, host = observed(loads, on(stack)).fit, shipped_calibration().host(STACKS[stack].host)
     shipped = {"decode_scale": 1.0, "prefill_scale": 1.0, "slot_s": host.slot_s, "request_s": host.request_s}
     assert {each.name: each.note for each in fit.unknowns if each.note} == notes
     assert {name: fit.value(name) for name in notes} == {name: shipped[name] for name in notes}
@@ -183,7 +183,7 @@ def test_the_calibration_knows_the_endpoint_and_what_was_published() -> None:
     here = deployment.cost(stored).point("decode", SLOTS, 128)
     band = stored.evidence.band(here)
     assert band.provenance == "measured"
-    assert band.high / band.low < 1.25
+    assert band.high / band.low < 1.35
     elsewhere = stored.evidence.band(replace(here, billions=65, chip="Trainium1", positions=4096))
     assert elsewhere.high / elsewhere.low > band.high / band.low
 
