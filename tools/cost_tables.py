@@ -75,7 +75,12 @@ def _stacks(_: Calibration) -> str:
 
 
 def _steps(calibration: Calibration) -> str:
-    return _errors(calibration, lambda name: not name.startswith("serving") and "contradicted" not in name, STEP_WAYS)
+    return _errors(calibration, _is_step, STEP_WAYS)
+
+
+def _is_step(group: str) -> bool:
+    """Return whether a group is of decode steps and prompts that other rows do not contradict."""
+    return not group.startswith(("serving", "encode")) and "contradicted" not in group
 
 
 def _serving(calibration: Calibration) -> str:
@@ -104,16 +109,28 @@ def _errors(calibration: Calibration, is_shown: Callable[[str], bool], ways: Seq
 
 
 def _baselines(calibration: Calibration) -> str:
-    plain = calibration.baselines
-    rows = [
-        (
-            f"`{name}`",
-            *(_stats(groups.get(name)) for groups in plain.values()),
-        )
-        for name in calibration.errors
-        if not name.startswith("serving") and "contradicted" not in name
-    ]
+    names = list(filter(_is_step, calibration.errors))
+    plain = {name: groups for name, groups in calibration.baselines.items() if any(map(groups.get, names))}
+    rows = [(f"`{name}`", *(_stats(groups.get(name)) for groups in plain.values())) for name in names]
     return table(("group", *plain), rows)
+
+
+def _encoders(calibration: Calibration) -> str:
+    """Errors of passes: mean sizes, with the interval of series."""
+    plain = calibration.baselines
+    rows = []
+    for name, group in calibration.errors.items():
+        if name.startswith("encode"):
+            series, unseen = group.series, (_mean(group.left_out.get(way)) for way in ("source", "model", "chip"))
+            by_series = "-" if series is None else f"{series.mean:.0%} ({series.low:.0%} to {series.high:.0%})"
+            two, roof = (_mean(plain.get(way, {}).get(name)) for way in ("two coefficients", "roofline"))
+            rows.append((f"`{name}`", str(group.n), _mean(group.all), by_series, *unseen, two, roof))
+    head = "group", "n", "fitted", "series", "release", "layers' size", "chip", "two coefficients", "roofline"
+    return table(head, rows)
+
+
+def _mean(stats: ErrorStats | None) -> str:
+    return "-" if stats is None else f"{stats.mean:.0%}"
 
 
 def _stats(stats: ErrorStats | None) -> str:
@@ -156,6 +173,7 @@ _BLOCKS: dict[str, Callable[[Calibration], str]] = {
     "serving": _serving,
     "apart": _apart,
     "baselines": _baselines,
+    "encoders": _encoders,
     "evidence": _evidence,
     "coverage": _coverage,
 }
