@@ -94,7 +94,7 @@ def _observation(row: EncoderMeasurement) -> Observation:
         shape=shape,
         group=f"encoder_decoder_{row.part.split('.')[0]}",
         setup=("encode", row.source, row.sdk, shape, tp, length, output),
-        point=Point("encode", part.chip.name, matrix_billions(shape), tp, 1, length, steps.weight_bytes, False),
+        point=Point("decode", part.chip.name, matrix_billions(shape), tp, BEAMS, length, steps.weight_bytes, False),
         seconds=output * row.number("latency_p50_ms") * MS,
         work=answer_work(steps, length, output),
     )

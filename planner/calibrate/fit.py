@@ -101,7 +101,7 @@ def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
     pull = PULL**2
     triangle = np.linalg.cholesky(matrix.T @ matrix + pull * np.eye(len(least))).T  # few unknowns, many rows
     right = matrix.T @ (target - matrix @ least) + pull * (1 - least)
-    return least + bounded_least_squares(triangle, np.linalg.solve(triangle.T, right))
+    return np.asarray(least + bounded_least_squares(triangle, np.asarray(np.linalg.solve(triangle.T, right))))
 
 
 def _reweighted(ratio: Vector) -> Vector:

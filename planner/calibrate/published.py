@@ -17,7 +17,7 @@ from ...server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")
-OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes")  # a table may have none of them
+OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes", "date")  # a table may have none of them
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
 SHAPE = {  # columns, and the fields of DecoderSizes that they are
@@ -36,6 +36,7 @@ LOAD_MEASURES = ("output_tok_s", "req_per_s")
 COLUMNS = (*TEXT, *LABELS, *COUNTS, *LENGTHS, *SHAPE, *EXPERTS, *MEASURES)
 
 _SDK = re.compile(r"2\.(\d+)")
+_LNC = re.compile(r"\blnc ?(\d)\b")
 
 Cells = dict[str, str]  # by column
 
@@ -58,6 +59,12 @@ class PublishedRow:
         """Minor release of the Neuron SDK; the current one if the row names none."""
         found = _SDK.search(self.texts["neuron_sdk"])
         return int(found[1]) if found else CURRENT_SDK
+
+    @property
+    def lnc(self) -> int | None:
+        """Physical cores in a logical one, by the notes of the row; None if they name none."""
+        found = _LNC.search(self.label("notes"))
+        return int(found[1]) if found else None
 
     @property
     def samples_on_host(self) -> bool:

@@ -34,7 +34,7 @@ PHASES = tuple(tuple(NAMES.index(name) for name in terms) for terms in (DECODE_T
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """Ways to leave rows out: by series, by source and by model; and what decides whether a term is known."""
+    """Labels of the rows by way to leave them out."""
 
     labels: dict[str, Labels]
 
@@ -76,12 +76,11 @@ def mean_fit(problem: Problem, folds: Folds, rows: Rows, ways: Sequence[str] = (
     unseen = [unseen_by(terms) for terms in candidates]
     means = np.zeros(len(NAMES))
     for terms in PHASES:
-        own = rows & _is_of(problem, terms)
+        own = rows & _is_of(problem, terms) & np.isfinite(unseen[0]).all(axis=0)
+        scores = [0.0]  # one series: no candidate can be scored
         if own.any():
             scores = [float(np.mean([_score(problem, errors, own) for errors in found])) for found in unseen]
-            admissible = [fit for fit, score in zip(fits, scores, strict=True) if score <= min(scores) * NEARLY]
-        else:
-            admissible = fits[:1]
+        admissible = [fit for fit, score in zip(fits, scores, strict=False) if score <= min(scores) * NEARLY]
         means[list(terms)] = np.mean(admissible, axis=0)[list(terms)]
     return means
 
@@ -137,9 +136,11 @@ def left_out(problem: Problem, labels: Labels, rows: Rows, fit: Fit) -> Vector:
     return errors
 
 
-def nested_errors(problem: Problem, folds: Folds, rows: Rows, ways: Sequence[str] = ("series",)) -> dict[str, Vector]:
-    """Return errors by way to leave rows out; candidates, scores and coefficients have not seen the predicted rows."""
+def nested_errors(
+    problem: Problem, folds: Folds, rows: Rows, ways: Sequence[str] = (), scored: Sequence[str] = ("series",)
+) -> dict[str, Vector]:
+    """Return errors by way to leave rows out: each of `ways`, or all. Nothing has seen the predicted rows."""
     return {
-        name: left_out(problem, labels, rows, lambda kept: mean_fit(problem, folds, kept, ways))
-        for name, labels in folds.labels.items()
+        way: left_out(problem, folds.labels[way], rows, lambda kept: mean_fit(problem, folds, kept, scored))
+        for way in ways or folds.labels
     }

@@ -10,6 +10,7 @@ from ..clock import NS
 from ..config.formats import StackName
 from ..device.buckets import smallest
 from ..types import StepPlan
+from .bucket_edges import PromptGraphs
 from .model import CostModel, StepCost
 from .pricer import GraphRun, StepCharge, reasons_of
 
@@ -29,6 +30,10 @@ class EncodePricer:
     @property
     def calibration(self) -> str:
         return self._model.calibration.version
+
+    @property
+    def prompt_graphs(self) -> PromptGraphs:
+        return PromptGraphs(self._buckets, 0, lambda bucket: self._cost(1, bucket).elapsed_s)
 
     def why_extrapolated(self) -> tuple[str, ...]:
         costs = self._cost(1, self._buckets[-1]), self._cost(self._max_texts, self._buckets[-1])

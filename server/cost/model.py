@@ -97,6 +97,10 @@ class CostModel:
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 
+    def prompt_s(self, bucket: int) -> float:
+        """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
+        return self.prefill(bucket, bucket).elapsed_s
+
     def encode(self, texts: int, bucket: int, is_labelled: bool = False) -> StepCost:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
@@ -127,6 +131,7 @@ class CostModel:
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no measurement supports any step of this model, regardless of batch and length."""
         instance, reasons = self.instance, self.step_work.runtime.unmeasured
+        reasons = tuple(filter(None, (*reasons, self.step_work.model.stand_in)))
         if instance.is_user_given:
             own = f"figures of {instance.name} are from a catalogue file, not from the accelerator that was measured"
             reasons = (own, *reasons)
