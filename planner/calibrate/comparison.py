@@ -61,7 +61,7 @@ def compare_steps(
             group=error.group,
             series=series_name(o.series),
             source=o.source,
-            month=months[o.row_id],
+            month=months.get(o.row_id, ""),
             setup=(o.shape, o.point, _work(o)),
             label=f"TP{o.point.tp} batch {o.point.batch}, {o.point.positions:,} positions",
             unit="ms",

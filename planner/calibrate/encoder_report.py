@@ -10,8 +10,8 @@ from ...server.cost.calibration import Calibration, ErrorStats, default_calibrat
 from ...server.cost.evidence import Evidence
 from ...server.cost.terms import ENCODE_TERMS
 from ...server.errors import SettingsError
-from .comparison import compare_steps
-from .encoder_decoder import observe_answers
+from .comparison import Figure, compare_steps
+from .encoder_decoder import UNMEASURED, observe_answers
 from .encoder_fit import calibrate_encoders, check_encoders
 from .encoder_passes import observe_passes
 from .encoder_rows import read_encoder_rows
@@ -39,10 +39,11 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
         outcomes.append(check_encoders(answers, own | outcomes[0].coefficients))
     calibration = _merged(report.calibration, outcomes, table) if report.is_fit else report.calibration
     found, observed = tuple(row for outcome in outcomes for row in outcome.rows), (*passes, *answers)
+    own_figures = compare_steps(observed, found, rows, calibration.evidence)
+    own_figures[len(passes) :] = map(_widened, own_figures[len(passes) :])
     compared = {row.row_id for row in found}
     skipped = [(row_id, reason) for row_id, reason in (*no_passes, *no_answers) if row_id not in compared]
     steps = len(report.observations)  # their figures come before those of load tests
-    own_figures = compare_steps(observed, found, rows, calibration.evidence)
     return replace(
         report,
         calibration=calibration,
@@ -75,6 +76,10 @@ def _merged(calibration: Calibration, outcomes: list[StepOutcome], table: Path) 
         baselines=_joined(plain, passes.baselines),
         encoders_sha256=data_hash(table),
     )
+
+
+def _widened(answer: Figure) -> Figure:
+    return answer if answer.band is None else replace(answer, band=answer.band.beyond(len(UNMEASURED)))
 
 
 def _is_of_encoders(group: str) -> bool:
