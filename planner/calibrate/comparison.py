@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from ...server.cost.evidence import Band, Evidence, Phase, Series
+from .encoder_rows import EncoderMeasurement
 from .observation import Observation
 from .published import PublishedRow
 from .serving_errors import ServingError
@@ -47,9 +48,12 @@ class Figure:
 
 
 def compare_steps(
-    observations: Sequence[Observation], errors: Sequence[RowError], rows: Sequence[PublishedRow], evidence: Evidence
+    observations: Sequence[Observation],
+    errors: Sequence[RowError],
+    rows: Sequence[PublishedRow | EncoderMeasurement],
+    evidence: Evidence,
 ) -> list[Figure]:
-    """Return the figures of steps, predicted without their series where a fit of that kind is at hand."""
+    """Return the figures of steps or passes, predicted without their series where a fit of that kind is at hand."""
     months, seen = _months(rows), _seen(evidence)
     return [
         Figure(
@@ -76,7 +80,7 @@ def series_name(series: Series) -> str:
     return f"{source} 2.{release} {model}"
 
 
-def _months(rows: Sequence[PublishedRow]) -> dict[str, str]:
+def _months(rows: Sequence[PublishedRow | EncoderMeasurement]) -> dict[str, str]:
     return {row.row_id: row.texts["date"][:7] for row in rows}
 
 

@@ -20,9 +20,9 @@ from ...server.models.spec import ModelSpec
 from ...server.placement.fit import budget_bytes
 from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
-from .bounds import MIN_CONFIDENCE, SLOW_END
+from .bounds import MIN_CONFIDENCE
 from .demand import Demand
-from .known import Known, Load, fewest_instances, quantile
+from .known import Known, Load, fewest_instances, quantile, sized_at
 from .memory import Beside, Memory, loading_notes, why_not_loaded
 from .options import LIMITS, PlanOptions
 from .parts import GROUP_SIZES, parts_in_question, place_of
@@ -173,7 +173,7 @@ class _Search:
         options, part, dp, each = self._options, group.part, group.dp, group.count
         demand = self.planned.demand
         replica, bubble, extrapolated = group.replica(self.planned, batch)
-        share = _sized_at(extrapolated, options)
+        share = sized_at(extrapolated, options)
         prefill, decode = group.bands(self.planned, batch, is_monotone=share > MIN_CONFIDENCE)
         sized = replica.scaled(quantile(prefill, share), quantile(decode, share))
         load = Load(options, demand, dp, each)
@@ -224,11 +224,6 @@ class _Search:
             instances_per_replica=each,
             tokens_per_step=replica.tokens_per_step,
         )
-
-
-def _sized_at(extrapolated: str, options: PlanOptions) -> float:
-    """Return the quantile of step times at which a row is sized: at least the 90th percentile without measurements."""
-    return max(options.confidence, SLOW_END) if extrapolated else options.confidence
 
 
 def _grams(tokens_per_joule: float | None, grid_g_per_kwh: float | None) -> float | None:

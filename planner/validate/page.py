@@ -27,6 +27,8 @@ PHASES = {
     ALL: "all figures",
     "decode": "decode steps",
     "prefill": "prompts",
+    "encode": "passes of encoders",
+    "encoder": "answers of encoders with decoders",
     "serving": "tokens a second under load",
     "serving_itl": "time per token under load",
     "serving_ttft": "time to first token under load",

@@ -17,6 +17,7 @@ from ...server import __version__
 from ...server.cost.calibration import Calibration
 from ..calibrate.accuracy import Accuracy, Outcome, accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of, series_name
+from ..calibrate.encoder_report import run_encoders
 from ..calibrate.fit import Problem, Vector, as_vector
 from ..calibrate.observation import Observation
 from ..calibrate.published import data_hash
@@ -66,9 +67,14 @@ class Validation:
         }
 
 
-def validate(data: Path) -> Validation:
-    """Return the comparison of the calibration in force with a table. Raises SettingsError for an invalid table."""
+def validate(data: Path, encoders: Path | None = None) -> Validation:
+    """Return the comparison of the calibration in force with a table, and one of encoders.
+
+    Raises SettingsError for an invalid table.
+    """
     checked = run_check(data)
+    if encoders is not None:
+        checked = run_encoders(encoders, checked)
     six = next((each.six for each in releases() if each.calibration == checked.calibration.version), {})
     return Validation(
         table=data.name,

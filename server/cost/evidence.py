@@ -183,7 +183,8 @@ class Evidence:
         if not samples:
             return (f"the calibration has no measured {point.phase}",)
         if not on_chip:
-            return (f"no {point.phase} of an LLM on {point.chip} is among the measurements",)
+            what = "pass of an encoder" if point.phase == "encode" else f"{point.phase} of an LLM"
+            return (f"no {what} on {point.chip} is among the measurements",)
         kind = [each for each in on_chip if each.has_experts == point.has_experts]
         if not kind:
             return (f"no {point.phase} of {_kind(point)} on {point.chip} is among the measurements",)
