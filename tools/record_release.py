@@ -43,14 +43,13 @@ def record(table: Path, name: str) -> Release:
     """Return the entry of a release."""
     checked = run_check(table)
     six = six_coefficients(checked)
-    plain = plain_figures(checked.observations, checked.figures, six)
+    plain = plain_figures(checked.observations, checked.steps, six)
     return replace(validate(table), six=six, plain=plain).release(name)
 
 
 def six_coefficients(checked: CalibrationReport) -> dict[str, float]:
     """Return the plain fit to the rows that the calibration has seen and no other row contradicts."""
-    steps = checked.figures[: len(checked.observations)]
-    rows = np.array([each.is_seen and not each.is_apart for each in steps])
+    rows = np.array([each.is_seen and not each.is_apart for each in checked.steps])
     terms = [NAMES.index(name) for name in SIX_TERMS]
     found = as_coefficients(Problem(checked.observations).fit(terms, rows))
     return {name: found[name] for name in SIX_TERMS}

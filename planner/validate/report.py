@@ -75,7 +75,7 @@ def validate(data: Path) -> Validation:
         table_sha256=data_hash(data),
         calibration=checked.calibration,
         figures=checked.figures,
-        plain=plain_figures(checked.observations, checked.figures, six),
+        plain=plain_figures(checked.observations, checked.steps, six),
         six=six,
         skipped=checked.skipped,
     )
@@ -95,24 +95,25 @@ def plain_figures(
     return {
         name: tuple(
             replace(figure, predicted=figure.measured * (1 + float(error)), band=None)
-            for figure, error in zip(figures, found, strict=False)
+            for figure, error in zip(figures, found, strict=True)
         )
         for name, found in errors.items()
     }
 
 
 def left_out(calibration: Calibration) -> dict[str, Accuracy]:
-    """Return the accuracy of fits without the predicted series: by phase, kind of model and chip, and of ALL."""
+    """Return the accuracy of fits without the predicted series: of ALL, by phase, and by kind of model and chip."""
     groups: dict[str, list[Outcome]] = {}
-    every: list[Outcome] = []
+    totals: dict[str, list[Outcome]] = {ALL: []}
     for each in calibration.evidence.samples:
         point = each.point
         band = calibration.evidence.band(point, each.series)
         outcome = Outcome(series_name(each.series), point, 1 / each.error - 1, band, each.num_rows)
         name = f"{point.phase}, {'experts' if point.has_experts else 'dense'}, {point.chip}"
         groups.setdefault(name, []).append(outcome)
-        every.append(outcome)
-    groups = {ALL: every} | {name: groups[name] for name in sorted(groups)}
+        totals[ALL].append(outcome)
+        totals.setdefault(point.phase, []).append(outcome)
+    groups = totals | {name: groups[name] for name in sorted(groups)}
     return {name: found for name, own in groups.items() if (found := accuracy_of(own)) is not None}
 
 

@@ -9,7 +9,7 @@ from ...server.cost.evidence import RANGES, Point, Sample
 from ..calibrate.accuracy import Accuracy, Coverage, Interval
 from ..calibrate.comparison import APART
 from .document import Table
-from .releases import ALL, Release, Split
+from .releases import Release, Split
 
 NONE = "-"
 COUNTS = "rows / configurations / series"
@@ -93,9 +93,9 @@ def history(found: Sequence[Release]) -> Table:
 
 
 def _history(release: Release) -> list[tuple[str, str, tuple[str, ...]]]:
-    left: Mapping[str, Accuracy | None] = {ALL: release.left_out.get(ALL)}
+    left: Mapping[str, Accuracy | None] = {name: each for name, each in release.left_out.items() if ", " not in name}
     unseen: Mapping[str, Accuracy | None] = {name: each.unseen for name, each in release.totals.items()}
-    kinds = (("left out of the fit", left), ("on figures it never saw", unseen))
+    kinds = (("left out of the fit", left), ("not seen by any", unseen))
     return [(name, kind, _brief(each)) for kind, of in kinds for name, each in of.items() if each is not None]
 
 

