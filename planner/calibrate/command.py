@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -14,14 +14,30 @@ from ...server.cost.calibration import ErrorStats
 from ...server.cost.terms import TERMS
 from ...server.settings.base import write_report
 from .accuracy import Coverage
+from .encoder_report import run_encoders
 from .report import CalibrationReport, run_calibrate, run_check
 from .serving_errors import ServingError
 from .step_errors import RowError
 
 
-def run_calibration(rows: Path, json_file: Path | None, stack: StackName | None, *, is_fit: bool) -> None:
-    """Fit to a table of published rows, or check the stored fit against it, and print. Raises SettingsError."""
-    report = run_calibrate(rows) if is_fit else run_check(rows, stack=stack)
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables of published rows that a command names."""
+
+    data: Path | None = None  # to fit
+    check_file: Path | None = None  # to hold the stored fit against
+    encoders: Path | None = None  # of encoders: fitted, or with `check_file` compared
+
+
+def run_calibration(tables: Tables, json_file: Path | None, stack: StackName | None) -> None:
+    """Fit to tables of published rows, or check the stored fit against them, and print. Raises SettingsError."""
+    report = None
+    if tables.data is not None:
+        report = run_calibrate(tables.data)
+    elif tables.check_file is not None:
+        report = run_check(tables.check_file, stack=stack)
+    if report is None or tables.encoders is not None:
+        report = run_encoders(tables.encoders or Path(), report)
     Console().print(render(report))
     write_report(json_file, report.as_json())
 
