@@ -127,6 +127,6 @@ def _load_label(row: PublishedRow) -> str:
 
 
 def phase_of(group: str) -> str:
-    """Return what the figures of a group are, such as decode, or serving_ttft."""
+    """Return what the figures of a group are, such as decode, serving_ttft, or encoder_decoder."""
     words = group.split("_")
-    return "_".join(words[:2]) if words[1] in ("ttft", "itl") else words[0]
+    return "_".join(words[:2]) if words[1] in ("ttft", "itl", "decoder") else words[0]

@@ -27,7 +27,7 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
     Without a report the terms of a pass are fitted, and the rest of the calibration in force stays. Raises
     SettingsError for an invalid table, or if no row of it is usable.
     """
-    report = report or CalibrationReport(default_calibration(), True, {}, {}, (), (), (), (), ())
+    report = report or CalibrationReport(default_calibration(), True, {}, {}, (), (), ())
     rows = read_encoder_rows(table)
     (passes, no_passes), (answers, no_answers) = observe_passes(rows), observe_answers(rows)
     if not passes:
@@ -41,7 +41,7 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
     figures = [
         figure
         for own, outcome in zip((passes, answers), outcomes, strict=False)
-        for figure in compare_steps(own, outcome.rows, (), calibration.evidence)
+        for figure in compare_steps(own, outcome.rows, {}, calibration.evidence)
     ]
     used = {row.row_id for outcome in outcomes for row in outcome.rows}
     skipped = [(row_id, reason) for row_id, reason in (*no_passes, *no_answers) if row_id not in used]
@@ -53,7 +53,7 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
         baselines=_joined(report.baselines, found.baselines),
         rows=(*report.rows, *(row for outcome in outcomes for row in outcome.rows)),
         observations=(*report.observations, *passes, *answers),
-        figures=(*report.figures, *figures),
+        steps=(*report.steps, *figures),
         skipped=(*report.skipped, *skipped),
     )
 

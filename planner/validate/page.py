@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import mean, median
+from typing import get_args
 
 from ...server.cost.calibration import Calibration
-from ...server.cost.evidence import HELD
+from ...server.cost.evidence import HELD, Phase
 from ...server.device.chips import CHIPS
 from ..calibrate.accuracy import Accuracy, accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of
@@ -29,6 +30,7 @@ PHASES = {  # of figures, and of samples
     "decode": "decode steps",
     "prefill": "prompts",
     "encode": "passes of encoders",
+    "encoder_decoder": "answers of encoders with decoders",
     "serving": "tokens a second under load",
     "serving_itl": "time per token under load",
     "serving_ttft": "time to first token under load",
@@ -210,10 +212,10 @@ def _row(figure: Figure) -> tuple[str, ...]:
 def unknown(release: Release, calibration: Calibration) -> Iterable[str]:
     """Return what the figures do not show."""
     points = [each.point for each in calibration.evidence.samples]
-    measured = {each.chip for each in points}
-    missing = [chip.name for chip in CHIPS if chip.name not in measured]
-    if missing:
-        yield f"No step of an LLM on {', '.join(missing)} is among the measurements: formulas and data sheets alone."
+    for phase in get_args(Phase):
+        chips = {each.chip for each in points if each.phase == phase}
+        if missing := [chip.name for chip in CHIPS if chip.name not in chips]:
+            yield f"Not measured, {PHASES[phase]}: {', '.join(missing)} (formulas and data sheets alone)."
     few = [name for name, each in release.left_out.items() if each.series < FEW]
     if few:
         yield f"Errors that rest on fewer than {FEW} series say little: {'; '.join(few)}."

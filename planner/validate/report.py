@@ -17,10 +17,11 @@ from ...server import __version__
 from ...server.cost.calibration import Calibration
 from ..calibrate.accuracy import Accuracy, Outcome, accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of, series_name
+from ..calibrate.encoder_report import run_encoders
 from ..calibrate.fit import Problem, Vector, as_vector
 from ..calibrate.observation import Observation
 from ..calibrate.published import data_hash
-from ..calibrate.report import run_check
+from ..calibrate.report import CalibrationReport, run_check
 from ..calibrate.step_errors import ROOFLINE, SIX, roofline
 from .noise import scatters, spreads
 from .releases import ALL, Release, Split, releases
@@ -66,9 +67,12 @@ class Validation:
         }
 
 
-def validate(data: Path) -> Validation:
-    """Return the comparison of the calibration in force with a table. Raises SettingsError for an invalid table."""
-    checked = run_check(data)
+def validate(data: Path, encoders: Path | None = None) -> Validation:
+    """Return the comparison of the calibration in force with a table, and with one of encoders if it is given.
+
+    Raises SettingsError for an invalid table.
+    """
+    checked = checked_tables(data, encoders)
     six = next((each.six for each in releases() if each.calibration == checked.calibration.version), {})
     return Validation(
         table=data.name,
@@ -79,6 +83,12 @@ def validate(data: Path) -> Validation:
         six=six,
         skipped=checked.skipped,
     )
+
+
+def checked_tables(data: Path, encoders: Path | None) -> CalibrationReport:
+    """Return the errors of the calibration in force on all tables."""
+    checked = run_check(data)
+    return checked if encoders is None else run_encoders(encoders, checked)
 
 
 def plain_figures(
@@ -96,6 +106,7 @@ def plain_figures(
         name: tuple(
             replace(figure, predicted=figure.measured * (1 + float(error)), band=None)
             for figure, error in zip(figures, found, strict=True)
+            if error > -1  # a model without a term for the figure says nothing of it
         )
         for name, found in errors.items()
     }

@@ -41,12 +41,13 @@ def fit_errors(calibration: Calibration) -> Table:
         (
             name,
             str(each.n),
+            NONE if each.series is None else with_interval(each.series.mean, (each.series.low, each.series.high)),
             *(stats(each.left_out.get(way)) for way in ways),
             *(stats(found.get(name)) for found in plain.values()),
         )
         for name, each in groups.items()
     ]
-    return Table(("group", "n", *(f"unseen {way}" for way in ways), *plain), tuple(rows))
+    return Table(("group", "n", "mean by unseen series", *(f"unseen {way}" for way in ways), *plain), tuple(rows))
 
 
 def measured(calibration: Calibration) -> Table:

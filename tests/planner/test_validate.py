@@ -23,23 +23,24 @@ from neuronserve.server import __version__
 from neuronserve.server.cost.calibration import shipped_calibration
 from tools.record_release import record, text_of
 
-SAMPLE, LOAD = (Path(__file__).parent / f"{name}_sample.csv" for name in ("published", "serving"))
+SAMPLE, LOAD, ENCODERS = (Path(__file__).parent / f"{name}_sample.csv" for name in ("published", "serving", "encoders"))
 
 
 @pytest.fixture(scope="module")
 def found() -> Validation:
-    return validate(SAMPLE)
+    return validate(SAMPLE, ENCODERS)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("validate")
-    for name, table in (("steps", SAMPLE), ("load", LOAD)):
+    for name, table in TABLES.items():
         flags = [f"--{kind}={folder / name}.{ending}" for kind, ending in ENDINGS.items()]
-        assert main(["validate", "--data", str(table), *flags]) == 0
+        assert main(["validate", "--data", str(table), "--encoders", str(ENCODERS), *flags]) == 0
     return folder
 
 
+TABLES = {"steps": SAMPLE, "load": LOAD}
 ENDINGS = {"html": "html", "markdown": "md", "json": "json"}
 
 
@@ -60,17 +61,17 @@ def test_the_page_is_whole_loads_nothing_and_has_every_group_and_row(written: Pa
 
 
 def test_text_and_page_have_the_same_sections(written: Path) -> None:
-    for name in ("steps", "load"):
+    for name in TABLES:
         page = ElementTree.fromstring((written / f"{name}.html").read_text().removeprefix("<!doctype html>\n"))
         text = (written / f"{name}.md").read_text()
         headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
         assert headings == [each.text for each in page.iter("h2")]
         assert "What is not known" in headings
-        assert "No step of an LLM on" in text
+        assert "Not measured, decode steps: Inferentia1, " in text
 
 
 def test_the_report_has_finite_numbers_and_the_accuracy_of_a_release(written: Path, found: Validation) -> None:
-    for name in ("steps", "load"):
+    for name in TABLES:
         report = json.loads((written / f"{name}.json").read_text(), parse_constant=pytest.fail)
         assert all(math.isfinite(each) for each in numbers(report))
         assert report["accuracy"]["name"] == __version__
@@ -134,7 +135,7 @@ def test_a_constant_of_each_series_leaves_what_differs_within() -> None:
 
 
 def test_a_release_is_kept_with_its_coefficients_and_the_plain_fit() -> None:
-    kept = record(SAMPLE, "a release")
+    kept = record("a release", SAMPLE)
     assert kept.name == "a release"
     assert kept.coefficients == shipped_calibration().coefficients
     assert set(kept.plain) == {"six coefficients", "roofline"}
