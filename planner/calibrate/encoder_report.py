@@ -28,7 +28,7 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
     Without a report the terms of a pass are fitted, and the rest of the calibration in force stays. Raises
     SettingsError for an invalid table, or if no row of it is usable.
     """
-    report = report or CalibrationReport(default_calibration(), True, {}, {}, (), (), (), (), ())
+    report = report or CalibrationReport(default_calibration(), True, {}, {}, (), (), ())
     rows = read_encoder_rows(table)
     (passes, no_passes), (answers, no_answers) = observe_passes(rows), observe_answers(rows)
     if not passes:
@@ -38,6 +38,7 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
     if answers:
         outcomes.append(check_encoders(answers, own | outcomes[0].coefficients))
     calibration = _merged(report.calibration, outcomes, table) if report.is_fit else report.calibration
+<<<<<<< HEAD
     found, observed = tuple(row for outcome in outcomes for row in outcome.rows), (*passes, *answers)
     own_figures = compare_steps(observed, found, rows, calibration.evidence)
     own_figures[len(passes) :] = map(_widened, own_figures[len(passes) :])
@@ -50,6 +51,24 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
         groups=report.groups | {name: group for outcome in outcomes for name, group in outcome.groups.items()},
         baselines=_joined(report.baselines, outcomes[0].baselines),
         rows=(*report.rows, *found),
+=======
+    figures = [
+        figure
+        for own, outcome in zip((passes, answers), outcomes, strict=False)
+        for figure in compare_steps(own, outcome.rows, {}, calibration.evidence)
+    ]
+    used = {row.row_id for outcome in outcomes for row in outcome.rows}
+    skipped = [(row_id, reason) for row_id, reason in (*no_passes, *no_answers) if row_id not in used]
+    groups = {name: group for outcome in outcomes for name, group in outcome.groups.items()}
+    return replace(
+        report,
+        calibration=calibration,
+        groups=report.groups | groups,
+        baselines=_joined(report.baselines, found.baselines),
+        rows=(*report.rows, *(row for outcome in outcomes for row in outcome.rows)),
+        observations=(*report.observations, *passes, *answers),
+        steps=(*report.steps, *figures),
+>>>>>>> w31-validate
         skipped=(*report.skipped, *skipped),
         observations=(*report.observations, *observed),
         figures=(*report.figures[:steps], *own_figures, *report.figures[steps:]),

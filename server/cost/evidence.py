@@ -196,6 +196,10 @@ class Evidence:
         found = (_out_of_range(point, kind, name) for name in RANGES)
         return (*reasons, *filter(None, found))
 
+    def series_of(self, phase: Phase) -> frozenset[Series]:
+        """Return the series that figures of a phase were measured in."""
+        return frozenset(each.series for each in self._of(phase))
+
     def _of(self, phase: Phase) -> tuple[Sample, ...]:
         return self._phases[phase]
 
