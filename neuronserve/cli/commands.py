@@ -171,11 +171,7 @@ def validate(call: Call) -> None:
     from neuronserve.planner.validate.command import run_validation
 
     settings = call.settings(ValidateSettings)
-<<<<<<< HEAD
-    run_validation(settings.data, settings.outputs, settings.encoders)
-=======
     run_validation(settings.data, settings.encoders, settings.outputs)
->>>>>>> w31-validate
 
 
 def observe(call: Call) -> None:

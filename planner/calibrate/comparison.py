@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...server.cost.evidence import Band, Evidence, Phase, Series
-from .encoder_rows import EncoderMeasurement
 from .observation import Observation
 from .published import PublishedRow
 from .serving_errors import ServingError
@@ -48,22 +47,12 @@ class Figure:
 
 
 def compare_steps(
-<<<<<<< HEAD
-    observations: Sequence[Observation],
-    errors: Sequence[RowError],
-    rows: Sequence[PublishedRow | EncoderMeasurement],
-    evidence: Evidence,
-) -> list[Figure]:
-    """Return the figures of steps or passes, predicted without their series where a fit of that kind is at hand."""
-    months, seen = _months(rows), _seen(evidence)
-=======
     observations: Sequence[Observation], errors: Sequence[RowError], months: Mapping[str, str], evidence: Evidence
 ) -> list[Figure]:
     """Return the figures of steps, predicted without their series where a fit of that kind is at hand.
 
     `months` are of publication, by row.
     """
->>>>>>> w31-validate
     return [
         Figure(
             row_id=o.row_id,
@@ -89,20 +78,10 @@ def series_name(series: Series) -> str:
     return f"{source} 2.{release} {model}"
 
 
-<<<<<<< HEAD
-def _months(rows: Sequence[PublishedRow | EncoderMeasurement]) -> dict[str, str]:
-    return {row.row_id: row.texts["date"][:7] for row in rows}
-
-
-def _seen(evidence: Evidence) -> set[tuple[Phase, Series]]:
-    """Return the series that a calibration was fitted to, by the phase of what was measured of them."""
-    return {(each.point.phase, each.series) for each in evidence.samples}
-=======
 def _is_seen(evidence: Evidence, phase: Phase, series: Series) -> bool:
     """Return whether a calibration was fitted to such figures of a series; release 0 of a sample stands for all."""
     source, _, model = series
     return not evidence.series_of(phase).isdisjoint({series, (source, 0, model)})
->>>>>>> w31-validate
 
 
 def _work(observation: Observation) -> Hashable:

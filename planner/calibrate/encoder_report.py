@@ -38,40 +38,21 @@ def run_encoders(table: Path, report: CalibrationReport | None = None) -> Calibr
     if answers:
         outcomes.append(check_encoders(answers, own | outcomes[0].coefficients))
     calibration = _merged(report.calibration, outcomes, table) if report.is_fit else report.calibration
-<<<<<<< HEAD
     found, observed = tuple(row for outcome in outcomes for row in outcome.rows), (*passes, *answers)
-    own_figures = compare_steps(observed, found, rows, calibration.evidence)
-    own_figures[len(passes) :] = map(_widened, own_figures[len(passes) :])
+    months = {row.row_id: row.texts["date"][:7] for row in rows}
+    figures = compare_steps(observed, found, months, calibration.evidence)
+    figures[len(passes) :] = map(_widened, figures[len(passes) :])
     compared = {row.row_id for row in found}
     skipped = [(row_id, reason) for row_id, reason in (*no_passes, *no_answers) if row_id not in compared]
-    steps = len(report.observations)  # their figures come before those of load tests
     return replace(
         report,
         calibration=calibration,
         groups=report.groups | {name: group for outcome in outcomes for name, group in outcome.groups.items()},
         baselines=_joined(report.baselines, outcomes[0].baselines),
         rows=(*report.rows, *found),
-=======
-    figures = [
-        figure
-        for own, outcome in zip((passes, answers), outcomes, strict=False)
-        for figure in compare_steps(own, outcome.rows, {}, calibration.evidence)
-    ]
-    used = {row.row_id for outcome in outcomes for row in outcome.rows}
-    skipped = [(row_id, reason) for row_id, reason in (*no_passes, *no_answers) if row_id not in used]
-    groups = {name: group for outcome in outcomes for name, group in outcome.groups.items()}
-    return replace(
-        report,
-        calibration=calibration,
-        groups=report.groups | groups,
-        baselines=_joined(report.baselines, found.baselines),
-        rows=(*report.rows, *(row for outcome in outcomes for row in outcome.rows)),
-        observations=(*report.observations, *passes, *answers),
-        steps=(*report.steps, *figures),
->>>>>>> w31-validate
-        skipped=(*report.skipped, *skipped),
         observations=(*report.observations, *observed),
-        figures=(*report.figures[:steps], *own_figures, *report.figures[steps:]),
+        steps=(*report.steps, *figures),
+        skipped=(*report.skipped, *skipped),
     )
 
 

@@ -13,11 +13,7 @@ class ValidateSettings(TimeSettings, ReportSettings):
     """Settings of `neuronserve validate`."""
 
     data: Path = Field(description="CSV with published rows to hold the predictions against")
-<<<<<<< HEAD
-    encoders: File = Field(None, description="CSV with published rows of encoders, to be compared too")
-=======
     encoders: File = Field(None, description="CSV with published rows of encoders, compared too")
->>>>>>> w31-validate
     html: File = Field(None, description="write the page, with every figure, to this file; it loads nothing")
     markdown: File = Field(None, description="write the page without single figures to this file")
 

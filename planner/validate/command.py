@@ -30,11 +30,7 @@ class Outputs:
     json_file: Path | None
 
 
-<<<<<<< HEAD
-def run_validation(data: Path, outputs: Outputs, encoders: Path | None = None) -> None:
-=======
 def run_validation(data: Path, encoders: Path | None, outputs: Outputs) -> None:
->>>>>>> w31-validate
     """Compare the calibration in force with tables of published rows. Raises SettingsError."""
     found = validate(data, encoders)
     release, console = found.release(), Console()

@@ -30,11 +30,7 @@ PHASES = {  # of figures, and of samples
     "decode": "decode steps",
     "prefill": "prompts",
     "encode": "passes of encoders",
-<<<<<<< HEAD
-    "encoder": "answers of encoders with decoders",
-=======
     "encoder_decoder": "answers of encoders with decoders",
->>>>>>> w31-validate
     "serving": "tokens a second under load",
     "serving_itl": "time per token under load",
     "serving_ttft": "time to first token under load",

@@ -68,21 +68,11 @@ class Validation:
 
 
 def validate(data: Path, encoders: Path | None = None) -> Validation:
-<<<<<<< HEAD
-    """Return the comparison of the calibration in force with a table, and one of encoders.
-
-    Raises SettingsError for an invalid table.
-    """
-    checked = run_check(data)
-    if encoders is not None:
-        checked = run_encoders(encoders, checked)
-=======
     """Return the comparison of the calibration in force with a table, and with one of encoders if it is given.
 
     Raises SettingsError for an invalid table.
     """
     checked = checked_tables(data, encoders)
->>>>>>> w31-validate
     six = next((each.six for each in releases() if each.calibration == checked.calibration.version), {})
     return Validation(
         table=data.name,
