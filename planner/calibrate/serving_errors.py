@@ -12,9 +12,10 @@ from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError
 from ...server.cost.evidence import Point, Sample, Series
 from .host_fit import STRUCTURES, Responses, fit_hosts
+from .load_figures import QUANTITIES, Quantity
 from .load_generators import Clients
 from .published import PublishedRow
-from .serving import QUANTITIES, Quantity, ServingCoefficients, ServingRow, serving_rows
+from .serving import ServingCoefficients, ServingRow, serving_rows
 from .step_errors import series_error, stats_of
 
 FIGURE_UNITS: dict[Quantity, str] = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
