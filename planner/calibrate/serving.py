@@ -112,6 +112,10 @@ class ServingRow:
             measured=measured_figures(row),
         )
 
+    def under(self, calibration: Calibration) -> ServingRow:
+        """Return the row with the step times of another calibration."""
+        return replace(self, model=CostModel(calibration, self.model.step_work, self.model.instance))
+
     @property
     def policy(self) -> BatchingPolicy:
         """Policy of encoding waiting prompts, as it was at the row's release."""
