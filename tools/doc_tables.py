@@ -32,7 +32,7 @@ Blocks = Mapping[str, Callable[[], str]]
 PAGES: dict[str, Blocks] = {
     "guides/load-tests.md": {"plans": plan_table.table},
     "internals/cost-model.md": cost_tables.blocks(shipped_calibration()),
-    "internals/planner.md": {"pairs": pair_table.table},
+    "internals/planner.md": {"pairs": pair_table.table, "stand_ins": pair_table.stand_ins},
     "reference/errors.md": {"errors": errors_table.table},
     "reference/metrics.md": {"families": metrics_table.table},
     "reference/models.md": {"families": family_table.table, "models": models_table.table},
