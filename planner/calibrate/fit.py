@@ -100,8 +100,8 @@ def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
     """Return unknowns of at least `least` that bring matrix @ x nearest to `target`, pulled towards 1."""
     pull = PULL**2
     triangle = np.linalg.cholesky(matrix.T @ matrix + pull * np.eye(len(least))).T  # few unknowns, many rows
-    right = matrix.T @ (target - matrix @ least) + pull * (1 - least)
-    return least + bounded_least_squares(triangle, np.linalg.solve(triangle.T, right))
+    right = np.linalg.solve(triangle.T, matrix.T @ (target - matrix @ least) + pull * (1 - least))
+    return least + bounded_least_squares(np.asarray(triangle, np.float64), np.asarray(right, np.float64))
 
 
 def _reweighted(ratio: Vector) -> Vector:

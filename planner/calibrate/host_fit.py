@@ -38,6 +38,7 @@ Vector = NDArray[np.float64]
 Rows = NDArray[np.bool_]
 Knob = tuple[str, str]  # a host or the clients, and the name of one coefficient
 CLIENTS = "clients"
+WITHOUT_HOST = ("spacing_s", "stop_rate")  # what clients do by themselves
 UNITS = {each.name: getattr(Clients(), each.name) for each in fields(Clients)} | {
     "request_s": 0.05,
     "slot_s": 2e-4,
@@ -58,7 +59,7 @@ class Structure:
         """Return the share of each unknown in each knob, `[knobs, unknowns]`, and differences kept small."""
         keys: dict[Knob, int] = {}
         for owner, name in knobs:
-            if owner == CLIENTS or self.has_host:
+            if self.has_host or name in WITHOUT_HOST:
                 is_own = owner == CLIENTS or self.tie is not None
                 keys.setdefault((owner if is_own else "", name), len(keys))
         spread = np.zeros((len(knobs), len(keys)))
@@ -209,4 +210,4 @@ def with_value(coefficients: ServingCoefficients, knob: Knob, value: float) -> S
         return replace(coefficients, clients=replace(coefficients.clients, **{name: value}))
     stack: StackName = owner  # type: ignore[assignment]
     host = replace(coefficients.host(stack), **{name: value})
-    return replace(coefficients, hosts=coefficients.hosts | {stack: host})
+    return replace(coefficients, hosts={**coefficients.hosts, stack: host})

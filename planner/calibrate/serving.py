@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -43,7 +44,8 @@ SATURATED = 0.8  # share of the highest measured tokens a second of a deployment
 DECODE_RATE = 1.02  # of the tokens that TTFT and TPOT leave a single user: more are 1 / TPOT, not a throughput
 ROUNDED = 0.01  # of a published figure
 
-QUANTITIES = ("throughput", "ttft", "itl")
+Quantity = Literal["throughput", "ttft", "itl"]
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
 
 
@@ -82,7 +84,7 @@ class ServingRow:
     num_slots: int
     lengths: tuple[int, int]  # positions that a prompt is padded to, and that a step reads of each slot
     num_engines: int
-    measured: dict[str, float]  # stated figures by quantity
+    measured: dict[Quantity, float]  # stated figures by quantity
     contradiction: str = ""  # with other rows of the table; empty if there is none
     is_saturated: bool = False  # arrivals are nearly as fast as the deployment: queues grow with time
 
@@ -143,7 +145,7 @@ class ServingRow:
         return self.model.point(phase, self.num_slots, self.lengths[1])
 
     @property
-    def fitted(self) -> dict[str, float]:
+    def fitted(self) -> dict[Quantity, float]:
         """Measured figures that a fit may use: not the TTFT of a queue that grows."""
         return {name: value for name, value in self.measured.items() if name != "ttft" or not self.is_saturated}
 
@@ -180,7 +182,7 @@ class ServingRow:
         waves = (clients.spacing_s, clients.stop_rate) if self.test.is_waves else ()
         return host, waves, clients.draw_s if self.draws else 0.0
 
-    def figures(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> dict[str, float]:
+    def figures(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> dict[Quantity, float]:
         """Return `predict` by quantity."""
         return dict(zip(QUANTITIES, self.predict(coefficients, num_waves), strict=True))
 
@@ -254,7 +256,7 @@ def _no_limits() -> tuple[SchedulerConfig, CacheConfig]:
     return SchedulerConfig(most, most, most, most), CacheConfig(most, 32, False)
 
 
-def _measured(row: PublishedRow) -> dict[str, float]:
+def _measured(row: PublishedRow) -> dict[Quantity, float]:
     columns = zip(QUANTITIES, ("output_tok_s", "ttft_ms", "tpot_ms"), strict=True)
     found = {name: row.measures.get(column, 0.0) for name, column in columns}
     if any(value < 0 for value in found.values()):
@@ -267,19 +269,15 @@ def _measured(row: PublishedRow) -> dict[str, float]:
     return found
 
 
-def _is_decode_rate(row: PublishedRow, found: dict[str, float]) -> bool:
-    """Return whether the "tokens a second" of a single user are 1 / TPOT: more than its answers have with their TTFT."""
-    if (
-        row.counts.get("concurrency") != 1
-        or not {"throughput", "itl"} <= found.keys()
-        or "incl" in row.label("tpot_stat")
-    ):
+def _is_decode_rate(row: PublishedRow, found: Mapping[Quantity, float]) -> bool:
+    """Return whether the "tokens a second" of a single user are 1 / TPOT: more than its TTFT leaves."""
+    is_single = row.counts.get("concurrency") == 1 and "incl" not in row.label("tpot_stat")
+    if not (is_single and {"throughput", "itl"} <= found.keys()):
         return False
     tokens, step_ms = row.counts["output_len"], found["itl"]
     least_ms = found.get("ttft", 0.0) + (tokens - 1) * step_ms
-    return found["throughput"] * least_ms / 1e3 > tokens * (
-        DECODE_RATE if "ttft" in found else 1 - 1 / tokens - ROUNDED
-    )
+    share = DECODE_RATE if "ttft" in found else 1 - 1 / tokens - ROUNDED
+    return found["throughput"] * least_ms / 1e3 > tokens * share
 
 
 def serving_rows(

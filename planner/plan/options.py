@@ -15,7 +15,7 @@ from ...server.device.prices import PRICE_BASES, PriceBasis
 from ...server.errors import SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.placement.cache_layout import KV_CELL_BYTES
-from .bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
+from .bounds import MAX_BATCH, MAX_CONFIDENCE, MAX_RATE, MAX_TOKENS, MIN_CONFIDENCE, MIN_RATE
 from .times import Limit
 from .weight_types import COMPARED, DTYPES, WeightDtype
 
@@ -27,6 +27,7 @@ LIMITS = {  # fields of PlanOptions, and the figures that they limit
     "tpot_p95_s": Limit("TPOT", 0.0, 0.95),
     "tpot_p99_s": Limit("TPOT", 0.0, 0.99),
 }
+TextTask = Literal["embed", "rerank", "classify"]
 SPECULATION = ("num_speculative_tokens", "acceptance_rate")  # fields of PlanOptions
 KVDtype = Literal["bfloat16", "fp8"]  # types of the cache in Neuron's own software
 MAX_GUESSES, MAX_LORAS, MAX_LORA_RANK = 64, 4096, 512
@@ -62,9 +63,11 @@ class PlanOptions:
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
     stack: StackName | None = None  # serving software; None: the usual one of each instance today
     max_batch: int = 256  # the largest batch with measurements behind it
-    device_memory_utilization: float = 0.9  # as the server's default
+    device_memory_utilization: float = 0.92  # as the server's default
     price_basis: PriceBasis = "on_demand"  # candidates are sorted by this price
     chip_watts: float | None = None  # power of one serving chip; no figure is published
+    grid_g_per_kwh: float | None = None  # grams of CO2 equivalent for a kilowatt-hour
+    confidence: float = 0.5  # quantile of the step times at which rows are sized; 0.5: as predicted
     regions: tuple[str, ...] = ()  # the cheapest region counts; () = the region in force
     logical_nc_configs: tuple[int, ...] = ()  # physical cores in a logical one; () = as each chip comes
     instances_per_replica: tuple[int, ...] = ()  # () = 1, or more if no single instance holds the model
@@ -76,6 +79,7 @@ class PlanOptions:
     acceptance_rate: float | None = None  # share of guesses that are right if all guesses before are
     max_loras: int = 0  # adapters on the cores
     max_lora_rank: int = 16
+    task: TextTask = "embed"  # of an encoder: whether a pass returns vectors or scores
 
     def __post_init__(self) -> None:
         for name, most in (("input_tokens", MAX_TOKENS), ("output_tokens", MAX_TOKENS), ("max_batch", MAX_BATCH)):
@@ -84,7 +88,7 @@ class PlanOptions:
                 raise SettingsError(f"{name} is {value}: from 1 to {most} is possible")
         if not MIN_RATE <= self.request_rate <= MAX_RATE:
             raise SettingsError(f"request_rate is {self.request_rate}: from {MIN_RATE:g} to {MAX_RATE:g} is possible")
-        for name in (*LIMITS, "usd_per_hour", "chip_watts"):
+        for name in (*LIMITS, "usd_per_hour", "chip_watts", "grid_g_per_kwh"):
             limit = getattr(self, name)
             if limit is not None and not (isfinite(limit) and limit > 0):
                 raise SettingsError(f"{name} is {limit}: a finite number above 0 is needed")
@@ -110,6 +114,12 @@ class PlanOptions:
         for name in ("logical_nc_configs", "instances_per_replica"):
             if any(number < 1 for number in getattr(self, name)):
                 raise SettingsError(f"{name} is {getattr(self, name)}: numbers of at least 1")
+        if self.grid_g_per_kwh is not None and self.chip_watts is None:
+            raise SettingsError(f"grid_g_per_kwh is {self.grid_g_per_kwh}: it needs chip_watts, which is not given")
+        if not MIN_CONFIDENCE <= self.confidence <= MAX_CONFIDENCE:
+            raise SettingsError(
+                f"confidence is {self.confidence}: from {MIN_CONFIDENCE} to {MAX_CONFIDENCE} is possible"
+            )
         self._check_features()
 
     def _check_features(self) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
 from ...server.cost.calibration import default_calibration
+from ...server.cost.evidence import Band, Phase
 from ...server.cost.pairs import SpeculativeBands
 from ...server.cost.pipeline import PipelineModel
 from ...server.cost.speculation import SpeculativeModel, StepTimes, head_of
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
+from ...server.device.buckets import powers_of_two
 from ...server.device.groups import Place, count_of, part_of
 from ...server.device.instances import Instance
 from ...server.errors import SettingsError
@@ -21,7 +25,9 @@ from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
 from .demand import Demand
 from .options import Buckets, PlanOptions
+from .parts import place_of
 from .queueing import Replica
+from .report import Candidate
 from .weight_types import WeightDtype
 
 
@@ -122,6 +128,13 @@ class Group:
         """Return the compiled lengths of prompts, ascending, each with its share of the requests."""
         return planned.prompts[self.stack]
 
+    def bucket_edge(self, planned: PlannedLoad) -> BucketEdge | None:
+        """Return the edge of a compiled length that costs the prompts most; None if none does."""
+        stack, demand = self.stack, planned.demand
+        buckets = stack.prompt_buckets(planned.buckets.decode)
+        graphs = PromptGraphs(buckets, stack.prompt_margin, lambda length: self.cost.prefill(length, length).elapsed_s)
+        return graphs.edge(dict(demand.prompts), ADDED_TOKENS if demand.trace is None else 0)
+
     def replica(self, planned: PlannedLoad, batch: int) -> tuple[Replica, float, str]:
         """Return the replica, the idle share of its stages in decode, and why no measurement supports its times."""
         decode, stack = self.cost.decode(batch, planned.buckets.decode), self.stack
@@ -149,6 +162,26 @@ class Group:
         )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
 
+    def bands(self, planned: PlannedLoad, batch: int, is_monotone: bool = False) -> tuple[Band, Band]:
+        """Return the bands of a prompt of the longest bucket and of a decode step.
+
+        `is_monotone`: slow ends are at least those of all shorter graphs, which have less work. So a longer question is
+        never sized for shorter steps because longer ones were measured.
+        """
+        longest, positions = self.prompts(planned)[-1][0], planned.buckets.decode
+        prefill, decode = self.cost.band("prefill", 1, longest), self.cost.band("decode", batch, positions)
+        if not is_monotone:
+            return prefill, decode
+        return (
+            self._raised(prefill, "prefill", 1, longest, lambda size: self.cost.prefill(size, size).elapsed_s),
+            self._raised(decode, "decode", batch, positions, lambda size: self.cost.decode(batch, size).elapsed_s),
+        )
+
+    def _raised(self, found: Band, phase: Phase, batch: int, length: int, seconds: Callable[[int], float]) -> Band:
+        sizes = powers_of_two(1 << (length - 1).bit_length())
+        slow_s = max(seconds(min(size, length)) * self.cost.band(phase, batch, size).high for size in sizes)
+        return replace(found, high=max(found.high, slow_s / seconds(length)))
+
     def _shorter(self, planned: PlannedLoad, batch: int) -> tuple[tuple[float, float], ...]:
         """Return seconds on each decode bucket below the longest, with the share of contexts within it."""
         buckets = self.stack.step_buckets(planned.buckets.decode)[:-1]
@@ -160,3 +193,11 @@ class Group:
             return ()
         smaller = (1 << power for power in range(batch.bit_length() - 1))
         return tuple((slots, self.cost.decode(slots, planned.buckets.decode).elapsed_s) for slots in smaller)
+
+
+def edge_notes(planned: PlannedLoad, row: Candidate, parts: tuple[Instance, ...]) -> Iterator[str]:
+    """Yield what an edge between two compiled lengths costs the prompts of a row, and the length that avoids it."""
+    part = next(part for part in parts if (part.name, part.chip.lnc) == (row.device, row.lnc))
+    group = Group.of(planned, place_of(part, row.instances_per_replica), row.tp, row.dtype, row.pp)
+    if (edge := group.bucket_edge(planned)) is not None:
+        yield f"first row: {edge}"

@@ -16,9 +16,9 @@ from ...server.workload.workload import Workload
 from ..command import View
 from ..emit.folder import Emission
 from ..model_names import resolve_shape
-from ..plan.bounds import MAX_RATE, MAX_TOKENS, MIN_RATE
+from ..plan.bounds import MAX_CONFIDENCE, MAX_RATE, MAX_TOKENS, MIN_CONFIDENCE, MIN_RATE
 from ..plan.demand import with_trace
-from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, KVDtype, PlanOptions
+from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, KVDtype, PlanOptions, TextTask
 from ..plan.weight_types import COMPARED, WeightDtype
 from .base import PlannerSettings
 
@@ -68,8 +68,9 @@ class DeploymentSettings(CatalogSettings):
 
 
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
-    *("output_tokens", "tpot_ms", "ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
-    *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "check", "gpus", "picture", "emit", "emit_row"),
+    *("output_tokens", "tpot_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
+    *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "grid_g_per_kwh", "confidence"),
+    *("check", "gpus", "picture", "emit", "emit_row"),
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
 
@@ -112,8 +113,20 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         validation_alias="pipeline_parallel_size",
         description="numbers of pipeline stages to consider, with commas",
     )
+    task: TextTask = Field(
+        "embed", description="of an encoder: vectors (embed), or scores of pairs (rerank) or texts (classify)"
+    )
     chip_watts: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="power of one chip, for tokens per joule (default: not known)"
+    )
+    grid_g_per_kwh: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="grams of CO2e for a kWh, with --chip-watts (default: not known)"
+    )
+    confidence: float = Field(
+        0.5,
+        ge=MIN_CONFIDENCE,
+        le=MAX_CONFIDENCE,
+        description="share of measured step times that the sizing covers: 0.5 as predicted, 0.9 the slow end of bands",
     )
     check: CliToggleFlag[bool] = Field(
         False, description="simulate the chosen configuration and compare it with the plan"
@@ -163,7 +176,9 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         return slice_of(View, self)
 
     def options(self, trace: Workload | None) -> PlanOptions:
-        """Return the planner's options; lengths of a trace override given ones."""
+        """Return the planner's options; lengths of a trace override given ones. Raises SettingsError."""
+        if "task" in self.model_fields_set and not self.is_encoder:
+            raise SettingsError(f"--task is {self.task}: {self.model} is no encoder")
         options = slice_of(
             PlanOptions,
             self,

@@ -17,8 +17,9 @@ from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-MATMULS = ("decode_matmul", "prefill_matmul", "expert_matmul", "attention")  # terms counted in operations
-READS = ("weights", "prefill_weights", "kv")  # terms counted in bytes of device memory
+MATMULS = ("decode_matmul", "prefill_matmul", "expert_matmul", "attention", "encode_matmul")  # counted in operations
+READS = ("weights", "prefill_weights", "kv", "encode_weights")  # terms counted in bytes of device memory
+LABELS = 2  # scores of a text that a classifier returns; any number of this size takes the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,21 @@ class CostModel:
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 
-    def encode(self, texts: int, bucket: int) -> StepCost:
+    def prompt_s(self, bucket: int) -> float:
+        """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
+        return self.prefill(bucket, bucket).elapsed_s
+
+    def encode(self, texts: int, bucket: int, is_labelled: bool = False) -> StepCost:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
-        `prefill_call`, a server's host time of a prompt, is left out, since encoders were not measured in a server.
+        The host gets a vector of each token, as Neuron's software returns them, or with `is_labelled` two scores of
+        each text.
         """
         if not (texts >= 1 and bucket >= 1):
             raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
-        work = self.step_work.prefill(bucket, prompts=texts) | {"prefill_call": 0.0}
-        return self._price(work, texts * bucket, self.point("prefill", texts, bucket))
+        values = LABELS if is_labelled else bucket * self.step_work.model.hidden_size
+        work = self.step_work.encode(bucket, texts, texts * values)
+        return self._price(work, texts * bucket, self.point("encode", texts, bucket))
 
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
         """Return the coordinates of a step among the measured ones."""

@@ -18,6 +18,7 @@ from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape, cached_positions
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
 OLD_GATHER_SDK = 19  # 2.19
+RETURNED_BYTES = 4  # of a value that a pass returns: float32
 CURRENT_SDK = 28  # 2.28, the newest release in the published rows
 
 Work = dict[str, float]  # units by the name of their term; a missing term is 0
@@ -139,6 +140,28 @@ class StepWork:
             "expert_matmul": 2.0 * tokens * sum(group.tiled for group in self.core.experts) * self.flop_s,
             "prefill_link": self.link_bytes(tokens) * self.link_byte_s,
             "tnx_activation": activation if self.runtime.is_tnx_other else 0.0,
+        }
+
+    def encode(self, bucket: int, texts: int, values: int) -> Work:
+        """Return the work of one pass of an encoder over `texts` texts padded to `bucket`, which returns `values`.
+
+        The values are float32. The output layer is left out. Collectives are those of other steps: passes were
+        measured on one core alone.
+        """
+        model, tokens = self.model, texts * bucket
+        weights = self.weights_read(tokens) - self.core.head_weights
+        flops = self.matmul_flops(tokens, 0) + self.attention_flops(texts * float(bucket) * bucket)
+        return {
+            "encode_matmul": flops * self.flop_s,
+            "encode_layer": float(model.num_layers),
+            "encode_call": 1.0,
+            "encode_activation": self._token_layers(tokens),
+            "encode_weights": weights * self.weight_bytes * self.byte_s,
+            "encode_output": values * RETURNED_BYTES,
+            "dequant": self._widened(weights),
+            "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
+            "ring_collectives": float(model.num_layers) if self.has_ring else 0.0,
+            "prefill_link": self.link_bytes(tokens) * self.link_byte_s,
         }
 
     def _stored_bytes(self, weights: float, adapters: int) -> float:
