@@ -20,7 +20,7 @@ from .fit import FIXED, NAMES, OPTIONAL, Problem, Vector
 from .observation import Observation
 
 LEAST_MODELS, LEAST_SOURCES = 3, 2  # that hold a term; with fewer it is not known
-NEARLY = 1.03  # admissible candidates have at most this multiple of the least score
+NEARLY = 1.2  # admissible candidates have at most this multiple of the least score: its 90 % interval is as wide
 MOST_DROPPED = 2
 NUM_FOLDS = 6  # of series, for the scores of candidates
 WORST = 1.0  # largest error that counts in a score
