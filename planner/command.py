@@ -14,6 +14,7 @@ from .emit.folder import Emission, emit
 from .plan import encoder_table
 from .plan import table as plan_table
 from .plan.check import check_plan
+from .plan.confirm import confirmed
 from .plan.encoders import plan_encoder
 from .plan.options import PlanOptions
 from .plan.pareto import write_picture
@@ -51,8 +52,8 @@ def run_plan(
     trace: Workload | None = None,
     emission: Emission | None = None,
 ) -> None:
-    """Plan and print. Raises the errors of `plan` and `emit`."""
-    report = plan(options, trace)
+    """Plan, simulate the first row, and print. Raises the errors of `plan`, `confirmed` and `emit`."""
+    report = confirmed(plan(options, trace))
     console = _console(is_wide=view.wide)
     console.print(plan_table.render(report, console.width, view.wide), crop=False)
     check = check_plan(report) if view.check else ()

@@ -50,7 +50,7 @@ def contradicted_steps(observations: Sequence[Observation]) -> frozenset[int]:
     """Return the indices of observations that contradict an observation of another source."""
     repeats: dict[tuple[object, ...], list[int]] = {}
     for index, o in enumerate(observations):
-        repeats.setdefault((*o.series, o.point), []).append(index)
+        repeats.setdefault((*o.setup, o.point), []).append(index)
     alike: dict[tuple[object, ...], list[_Step]] = {}
     for own in repeats.values():
         first = observations[own[0]]

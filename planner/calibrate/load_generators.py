@@ -1,8 +1,8 @@
 """Load generators of the published load tests: how they send requests.
 
 llmperf as of spring 2024 (token_benchmark_ray.py) sends waves: one request for each user, one launch after another, and
-no more until all are answered. guidellm sends for two minutes, at a rate or with a number of users, and counts the
-answers of that time. Both request lengths with a standard deviation of 20 tokens.
+no more until all are answered. Other tools' users send again after each answer. guidellm sends for two minutes, at a
+rate or with a number of users, and counts the answers of that time. Requested lengths have a standard deviation of 20.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _RATE = re.compile(r"^(asynchronous|constant)@([\d.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Coefficients of llmperf's clients, fitted with the stacks. A fit starts at the defaults."""
+    """Coefficients of clients, fitted with the stacks. A fit starts at the defaults."""
 
-    spacing_s: float = 0.1  # work between two launches of a wave
-    stop_rate: float = 1e-3  # probability that an answer ends at a token before its limit
+    spacing_s: float = 0.1  # llmperf's work between two launches of a wave
+    stop_rate: float = 1e-3  # probability that an answer to llmperf ends at a token before its limit
+    draw_s: float = 5e-9  # added for each logit that a host samples if clients do not ask for the likeliest token
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class LoadTest:
         if arrival == "throughput":
             return cls(users=users or USERS)
         if arrival.startswith("closed loop") and users:
-            return cls(users=users, is_waves=True)
+            return cls(users=users, is_waves=is_llmperf(row))
         return None
 
     @property
@@ -64,19 +65,31 @@ class LoadTest:
         """Number of waves to simulate; 0 for other tests."""
         return max(2, min(WAVES, ENOUGH // (self.users or 1))) if self.is_waves else 0
 
-    def workload(self, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> Workload:
+    def workload(
+        self, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int, window_s: float = WINDOW_S
+    ) -> Workload:
         """Return the requests of one wave, or all requests of the window if `most_per_s` are answered a second."""
         random = np.random.default_rng((SEED, seed))
         if self.is_waves:
             size, arrivals = self.users or 1, Arrivals(1 / clients.spacing_s, burstiness=inf)
         elif self.rate is None:
-            size, arrivals = (self.users or 1) + int(WINDOW_S * most_per_s), Arrivals(inf)
+            size, arrivals = (self.users or 1) + int(window_s * most_per_s), Arrivals(inf)
         else:
-            size = max(1, int(WINDOW_S * self.rate))
+            size = max(1, int(window_s * self.rate))
             arrivals = Arrivals(self.rate, burstiness=1.0 if self.is_poisson else inf)
         arrival_ns = arrivals.times_ns(random, size)
         lengths = answers.draw(random, size)
         return Workload("load test", arrival_ns, np.full(size, answers.prompt, dtype=np.int64), lengths)
+
+
+def is_llmperf(row: PublishedRow) -> bool:
+    """Return whether a row's source, statistics or notes name llmperf."""
+    return any("llmperf" in row.label(name) for name in ("source_group", "tpot_stat", "notes"))
+
+
+def is_window_known(row: PublishedRow) -> bool:
+    """Return whether the length of a row's test is known: the sources of this group state their guidellm command."""
+    return is_llmperf(row) or row.label("source_group").startswith("hf-optimum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +109,7 @@ class OutputLengths:
             return cls(
                 row.counts["input_len"], requested, stop_rate(requested, measures.get("output_tok_s", 0.0) / per_s)
             )
-        is_llmperf = row.label("arrival").startswith("closed loop")
-        return cls(row.counts["input_len"], requested, clients.stop_rate if is_llmperf else 0.0)
+        return cls(row.counts["input_len"], requested, clients.stop_rate if is_llmperf(row) else 0.0)
 
     @property
     def mean(self) -> float:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...server.cost.evidence import Phase, Point
+from ...server.cost.evidence import Phase, Point, Series
 from ...server.cost.shape import matrix_billions, matrix_params
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime, StepWork, Work
@@ -24,11 +24,12 @@ from ...server.models.public import known_model
 from ...server.models.sizes import DecoderSizes
 from ...server.models.spec import EmbeddingSpec, HeadSpec, ModelSpec, StackSpec
 from .published import EXPERTS, SHAPE, PublishedRow
-from .software import CONTINUOUS_SDK, padding_of
+from .software import CONTINUOUS_SDK, SINGLE_BUCKET_SDK, padding_of
 
 SPREAD_SDK = 18  # since 2.18 grouped queries are spread over more cores than KV heads as today
 PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
 COARSE_MS = 1000.0  # least used time among those rounded to 0.1 s: rounding is at most 5 %
+DEVICE_TIMES = ("device time", "context encoding", "context_encoding")  # in ttft_stat: of the graph, without the host
 STATIC = "static batch"  # arrival of rows whose prompts are sent together
 MS = 1e-3
 
@@ -47,10 +48,15 @@ class Observation:
     sdk: int  # minor release
     shape: ModelSpec
     group: str
-    series: tuple[object, ...]  # rows of one series are repetitions: together they weigh as the root of their number
+    setup: tuple[object, ...]  # rows of one setup are repetitions: together they weigh as the root of their number
     point: Point
     seconds: float
     work: Work
+
+    @property
+    def series(self) -> Series:
+        """Source, release and model: rows of one series come from one sweep, and their errors are alike."""
+        return self.source, self.sdk, self.model
 
 
 def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
@@ -147,8 +153,10 @@ class Setup:
         max_len = count.get("max_seq_len", 0) or count.get("input_len", 0) + count.get("output_len", 0)
         if not max_len:
             raise Unusable("no length is stated")
-        runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
+        is_tnx_other = _is_tnx(row) and "llama" not in row.label("model")
+        runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk, is_tnx_other=is_tnx_other)
         part = instance(row.texts["instance"])
+        part = part if row.lnc is None else part.with_lnc(row.lnc)
         return cls(row, shape, part, StepWork(shape, part, row.counts["tp"], runtime), batch, is_continuous, max_len)
 
     @property
@@ -201,11 +209,21 @@ class Setup:
             sdk=self.row.sdk,
             shape=self.shape,
             group=self.group(phase),
-            series=(phase, source, self.shape, tp, self.batch, self.row.sdk),
+            setup=(phase, source, self.shape, tp, self.batch, self.row.sdk),
             point=Point(phase, self.part.chip.name, billions, tp, batch, positions, width, has_experts),
             seconds=milliseconds * MS,
             work=work,
         )
+
+
+def _is_tnx(row: PublishedRow) -> bool:
+    """Return whether a row is of transformers-neuronx, alone or under optimum-neuron before NxD Inference.
+
+    Rows before 2.18 are left out: no prompt alone was published for them.
+    """
+    software = row.label("framework")
+    is_tnx = "transformers" in software or ("optimum" in software and row.sdk < SINGLE_BUCKET_SDK)
+    return is_tnx and row.sdk >= SPREAD_SDK
 
 
 def bucket(tokens: int) -> int:
@@ -269,9 +287,10 @@ def _whole_prefill(setup: Setup, prompt: int) -> Work:
     With continuous batching prompts are encoded one by one. A static batch is one call for all of its prompts.
     """
     prompts, length = setup.prompts(), setup.prompt_length(prompt)
+    calls = 0.0 if any(words in setup.row.label("ttft_stat") for words in DEVICE_TIMES) else 1.0
     if not setup.is_continuous:
-        return setup.work.prefill(length, prompts)
-    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": 1.0}  # the host's part once for the batch
+        return setup.work.prefill(length, prompts) | {"prefill_call": calls}
+    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": calls}  # the host's part once for the batch
 
 
 def _scaled(work: Work, factor: float) -> Work:

@@ -6,10 +6,11 @@ load_generators.py, and its steps come from the cost model. The coefficients of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -17,17 +18,18 @@ from ...server.clock import NS
 from ...server.config import CacheConfig, SchedulerConfig
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration
+from ...server.cost.evidence import Phase, Point, Series
 from ...server.cost.model import CostModel
 from ...server.cost.stacks import HostWork, Stack
 from ...server.errors import DeviceError, SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES, BatchingPolicy
-from ...server.workload.workload import FloatArray
+from ...server.workload.workload import FloatArray, Workload
 from ..simulate.records import Records
 from ..simulate.routing import RoundRobin
 from ..simulate.simulator import Driver
 from .contradictions import contradictions
-from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths
+from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths, is_llmperf, is_window_known
 from .observation import Setup, Unusable
 from .published import PublishedRow
 from .slot_engine import SlotEngine, SlotTimes
@@ -39,21 +41,24 @@ TGI_1 = replace(POLICIES["tgi"], waiting_ratio=1.2)
 
 SATURATED = 0.8  # share of the highest measured tokens a second of a deployment
 
-QUANTITIES = ("throughput", "ttft", "itl")
+DECODE_RATE = 1.02  # of the tokens that TTFT and TPOT leave a single user: more are 1 / TPOT, not a throughput
+ROUNDED = 0.01  # of a published figure
+
+Quantity = Literal["throughput", "ttft", "itl"]
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
 
 
 @dataclass(frozen=True, slots=True)
 class ServingCoefficients:
-    """Coefficients of a fit to load tests: hosts of stacks, and clients. A fit starts at the defaults."""
+    """Coefficients of a fit to load tests: hosts of stacks, and clients."""
 
-    hosts: dict[StackName, HostWork] = field(
-        default_factory=lambda: {
-            "nxdi-vllm": HostWork(request_s=0.05, slot_s=2e-4, logit_s=5e-9, copy_s=5e-9),
-            "tgi": HostWork(request_s=0.05, slot_s=2e-4, logit_s=5e-9),
-        }
-    )
+    hosts: Mapping[StackName, HostWork] = field(default_factory=dict)
     clients: Clients = field(default_factory=Clients)
+
+    def host(self, stack: StackName) -> HostWork:
+        """Return the host time of a stack; zero if no load test has told it."""
+        return self.hosts.get(stack, HostWork())
 
 
 def stack_of(row: PublishedRow) -> Stack:
@@ -79,7 +84,7 @@ class ServingRow:
     num_slots: int
     lengths: tuple[int, int]  # positions that a prompt is padded to, and that a step reads of each slot
     num_engines: int
-    measured: dict[str, float]  # stated figures by quantity
+    measured: dict[Quantity, float]  # stated figures by quantity
     contradiction: str = ""  # with other rows of the table; empty if there is none
     is_saturated: bool = False  # arrivals are nearly as fast as the deployment: queues grow with time
 
@@ -122,10 +127,46 @@ class ServingRow:
     def source(self) -> str:
         return self.row.texts["source_group"]
 
-    def times(self, host: HostWork) -> SlotTimes:
-        """Return the times of one engine."""
+    @property
+    def series(self) -> Series:
+        """Source, release and model: rows of one series come from one sweep, and their errors are alike."""
+        return self.source, self.row.sdk, self.row.texts["model"]
+
+    @property
+    def load(self) -> str:
+        """How busy the deployment is: a single user, more requests than slots, or between."""
+        if self.test.users == 1:
+            return "single"
+        most = self.num_slots * self.num_engines
+        return "full" if self.is_saturated or (self.test.users or 0) > most else "shared"
+
+    def point(self, phase: Phase) -> Point:
+        """Return the coordinates of the deployment among the measured ones."""
+        return self.model.point(phase, self.num_slots, self.lengths[1])
+
+    @property
+    def fitted(self) -> dict[Quantity, float]:
+        """Measured figures that a fit may use: not the TTFT of a queue that grows."""
+        return {name: value for name, value in self.measured.items() if name != "ttft" or not self.is_saturated}
+
+    @property
+    def draws(self) -> bool:
+        """Whether the host draws tokens at random: chat clients do not ask for the likeliest one, llmperf does.
+
+        Text-generation-inference, router/src/server.rs (do_sample), and vLLM's default temperature of 1.
+        """
+        return not (self.stack.samples_on_device or is_llmperf(self.row))
+
+    @property
+    def waits_for_unknown_time(self) -> bool:
+        """Whether users outnumber the slots in a test whose length, on which their waits depend, is not known."""
+        return (self.test.users or 0) > self.num_slots * self.num_engines and not is_window_known(self.row)
+
+    def times(self, host: HostWork, draw_s: float) -> SlotTimes:
+        """Return the times of one engine. `draw_s`: added for each logit of a token that is drawn at random."""
         prompt, positions = self.lengths
         vocab = 0 if self.stack.samples_on_device else self.shape.vocab_size
+        host = replace(host, logit_s=host.logit_s + draw_s) if self.draws else host
         return SlotTimes(
             prefill_ns=round(self.model.prefill(prompt, prompt).elapsed_s * NS),
             decode_ns=round(self.model.decode(self.num_slots, positions).elapsed_s * NS),
@@ -135,15 +176,21 @@ class ServingRow:
 
     def used_coefficients(self, coefficients: ServingCoefficients) -> tuple[object, ...]:
         """Return the coefficients that this row's prediction depends on."""
-        host = coefficients.hosts[self.stack.host]
+        host, clients = coefficients.host(self.stack.host), coefficients.clients
         if self.stack.samples_on_device:
             host = replace(host, logit_s=0.0, copy_s=0.0)
-        return host, coefficients.clients if self.test.is_waves else None
+        waves = (clients.spacing_s, clients.stop_rate) if self.test.is_waves else ()
+        return host, waves, clients.draw_s if self.draws else 0.0
+
+    def figures(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> dict[Quantity, float]:
+        """Return `predict` by quantity."""
+        return dict(zip(QUANTITIES, self.predict(coefficients, num_waves), strict=True))
 
     def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> ServingFigures:
         """Return the figures that the row's tool would print, for `num_waves` waves or all."""
         clients = coefficients.clients
-        times, answers = self.times(coefficients.hosts[self.stack.host]), OutputLengths.of(self.row, clients)
+        times = self.times(coefficients.host(self.stack.host), clients.draw_s)
+        answers = OutputLengths.of(self.row, clients)
         most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS
         num_runs = max(1, min(self.test.num_waves, num_waves or self.test.num_waves))
         runs = [self._run(times, answers, most_per_s, clients, i) for i in range(num_runs)]
@@ -151,25 +198,31 @@ class ServingRow:
         tokens, ttft, latency = (
             np.concatenate([getattr(run, n) for run in runs]) for n in ("tokens", "ttft", "latency")
         )
-        if not len(tokens):
-            return 0.0, float("inf"), float("inf")
         has_ttft = "incl" in self.row.label("tpot_stat")
         itl = latency / tokens if has_ttft else (latency - ttft) / np.maximum(tokens - 1, 1)
-        middle = {name: np.median if self.row.label(name).startswith("p50") else np.mean for name in _STATS}
-        if "p50" in self.row.label("tpot_stat"):
-            middle["tpot_stat"] = np.median
+        is_median = {name: any(word in self.row.label(name) for word in ("p50", "median")) for name in _STATS}
+        middle = {name: np.median if is_median[name] else np.mean for name in _STATS}
         return float(tokens.sum()) / seconds, float(middle["ttft_stat"](ttft)), float(middle["tpot_stat"](itl))
 
     def _run(self, times: SlotTimes, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> _Run:
-        workload = self.test.workload(answers, most_per_s, clients, seed)
+        """Return the measurements of a wave, or of a window, doubled until an answer ends in it."""
+        window_s = WINDOW_S
+        while True:
+            workload = self.test.workload(answers, most_per_s, clients, seed, window_s)
+            run = self._measure(times, workload, window_s)
+            if len(run.tokens):
+                return run
+            window_s *= 2
+
+    def _measure(self, times: SlotTimes, workload: Workload, window_s: float) -> _Run:
         records = Records(len(workload))
         engines = [SlotEngine(self.num_slots, self.policy, times, workload, records) for _ in range(self.num_engines)]
         driver = Driver(engines, workload, records, *_no_limits(), RoundRobin())
         if self.test.is_waves:
             driver.run()
         else:
-            driver.run(self.test.users, round(WINDOW_S * NS))
-        return _Run.of(records, None if self.test.is_waves else WINDOW_S)
+            driver.run(self.test.users, round(window_s * NS))
+        return _Run.of(records, None if self.test.is_waves else window_s)
 
 
 _STATS = ("ttft_stat", "tpot_stat")
@@ -203,15 +256,28 @@ def _no_limits() -> tuple[SchedulerConfig, CacheConfig]:
     return SchedulerConfig(most, most, most, most), CacheConfig(most, 32, False)
 
 
-def _measured(row: PublishedRow) -> dict[str, float]:
+def _measured(row: PublishedRow) -> dict[Quantity, float]:
     columns = zip(QUANTITIES, ("output_tok_s", "ttft_ms", "tpot_ms"), strict=True)
     found = {name: row.measures.get(column, 0.0) for name, column in columns}
     if any(value < 0 for value in found.values()):
         raise Unusable("a measured figure is negative")
     found = {name: value for name, value in found.items() if value > 0}
+    if _is_decode_rate(row, found):
+        del found["throughput"]
     if not found:
         raise Unusable("no throughput, TTFT or time per token")
     return found
+
+
+def _is_decode_rate(row: PublishedRow, found: Mapping[Quantity, float]) -> bool:
+    """Return whether the "tokens a second" of a single user are 1 / TPOT: more than its TTFT leaves."""
+    is_single = row.counts.get("concurrency") == 1 and "incl" not in row.label("tpot_stat")
+    if not (is_single and {"throughput", "itl"} <= found.keys()):
+        return False
+    tokens, step_ms = row.counts["output_len"], found["itl"]
+    least_ms = found.get("ttft", 0.0) + (tokens - 1) * step_ms
+    share = DECODE_RATE if "ttft" in found else 1 - 1 / tokens - ROUNDED
+    return found["throughput"] * least_ms / 1e3 > tokens * share
 
 
 def serving_rows(
@@ -228,7 +294,7 @@ def serving_rows(
             if stack not in (None, one.stack.name):
                 raise Unusable(f"a load test of {one.stack.name}")
             share = row.measures.get("output_tok_s", 0.0) / (most[_deployment(row)] or inf)
-            is_saturated = one.test.rate is not None and share > SATURATED
+            is_saturated = share > SATURATED if one.test.users is None else one.waits_for_unknown_time
             contradiction = contradicted.get(row.row_id, "")
             found.append(replace(one, contradiction=contradiction, is_saturated=is_saturated))
         except (Unusable, DeviceError, SettingsError) as error:

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...server.cost.calibration import ErrorStats, GroupError
+from ...server.cost.calibration import ErrorStats, GroupError, SeriesError
 from ...server.cost.evidence import Evidence, Sample
 from .contradictions import contradicted_steps
 from .fit import NAMES, Problem, Vector, as_coefficients, as_vector
 from .observation import Observation
-from .selection import Folds, Labels, Rows, choose_terms, left_out, nested_errors
+from .selection import Folds, Labels, Rows, left_out, mean_fit, nested_errors
 
 # Bytes of weights and cache, layers and slots for a decode step; operations and calls for a prompt.
 SIX_TERMS = ("weights", "kv", "layer_launch", "slot_layer", "prefill_matmul", "prefill_call")
-COMPUTE = ("decode_matmul", "prefill_matmul", "attention")
-MEMORY = ("weights", "kv")
+COMPUTE = ("decode_matmul", "prefill_matmul", "attention", "encode_matmul")
+MEMORY = ("weights", "prefill_weights", "kv", "encode_weights")
 
 
 def six_coefficients(problem: Problem, labels: Labels, rows: Rows) -> Vector:
@@ -39,15 +39,17 @@ def roofline(problem: Problem) -> Vector:
     return np.asarray(np.maximum(compute, memory) / problem.seconds - 1)
 
 
+BOOTSTRAPS, BOOTSTRAP_SEED = 2000, 7
 SIX, ROOFLINE, REPEATS = "six coefficients", "roofline", "repeated runs"
 
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """A compared time. `left_out` is the error of a fit without the row's source; None in a check."""
+    """A compared time. `left_out` is the error of a fit without the row's series; None in a check."""
 
     row_id: str
     group: str
+    series: str
     model: str
     tp: int
     measured_ms: float
@@ -63,7 +65,7 @@ class StepOutcome:
     coefficients: dict[str, float]
     groups: dict[str, GroupError]
     rows: tuple[RowError, ...]
-    baselines: dict[str, dict[str, ErrorStats | None]]  # by name, then by group; of rows from unseen sources
+    baselines: dict[str, dict[str, ErrorStats | None]]  # by name, then by group; of rows from unseen series
     evidence: Evidence
 
 
@@ -78,28 +80,31 @@ def group_names(observations: Sequence[Observation]) -> NDArray[np.str_]:
 
 
 def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
-    """Fit terms and coefficients to all observations but contradicted ones; errors are of fits without the source."""
+    """Fit coefficients to all observations but contradicted ones; errors are of fits without the series."""
     names, folds = group_names(observations), Folds.of(observations)
     problem, rows = Problem(observations), np.array(["contradicted" not in name for name in names])
-    fitted = problem.fit(choose_terms(problem, folds, rows), rows)
+    fitted = mean_fit(problem, folds, rows)
     unseen = nested_errors(problem, folds, rows)
-    stats = {way: _stats_by_group(names, errors) for way, errors in unseen.items()}
+    stats = {way: stats_by_group(names, errors) for way, errors in unseen.items()}
     every = np.ones(len(names), dtype=np.bool_)
     errors = problem.errors(fitted, every)
     groups = {
         name: GroupError(
-            int((names == name).sum()), stats_of(errors[names == name]), {w: stats[w][name] for w in stats}
+            int((names == name).sum()),
+            stats_of(errors[names == name]),
+            {w: stats[w][name] for w in stats},
+            series_error(unseen["series"][names == name], problem.series[names == name]),
         )
         for name in sorted(set(names.tolist()))
     }
     plain = {
-        SIX: _stats_by_group(names, six_coefficients(problem, folds.labels["source"], rows)),
-        ROOFLINE: _stats_by_group(names, np.where(rows, roofline(problem), np.nan)),
+        SIX: stats_by_group(names, six_coefficients(problem, folds.labels["series"], rows)),
+        ROOFLINE: stats_by_group(names, np.where(rows, roofline(problem), np.nan)),
         REPEATS: repeat_spread(observations, names),
     }
     coefficients = as_coefficients(fitted)
-    evidence = _evidence(observations, unseen["source"])
-    return StepOutcome(coefficients, groups, _rows(observations, names, errors, unseen["source"]), plain, evidence)
+    evidence = _evidence(observations, unseen["series"])
+    return StepOutcome(coefficients, groups, row_errors(observations, names, errors, unseen["series"]), plain, evidence)
 
 
 def check_steps(observations: Sequence[Observation], coefficients: dict[str, float], evidence: Evidence) -> StepOutcome:
@@ -113,22 +118,22 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
         for name in sorted(set(names.tolist()))
     }
     plain = {
-        ROOFLINE: _stats_by_group(names, roofline(problem)),
+        ROOFLINE: stats_by_group(names, roofline(problem)),
         REPEATS: repeat_spread(observations, names),
     }
-    return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
+    return StepOutcome(coefficients, groups, row_errors(observations, names, errors, None), plain, evidence)
 
 
-def coefficients_without(observations: Sequence[Observation], source: str) -> dict[str, float]:
-    """Return coefficients by a fit to the observations of all other sources."""
+def coefficients_without(observations: Sequence[Observation], series: tuple[str, int, str]) -> dict[str, float]:
+    """Return coefficients by a fit to the observations of all other series (source, release and model)."""
     folds, problem = Folds.of(observations), Problem(observations)
-    rows = np.array([o.source != source for o in observations]) & np.array(
+    rows = np.array([o.series != series for o in observations]) & np.array(
         ["contradicted" not in name for name in group_names(observations)]
     )
-    return as_coefficients(problem.fit(choose_terms(problem, folds, rows), rows))
+    return as_coefficients(mean_fit(problem, folds, rows))
 
 
-def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
+def stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
     """Return statistics by group; None for a group with unpredicted rows."""
     own = {name: errors[names == name] for name in sorted(set(names.tolist()))}
     return {name: None if np.isnan(found).any() else stats_of(found) for name, found in own.items()}
@@ -159,21 +164,34 @@ def stats_of(errors: Vector) -> ErrorStats:
     )
 
 
+def series_error(errors: Vector, series: Labels) -> SeriesError | None:
+    """Return the mean of series' mean absolute errors, with an interval from series drawn with replacement.
+
+    None if an error is not known.
+    """
+    if np.isnan(errors).any():
+        return None
+    means = np.array([np.abs(errors[series == one]).mean() for one in np.unique(series)])
+    drawn = np.random.default_rng(BOOTSTRAP_SEED).choice(means, (BOOTSTRAPS, len(means))).mean(axis=1)
+    low, high = np.quantile(drawn, (0.05, 0.95))
+    return SeriesError(len(means), float(means.mean()), float(low), float(high))
+
+
 def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
-    """Return for each configuration the median of measured over predicted by a fit without its source."""
+    """Return for each configuration the median of measured over predicted by a fit without its series."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for index, o in enumerate(observations):
         if np.isfinite(unseen[index]):
-            alike.setdefault((*o.series, o.point), []).append(index)
+            alike.setdefault((*o.setup, o.point), []).append(index)
     samples = []
     for own in alike.values():
         first = observations[own[0]]
         ratio = float(np.median(1 / (1 + unseen[own])))
-        samples.append(Sample(first.point, first.model, first.source, len(own), ratio))
+        samples.append(Sample(first.point, first.model, first.source, len(own), ratio, first.sdk))
     return Evidence(samples)
 
 
-def _rows(
+def row_errors(
     observations: Sequence[Observation], names: NDArray[np.str_], errors: Vector, unseen: Vector | None
 ) -> tuple[RowError, ...]:
     held = [None] * len(observations) if unseen is None else [float(e) if np.isfinite(e) else None for e in unseen]
@@ -181,6 +199,7 @@ def _rows(
         RowError(
             row_id=o.row_id,
             group=str(name),
+            series=f"{o.source} 2.{o.sdk} {o.model}",
             model=o.model,
             tp=o.point.tp,
             measured_ms=o.seconds * 1e3,

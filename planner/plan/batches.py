@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 from ...server.scheduler.batching import BatchingPolicy
-from .formulas import constant_wait_s
+from .formulas import constant_wait_s, pooling
 from .times import Wait
 
 BISECTIONS = 16
+FRESH = -1 / 3  # power of the number of replicas: how evenly arrivals find batches under way, fitted to simulations
 EULER = 0.5772  # harmonic numbers are ln n + EULER
 
 
@@ -23,20 +24,22 @@ def longest_of(count: float, cv2: float) -> float:
 class StaticBatches:
     """Static batches at one rate. Each ends before the next begins, which takes waiting requests up to the slots."""
 
-    rate: float
+    rate: float  # of one replica
     slots: int
+    peers: int  # replicas; a request goes to the one with the fewest open requests, and stays there
     size: float  # mean number of requests
     seconds: float  # of such a batch
+    alone_s: float  # of a batch of one
 
     @classmethod
-    def at(cls, rate: float, slots: int, batch_s: Callable[[float], float]) -> StaticBatches:
+    def at(cls, rate: float, slots: int, batch_s: Callable[[float], float], peers: int = 1) -> StaticBatches:
         """Find the size at which a batch holds the arrivals of the batch before, or one request if there were none."""
         low, high = 1.0, float(slots)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             arrivals = rate * batch_s(middle)
             low, high = (middle, high) if arrivals + exp(-arrivals) > middle else (low, middle)
-        return cls(rate, slots, high, batch_s(high))
+        return cls(rate, slots, peers, high, batch_s(high), batch_s(1.0))
 
     @property
     def arrivals(self) -> float:
@@ -44,22 +47,35 @@ class StaticBatches:
         return min(self.rate * self.seconds, 0.999 * self.slots)
 
     @property
+    def busy(self) -> float:
+        """Share of the requests that find a batch under way everywhere."""
+        alone = self.arrivals / (self.arrivals + exp(-self.arrivals))
+        return alone * pooling(1, self.peers, min(1.0, self.rate * self.alone_s))
+
+    @property
     def seen_size(self) -> float:
         """Mean batch size over requests. It exceeds the mean over batches, as large batches have more requests."""
-        return min(float(self.slots), 1 + self.arrivals)
+        seen = self.size + (1 + self.busy * self.arrivals - self.size) / sqrt(self.peers)
+        return min(float(self.slots), seen)
 
     @property
     def waits(self) -> tuple[Wait, ...]:
         """Waits for the end of the batch under way, and of further batches if more requests wait than there are slots.
 
-        Requests that do not fit into the next batch are the queue of M/D/c with a server for each slot (Crommelin
-        1932): it loses as many every `seconds`.
+        A lone replica is found anywhere in its batch. Of several, the fewest requests are open where a batch has just
+        begun, so that requests wait for nearly a whole batch. Requests that do not fit into the next batch are the
+        queue of M/D/c with a server for each slot (Crommelin 1932): it loses as many every `seconds`.
         """
-        busy = self.arrivals / (self.arrivals + exp(-self.arrivals))
-        left_s = constant_wait_s(self.slots, self.arrivals / self.slots, self.seconds) * self.arrivals / self.size
-        left = min(busy, left_s / self.seconds)
-        rest_s = self.seconds / 2
-        return Wait(busy - left, rest_s, is_even=True), Wait(left, rest_s, left_s / left if left else 0.0, is_even=True)
+        load = self.arrivals / self.slots
+        left_s = constant_wait_s(self.slots, load, self.seconds) * self.arrivals / self.size
+        left_s *= pooling(self.slots, self.peers, load) / self.peers
+        left = min(self.busy, left_s / self.seconds)
+        rest_s = self.seconds / 2 * self.peers**FRESH
+        least_s = self.seconds - 2 * rest_s
+        return (
+            Wait(self.busy - left, rest_s, least_s, is_even=True),
+            Wait(left, rest_s, least_s + (left_s / left if left else 0.0), is_even=True),
+        )
 
 
 def gated(policy: BatchingPolicy, rate: float, busy: float, prefill_s: float, step_s: float) -> tuple[float, float]:

@@ -48,9 +48,12 @@ def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) 
     return run_simulation(simulation_of(report, candidate, seed))
 
 
-def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
-    """Return the candidate as a deployment of `simulate`, under the plan's arrivals.
+def simulation_of(
+    report: PlanReport, candidate: Candidate, seed: int = 0, share: float = 1.0, requests: int | None = None
+) -> SimulationOptions:
+    """Return the candidate as a deployment of `simulate`, under `share` of the plan's arrivals.
 
+    Without `requests`, there are enough for every slot to fill and to stay full. A trace gives its first ones.
     Raises DeviceError for pipeline stages, speculative decoding, adapters and regrouped cores: these are not simulated.
     """
     if reason := why_not_simulated(report, candidate):
@@ -60,7 +63,7 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
     return SimulationOptions(
         model=report.model,
         instance=candidate.device,
-        workload=_workload(report, candidate, seed),
+        workload=_workload(report, candidate, seed, share, requests),
         tensor_parallel_size=candidate.tp,
         data_parallel_size=candidate.dp,
         replicas=candidate.instances,
@@ -93,15 +96,16 @@ def prefill_buckets(report: PlanReport, candidate: Candidate) -> tuple[int, ...]
     return tuple(sorted({stack.prompt_bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
 
 
-def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
+def _workload(report: PlanReport, candidate: Candidate, seed: int, share: float, requests: int | None) -> Workload:
     options = report.options
     if report.demand.trace is not None:
-        return report.demand.trace.at_rate(options.request_rate)
+        trace = report.demand.trace.at_rate(share * options.request_rate)
+        return trace if requests is None else trace.only(np.arange(len(trace)) < requests)
     slots = candidate.instances * candidate.dp * candidate.batch
     inputs, outputs = options.input_tokens, options.output_tokens
     return SyntheticWorkload(
-        max(MIN_REQUESTS, min(MAX_REQUESTS, PER_SLOT * slots)),
-        Arrivals(options.request_rate),
+        requests or max(MIN_REQUESTS, min(MAX_REQUESTS, PER_SLOT * slots)),
+        Arrivals(share * options.request_rate),
         LengthRange(inputs, inputs),
         LengthRange(outputs, outputs),
         seed=seed,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import log, sqrt
+
+ROUTED = 0.2  # growth of the exponent for each e-fold of the replicas, where one queue for all has 0
 
 
 def service_factor(servers: int, load: float, cv2: float) -> float:
@@ -12,12 +14,19 @@ def service_factor(servers: int, load: float, cv2: float) -> float:
     return (1 - cv2) * constant_service(servers, load) + cv2
 
 
-def pooling(slots: int, peers: int, load: float) -> float:
-    """Return the wait for a slot over that of a single replica, if the slots of all `peers` are nearly one pool.
+def waiting_exponent(servers: int) -> float:
+    """Return e of `load ** e`, the share of the requests that wait in M/M/c (Sakasegawa 1977)."""
+    return sqrt(2 * (servers + 1)) - 1
 
-    M/M/c waits load ** (sqrt(2 (c + 1)) - 1) / (c (1 - load)) services (Sakasegawa 1977).
+
+def pooling(slots: int, peers: int, load: float) -> float:
+    """Return the share of requests that wait for a slot of `peers` replicas over that of a single replica.
+
+    A request goes to the least loaded replica and stays there, so it waits only if the slots of all are busy. The
+    growth of the exponent with `peers` is fitted to simulations of that queue (tests/planner/test_plan_queue.py).
     """
-    return float(load ** (sqrt(2 * (slots * peers + 1)) - sqrt(2 * (slots + 1)))) / peers
+    exponent = waiting_exponent(slots * peers) * (1 + ROUTED * log(peers))
+    return float(load ** (exponent - waiting_exponent(slots)))
 
 
 def constant_service(servers: int, load: float) -> float:
@@ -30,5 +39,5 @@ def constant_wait_s(servers: int, load: float, service_s: float) -> float:
     """Return the wait of M/D/c: that of M/M/c (Sakasegawa 1977) times the factor for constant service."""
     if load <= 0:
         return 0.0
-    waits = load ** (sqrt(2 * (servers + 1)) - 1) / (servers * (1 - load))
+    waits = load ** waiting_exponent(servers) / (servers * (1 - load))
     return float(waits * service_s * constant_service(servers, load))

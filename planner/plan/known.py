@@ -1,22 +1,39 @@
 """Evidence for the figures of a row: the measurements behind them, and the bands in which they lie.
 
 A row's replica is computed three times: as predicted, and with prefills and steps at both ends of their bands, which
-are assumed to occur together. The band of a figure is its value at the two ends.
+are assumed to occur together. The band of a figure is its value at the two ends. A row is sized at one quantile of
+these times (`quantile`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from statistics import NormalDist
 from typing import Any
 
 from ...server.cost.evidence import Band, Provenance
+from .bounds import SLOW_END
 from .demand import Demand
 from .options import PlanOptions
 from .queueing import MAX_LOAD, Replica
 from .times import MeanTimes
 
 MOST_INSTANCES = 1 << 30
+
+
+def sized_at(extrapolated: str, options: PlanOptions) -> float:
+    """Return the quantile of times at which a row is sized: at least the 90th percentile without measurements."""
+    return max(options.confidence, SLOW_END) if extrapolated else options.confidence
+
+
+def quantile(band: Band, share: float) -> float:
+    """Return the factor of a predicted time that `share` of measurements do not exceed, from 0.5 on.
+
+    The prediction is taken as the median and the band's upper end as the 90th percentile of a log-normal distribution.
+    """
+    normal = NormalDist()
+    return float(band.high ** (normal.inv_cdf(share) / normal.inv_cdf(SLOW_END)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +43,8 @@ class Load:
     options: PlanOptions
     demand: Demand
     dp: int
-    count: int
     each: int = 1  # instances of a place; several in a group
+    count: int = 1  # places
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +78,7 @@ class Known:
             ttft_s=(None if early is None else early.ttft_s, None if late is None else late.ttft_s),
             tpot_s=(None if early is None else early.tpot_s, None if late is None else late.tpot_s),
             saturated_output_tokens_s=(next(tokens), next(tokens)),
-            instances=(_count(fast, load), _count(slow, load)),
+            instances=(fewest_instances(fast, load), fewest_instances(slow, load)),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -86,15 +103,15 @@ def _times(replica: Replica, load: Load) -> MeanTimes | None:
     return replace(replica, peers=peers).at(rate) if rate < replica.saturation else None
 
 
-def _count(replica: Replica, load: Load) -> int | None:
+def fewest_instances(replica: Replica, load: Load) -> int | None:
     """Return the instances for the rate; None if no number of them holds the limits."""
     if not replica.at(0).within(load.options.limits):
         return None
-    fewest = fewest_places(replica, load.dp, load.options)
+    fewest = _fewest_places(replica, load.dp, load.options)
     return None if fewest is None else load.each * fewest
 
 
-def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int | None:
+def _fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int | None:
     """Return the fewest places of `dp` replicas that hold the limits at the rate, with one queue for all places.
 
     None if not even MOST_INSTANCES do.

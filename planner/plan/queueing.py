@@ -99,19 +99,27 @@ class Replica:
             turn_s, beside_s = gate_s * (1 - idle), (together - 1) * self.prefill_s * (1 - idle)
         # Little's law gives the time in a slot. The prefill and the rest of its step precede the first token.
         tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps) / self.tokens_per_step
-        load = rate / self.saturation
-        slot_wait_s = queued / rate * service_factor(self.slots, load, self.steps_cv2)
-        slot_wait_s *= pooling(self.slots, self.peers, load)
-        # Requests wait for a slot as in one pool of all slots; each then waits for its turn as the others do.
-        held = min(1 - idle, queued * (1 - load) / load * pooling(self.slots, self.peers, load) * self.peers)
-        soon_s = (turn_s + beside_s) / (1 - idle)
+        held, held_s = self._slot_wait(rate, queued, 1 - idle)
+        soon_s = (turn_s + beside_s) / (1 - idle)  # a request with a slot still waits for its turn, as the others do
         waits = (
             *self._turn_waits(1 - idle - held, soon_s, rate),
-            Wait(held, slot_wait_s / held if held else 0.0, soon_s),
+            Wait(held, held_s, soon_s, is_even=self.slots == 1 and self.peers > 1),
         )
-        wait_s = slot_wait_s + turn_s + beside_s
+        wait_s = held * held_s + turn_s + beside_s
         tpot_sd_s = hypot(self._stall_s(rate), self._step_spread_s(busy, chain.spread))
         return MeanTimes(self.request_s + wait_s + alone_s, tpot_s, wait_s, waits, tpot_sd_s)
+
+    def _slot_wait(self, rate: float, queued: float, most: float) -> tuple[float, float]:
+        """Return the share of requests that wait for a slot, at most `most`, and how long they do.
+
+        `queued` requests wait at a single replica. Of several, the least loaded gets the request. Its wait is that for
+        a slot of any replica, longer by as much as the next slot of one replica comes later than the next of all.
+        """
+        load, every = rate / self.saturation, self.slots * self.peers
+        held = min(most, queued * (1 - load) / load * pooling(self.slots, self.peers, load))
+        any_s = service_factor(every, load, self.steps_cv2) / (self.saturation * self.peers * (1 - load))
+        service_s = self.slots / self.saturation
+        return held, any_s + service_s / (self.slots + 1) - service_s / (every + 1)
 
     def _turn_waits(self, share: float, mean_s: float, rate: float) -> tuple[Wait, ...]:
         """Return waits of requests with a slot, of mean `mean_s`: for a step and, with separate phases, for prompts."""
@@ -138,7 +146,7 @@ class Replica:
             steps = self.steps * longest_of(size, self.steps_cv2)
             return size * self.prefill_s + self.later_stages_s + steps * self.step_s(size)
 
-        batches = StaticBatches.at(rate, self.slots, batch_s)
+        batches = StaticBatches.at(rate, self.slots, batch_s, self.peers)
         size, waits = batches.seen_size, batches.waits
         wait_s = sum(wait.share * (wait.least_s + wait.mean_s) for wait in waits)
         first_s = size * self.prefill_s + self.later_stages_s

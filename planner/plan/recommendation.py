@@ -9,6 +9,7 @@ from shlex import quote
 from ...server.cost.evidence import Band
 from ...server.models.public import candidates
 from ...server.models.tensors import num_params
+from .bounds import MIN_CONFIDENCE
 from .check import why_not_simulated
 from .columns import band, dollars, figure, milliseconds
 from .report import Candidate, PlanReport
@@ -22,9 +23,24 @@ def sentence(report: PlanReport) -> str:
     """Return the first row with its evidence; if no row holds the limits, also the limits that the first misses."""
     row = report.candidates[0]
     behind = f"TPOT {evidence(row.known.decode)}; TTFT {evidence(row.known.prefill)}."
+    if row.known_failure:
+        behind += f" A real accelerator is known not to run it: {row.known_failure}."
     if row.meets_slo:
-        return f"Take {_figures(report, row)}. {behind}"
+        return f"Take {_figures(report, row)}. {verdict(report, row)} {behind}"
     return f"No configuration holds the limits. The first ({'; '.join(row.misses)}): {_figures(report, row)}. {behind}"
+
+
+def verdict(report: PlanReport, row: Candidate) -> str:
+    """Return what the simulation of a row found, or why there is none."""
+    found = row.simulated
+    if found is None:
+        return f"Not simulated: {why_not_simulated(report, row) or 'only the formulas were asked'}."
+    times = ((name, each) for name, each in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s)) if each.mean)
+    figures = ", ".join(f"{name} {'/'.join(milliseconds(s) for s in (t.p50, t.p95, t.p99))} ms" for name, t in times)
+    part = f" on {found.instances} of {row.instances} instances" * (found.instances < row.instances)
+    spare = 1 - max(found.used.values(), default=1.0)
+    held = "; ".join(found.misses) or (f"holds the limits, {spare:.1%} to spare" if found.used else "without limits")
+    return f"Simulated ({found.requests} requests{part}), p50/p95/p99: {figures}: {held}."
 
 
 def evidence(known: Band) -> str:
@@ -50,6 +66,11 @@ def _figures(report: PlanReport, row: Candidate) -> str:
 
 
 def _counts(row: Candidate) -> str:
+    slow = f", sized at P{row.sized_at * 100:g} of the step times" * (row.sized_at > MIN_CONFIDENCE)
+    return slow + _range(row)
+
+
+def _range(row: Candidate) -> str:
     low, high = row.known.instances
     if low == high == row.instances:
         return ""

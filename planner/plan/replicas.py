@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
 from ...server.cost.calibration import default_calibration
+from ...server.cost.evidence import Band, Phase
+from ...server.cost.pairs import SpeculativeBands
 from ...server.cost.pipeline import PipelineModel
-from ...server.cost.speculation import SpeculativeModel, StepTimes
+from ...server.cost.speculation import SpeculativeModel, StepTimes, head_of
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
+from ...server.device.buckets import powers_of_two
 from ...server.device.groups import Place, count_of, part_of
 from ...server.device.instances import Instance
 from ...server.errors import SettingsError
@@ -37,6 +41,7 @@ class PlannedLoad:
     demand: Demand
     buckets: Buckets
     prompts: dict[Stack, tuple[tuple[int, float], ...]]  # compiled lengths, ascending, and shares of the requests
+    bands: SpeculativeBands | None = None
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> PlannedLoad:
@@ -47,7 +52,8 @@ class PlannedLoad:
             demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
             buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
         prompts = {stack: _padded(demand, stack, buckets.decode) for stack in options.stacks}
-        return cls(model, _draft(model, options), options, demand, buckets, prompts)
+        bands = None if options.speculation is None else SpeculativeBands(options.speculative_method)
+        return cls(model, _draft(model, options), options, demand, buckets, prompts, bands)
 
 
 def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int, float], ...]:
@@ -58,8 +64,10 @@ def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int
 
 
 def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
-    if options.speculative_model is None:
+    if options.speculation is None:
         return None
+    if options.speculative_model is None:
+        return head_of(model, options.speculation.method)
     draft = resolve_decoder(options.speculative_model)
     if draft.vocab_size != model.vocab_size:
         raise SettingsError(
@@ -86,12 +94,21 @@ class Group:
         options, part = planned.options, part_of(place)
         stack, speculation = options.stack_on(part), options.speculation
         checked = 1 if speculation is None else speculation.num_tokens + 1
-        runtime = Runtime(dtype, stack.is_continuous, tokens_per_slot=checked, lora_rank=options.lora_rank)
+        runtime = Runtime(
+            dtype,
+            stack.is_continuous,
+            tokens_per_slot=checked,
+            lora_rank=options.lora_rank,
+            kv_bytes=options.kv_bytes,
+        )
         own = PipelineModel.of(planned.model, place, tp, stages, runtime)
-        if speculation is None or planned.draft is None:
+        if speculation is None or planned.draft is None or planned.bands is None:
             return cls(place, tp, dtype, stages, own, stack)
-        draft = PipelineModel.of(planned.draft, place, tp, stages, Runtime(is_continuous=stack.is_continuous))
-        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, speculation.num_tokens), stack)
+        method, guesses = speculation.method, speculation.num_tokens
+        beside = replace(runtime, weight_dtype="bfloat16", tokens_per_slot=method.tokens_per_run(guesses), lora_rank=0)
+        draft = PipelineModel.of(planned.draft, place, tp, stages, beside)
+        widened = partial(planned.bands.widened, chip=part.chip.name)
+        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, method.runs(guesses), widened), stack)
 
     @property
     def part(self) -> Instance:
@@ -144,6 +161,26 @@ class Group:
             tokens_per_step=1.0 if speculation is None else speculation.tokens_per_step,
         )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
+
+    def bands(self, planned: PlannedLoad, batch: int, is_monotone: bool = False) -> tuple[Band, Band]:
+        """Return the bands of a prompt of the longest bucket and of a decode step.
+
+        `is_monotone`: slow ends are at least those of all shorter graphs, which have less work. So a longer question is
+        never sized for shorter steps because longer ones were measured.
+        """
+        longest, positions = self.prompts(planned)[-1][0], planned.buckets.decode
+        prefill, decode = self.cost.band("prefill", 1, longest), self.cost.band("decode", batch, positions)
+        if not is_monotone:
+            return prefill, decode
+        return (
+            self._raised(prefill, "prefill", 1, longest, lambda size: self.cost.prefill(size, size).elapsed_s),
+            self._raised(decode, "decode", batch, positions, lambda size: self.cost.decode(batch, size).elapsed_s),
+        )
+
+    def _raised(self, found: Band, phase: Phase, batch: int, length: int, seconds: Callable[[int], float]) -> Band:
+        sizes = powers_of_two(1 << (length - 1).bit_length())
+        slow_s = max(seconds(min(size, length)) * self.cost.band(phase, batch, size).high for size in sizes)
+        return replace(found, high=max(found.high, slow_s / seconds(length)))
 
     def _shorter(self, planned: PlannedLoad, batch: int) -> tuple[tuple[float, float], ...]:
         """Return seconds on each decode bucket below the longest, with the share of contexts within it."""

@@ -5,8 +5,8 @@ It holds and sorts figures, and computes only prices per token. An unknown figur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...server.config.formats import StackName
 from ...server.cost.evidence import Provenance
 from ...server.device.instances import Instance
 from ...server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with
-from ...server.device.support import Verdict, verdict
+from ...server.device.support import Question, Verdict, answer, last_release
 from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from .demand import Demand
@@ -48,6 +48,32 @@ class TokenPrice:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedTimes:
+    """Mean and percentiles over the requests of a simulation, in seconds."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What the simulation of a row found."""
+
+    ttft_s: SimulatedTimes
+    tpot_s: SimulatedTimes
+    requests: int
+    instances: int  # simulated; fewer than the row's if it has many
+    used: dict[str, float]  # each limited figure, with its standard errors, over its limit
+
+    @property
+    def misses(self) -> tuple[str, ...]:
+        """Missed limits, and by how much."""
+        return tuple(f"{name} misses its limit by {used - 1:.1%}" for name, used in self.used.items() if used > 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A configuration that fits. Seconds are means. Figures "at the rate" assume that `instances` share it."""
 
@@ -67,20 +93,24 @@ class Candidate:
     quantiles_s: dict[str, float]  # of the same by name, such as `TTFT p95`
     load: float  # share of saturation at the rate
     saturated_output_tokens_s: float  # of one instance with every slot always busy
-    slo_request_rate: float  # rate of one instance within the limits; 0 if there is none
+    slo_request_rate: float  # most of one of the instances within the limits; 0 if there is none
     output_tokens_s: float  # of one instance at the rate
     instances: int  # for the rate within the limits; if these cannot be met, for the rate alone
+    sized_at: float  # quantile of the step times at which instances and limits are computed; 0.5: as predicted
     at_rate: dict[PriceBasis, TokenPrice | None]  # None: no price is published
-    at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
+    at_capacity: dict[PriceBasis, TokenPrice | None]  # one of the instances, as full as the limits allow
     known: Known  # evidence for the figures, and their bands
     misses: tuple[str, ...] = ()  # missed limits, and by how much
     extrapolated: str = ""  # why no measurement supports the times
     bubble: float = 0.0  # share of time in which decode leaves the stages idle
     tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
+    grams_per_million_tokens: float | None = None  # CO2 equivalent, output tokens; None without a grid's factor
     region: str = DEFAULT_REGION  # of the prices
     lnc: int = 1  # physical NeuronCores in a logical one
     instances_per_replica: int = 1
     tokens_per_step: float = 1.0  # tokens of a slot in a decode step: more than one with speculative decoding
+    known_failure: str = ""  # report that a real accelerator does not run it, with error, source and date
+    simulated: Simulated | None = None  # of the first row
 
     @property
     def meets_slo(self) -> bool:
@@ -91,23 +121,34 @@ class Candidate:
         """Device, TP and PP."""
         return self.device, self.tp, self.pp
 
+    @property
+    def places(self) -> int:
+        """Instances, or groups of them that hold one replica."""
+        return self.instances // self.instances_per_replica
+
+    @property
+    def configuration(self) -> tuple[object, ...]:
+        """Everything that is compiled: the device, its cores and group, the degree, the type and the slots."""
+        return self.device, self.lnc, self.instances_per_replica, self.tp, self.pp, self.dtype, self.batch
+
     def sure_hourly_usd(self, basis: PriceBasis) -> float:
         """Return the 90th percentile of dollars an hour; inf without a price, or if no number of instances suffices."""
         price, most = self.at_rate[basis], self.known.instances[1]
         return inf if price is None or most is None else price.hourly_usd / self.instances * most
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Return the sort key: within the limits first, then priced, then by the 90th percentile of the cost.
+        """Return the sort key: limits first, then no known failure, then priced, then cost, then its 90th percentile.
 
-        So a cheaper row without measurements comes after a row with a narrower band.
+        The cost is that of the instances at the quantile `sized_at`, which is the slow end of the band for a row
+        without measurements: it comes first only if it wins even so.
         """
         price = self.at_rate[basis]
         cost = (1, 0.0) if price is None else (0, price.hourly_usd)
         return (
             not self.meets_slo,
-            cost[0],
+            bool(self.known_failure),
+            *cost,
             self.sure_hourly_usd(basis),
-            cost[1],
             _RANK[self.known.provenance],
             self.tpot_s,
             self.ttft_s,
@@ -178,8 +219,7 @@ class PlanReport:
         return {place: self._verdict(*place) for place in dict.fromkeys(row.place for row in self.candidates)}
 
     def _verdict(self, device: str, tp: int, pp: int) -> Verdict:
-        features = (*("pipeline_parallelism",) * (pp > 1), *self.options.features)
-        return verdict(self.options.model, self.part(device), tp, features=features, length=self.buckets.decode)
+        return verdict_on(self.options, self.buckets, self.part(device), tp, pp)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for JSON: seconds, bytes, dollars; null means "not known"."""
@@ -198,6 +238,25 @@ class PlanReport:
             "excluded": [asdict(entry) for entry in self.excluded],
             "notes": list(self.notes),
         }
+
+
+def verdict_on(options: PlanOptions, buckets: Buckets, part: Instance, tp: int, pp: int) -> Verdict:
+    """Return what is known of the model on the real accelerator, in `pp` stages of `tp` cores."""
+    features = (*("pipeline_parallelism",) * (pp > 1), *options.features)
+    release, stack = last_release(part.chip.name), options.stack_on(part).name
+    return answer(Question(options.model, part, tp, release, features, buckets.decode, stack))
+
+
+def with_known_failures(
+    candidates: Iterable[Candidate], options: PlanOptions, buckets: Buckets, parts: Iterable[Instance]
+) -> list[Candidate]:
+    """Return `candidates`, those that a real accelerator is reported not to run with the first report."""
+    rows, of_name = list(candidates), {part.name: part for part in parts}
+    failures = {
+        place: verdict_on(options, buckets, of_name[place[0]], *place[1:]).failures
+        for place in dict.fromkeys(row.place for row in rows)
+    }
+    return [replace(row, known_failure=str(found[0])) if (found := failures[row.place]) else row for row in rows]
 
 
 def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:

@@ -20,14 +20,15 @@ from ...server.models.spec import ModelSpec
 from ...server.placement.fit import budget_bytes
 from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
+from .bounds import MIN_CONFIDENCE
 from .demand import Demand
-from .known import Known, Load, fewest_places
+from .known import Known, Load, fewest_instances, quantile, sized_at
 from .memory import Beside, Memory, loading_notes, why_not_loaded
 from .options import LIMITS, PlanOptions
 from .parts import GROUP_SIZES, parts_in_question, place_of
 from .queueing import MAX_LOAD, Replica
 from .replicas import Group, PlannedLoad, edge_notes
-from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes, with_known_failures
 from .weight_types import WeightDtype, why_no_type
 from .words import (
     allowed,
@@ -70,6 +71,7 @@ def plan_model(
         excluded += found[1]
     if not candidates:
         raise nothing_fits(model, options, excluded)
+    candidates = with_known_failures(candidates, options, planned.buckets, parts)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
     notes = (
         *demand_notes(planned.demand),
@@ -81,6 +83,14 @@ def plan_model(
     version = default_calibration().version
     found_all = tuple(candidates), tuple(excluded)
     return PlanReport(options, model, planned.demand, planned.buckets, version, *found_all, notes, parts)
+
+
+def resized(report: PlanReport, row: Candidate, instances: int) -> Candidate:
+    """Return a row of a report with at least so many instances. Raises as `plan`."""
+    planned = PlannedLoad.of(report.model, report.options, report.demand.trace)
+    search = _Search(planned, Memory(report.model, planned.buckets, Beside.of(report.options, planned.draft)))
+    group = Group.of(planned, place_of(report.part(row.device), row.instances_per_replica), row.tp, row.dtype, row.pp)
+    return search.candidate(group, row.batch, instances // row.instances_per_replica)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +126,16 @@ class _Search:
                 yield Excluded(place.name, tp, None, allowed(part))
                 continue
             for dtype in options.dtypes:
-                if missing := why_no_type(dtype, part):
+                if missing := why_no_type(dtype, part) or self._why_no_cache(part):
                     yield Excluded(place.name, tp, dtype, missing)
                     continue
                 for stages in options.pipeline_parallel_sizes:
                     yield from self._batches(place, tp, dtype, stages * count)
+
+    def _why_no_cache(self, part: Instance) -> str:
+        """Return why `part` has no cache of the wanted type; empty if it has."""
+        kv_dtype = self._options.kv_cache_dtype
+        return "" if kv_dtype == "bfloat16" else why_no_type(kv_dtype, part)
 
     def _batches(self, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
         """Yield candidates with batches of powers of two, as long as they fit."""
@@ -133,7 +148,7 @@ class _Search:
         group = Group.of(self.planned, place, tp, dtype, stages)
         batch = 1
         while batch <= self._options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
-            yield self._candidate(group, batch)
+            yield self.candidate(group, batch)
             batch *= 2
 
     def _unfit(self, place: Place, tp: int, dtype: WeightDtype, stages: int, budget: int) -> Excluded | None:
@@ -153,19 +168,25 @@ class _Search:
         reason = why_not_loaded(self.planned.model, dtype, part, count, self._options)
         return Excluded(place.name, tp, dtype, reason, 0, stages) if reason else None
 
-    def _candidate(self, group: Group, batch: int) -> Candidate:
+    def candidate(self, group: Group, batch: int, least: int = 1) -> Candidate:
+        """Return a row of at least `least` places, sized at a quantile of the bands of its steps."""
         options, part, dp, each = self._options, group.part, group.dp, group.count
         demand = self.planned.demand
         replica, bubble, extrapolated = group.replica(self.planned, batch)
-        within = replace(replica, peers=dp).rate_within(options.limits)
-        carried = dp * (within or MAX_LOAD * replica.saturation)  # by one place, requests a second
-        fewest = fewest_places(replica, dp, options) if within else None
-        count = fewest or ceil(options.request_rate / carried)
-        rate = options.request_rate / (count * dp)  # of one replica
-        service = replace(replica, peers=count * dp).at(rate)
-        share = _prefill_share(replica)
-        at_rate = _prices(part, count * each, options.request_rate, share, demand)
+        share = sized_at(extrapolated, options)
+        prefill, decode = group.bands(self.planned, batch, is_monotone=share > MIN_CONFIDENCE)
+        sized = replica.scaled(quantile(prefill, share), quantile(decode, share))
+        load = Load(options, demand, dp, each)
+        fewest = fewest_instances(sized, load)
+        count = max(least, ceil(options.request_rate / (dp * MAX_LOAD * sized.saturation)), (fewest or 0) // each)
+        peers, rate = count * dp, options.request_rate / (count * dp)  # rate of one replica
+        service, slow = (replace(one, peers=peers).at(rate) for one in (replica, sized))
+        within = max(rate, replace(sized, peers=peers).rate_within(options.limits)) if fewest else 0.0
+        prefill_share = _prefill_share(replica)
+        at_rate = _prices(part, count * each, options.request_rate, prefill_share, demand)
         price = at_rate[options.price_basis]
+        tokens_s = dp / each * rate * demand.output_tokens
+        joule = _per_joule(tokens_s, part, options.chip_watts)
         return Candidate(
             device=part.name,
             tp=group.tp,
@@ -184,31 +205,30 @@ class _Search:
             load=rate / replica.saturation,
             saturated_output_tokens_s=dp / each * replica.saturation * demand.output_tokens,
             slo_request_rate=dp / each * within,
-            output_tokens_s=dp / each * rate * demand.output_tokens,
+            output_tokens_s=tokens_s,
             instances=count * each,
+            sized_at=share,
             at_rate=at_rate,
-            at_capacity=_prices(part, each, carried, share, demand),
-            known=self._known(group, batch, replica, count),
+            at_capacity=_prices(part, each, dp * (within or MAX_LOAD * sized.saturation), prefill_share, demand),
+            known=Known.of(replica, prefill, decode, replace(load, count=count)),
             misses=(
-                *(() if within else misses(replica.at(0), service, options)),
+                *(() if fewest else misses(sized.at(0), slow, options, share)),
                 *over_budget(None if price is None else price.hourly_usd, options),
             ),
             bubble=bubble,
             extrapolated=extrapolated,
-            tokens_per_joule=_per_joule(dp / each * rate * demand.output_tokens, part, options.chip_watts),
+            tokens_per_joule=joule,
+            grams_per_million_tokens=_grams(joule, options.grid_g_per_kwh),
             region=part.prices.region,
             lnc=part.chip.lnc,
             instances_per_replica=each,
             tokens_per_step=replica.tokens_per_step,
         )
 
-    def _known(self, group: Group, batch: int, replica: Replica, count: int) -> Known:
-        """Return the evidence for the figures of a row, and their bands."""
-        decode = group.cost.band("decode", batch, self.planned.buckets.decode)
-        prefill = group.cost.band("prefill", 1, group.prompts(self.planned)[-1][0])
-        return Known.of(
-            replica, prefill, decode, Load(self._options, self.planned.demand, group.dp, count, group.count)
-        )
+
+def _grams(tokens_per_joule: float | None, grid_g_per_kwh: float | None) -> float | None:
+    """Return grams of CO2 equivalent for a million tokens: a kilowatt-hour is 3.6 million joules."""
+    return None if tokens_per_joule is None or grid_g_per_kwh is None else grid_g_per_kwh / (3.6 * tokens_per_joule)
 
 
 def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:

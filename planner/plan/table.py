@@ -83,6 +83,7 @@ def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candi
         Column("$/1M\nin", _price(basis, lambda price: figure(price.input_usd)), 3),
         Column("$/1M\nout", _price(basis, lambda price: figure(price.output_usd))),
         Column("full:\n$/1M", lambda row: figure(None if (at := row.at_capacity[basis]) is None else at.output_usd), 4),
+        *_carbon(rows),
         Column("max\ntok/s", lambda row: figure(row.saturated_output_tokens_s), 3),
         Column("TTFT\nms", lambda row: milliseconds(row.ttft_s)),
         Column("TTFT\nP10-P90", lambda row: band(*row.known.ttft_s), 1),
@@ -92,6 +93,11 @@ def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candi
         Column("TPOT\nP10-P90", lambda row: band(*row.known.tpot_s)),
         Column("TPOT\nby", lambda row: KNOWN_BY[row.known.decode.provenance], is_text=True),
     ]
+
+
+def _carbon(rows: Sequence[Candidate]) -> Iterator[Column[Candidate]]:
+    if rows[0].grams_per_million_tokens is not None:
+        yield Column("gCO2e\n/1M", lambda row: figure(row.grams_per_million_tokens), 1)
 
 
 def _configuration(report: PlanReport, rows: Sequence[Candidate]) -> Iterator[Column[Candidate]]:

@@ -15,21 +15,30 @@ from .report import Candidate, Excluded
 from .times import MeanTimes
 
 
-def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
-    """Yield limits that even a single request misses; if only waits are the cause, those missed under load."""
+def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions, share: float = 0.5) -> Iterator[str]:
+    """Yield limits that even a single request misses; if only waits are the cause, those missed under load.
+
+    `share`: the quantile of step times at which they are missed.
+    """
     if alone.within(options.limits) and loaded.within(options.limits):
         yield "the limits leave no room for any wait"
+    slow = f", at P{share * 100:g} of the step times" * (share > 0.5)
     for limit in options.limits:
         least, usual = limit.of(alone), limit.of(loaded)
         when = "without any load" if least > limit.seconds else "under load"
         if max(least, usual) > limit.seconds:
             value = least if least > limit.seconds else usual
-            yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms"
+            yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms{slow}"
 
 
 def over_budget(hourly_usd: float | None, options: PlanOptions) -> Iterator[str]:
-    if options.usd_per_hour is not None and hourly_usd is not None and hourly_usd > options.usd_per_hour:
-        yield f"${hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
+    most = options.usd_per_hour
+    if most is None:
+        return
+    if hourly_usd is None:
+        yield f"no {options.price_basis} price is known: the limit is ${most:.2f} an hour"
+    elif hourly_usd > most:
+        yield f"${hourly_usd:.2f} an hour: the limit is ${most:.2f}"
 
 
 def allowed(part: Instance) -> str:

@@ -17,11 +17,11 @@ import msgspec
 from ..config.formats import StackName
 from ..errors import SettingsError
 from ..typed_json import JsonError, convert, decode
-from .evidence import Evidence, Point, Sample
+from .evidence import Evidence, Phase, Point, Sample
 from .stacks import HostWork
 from .terms import TERMS
 
-VERSION = 3
+VERSION = 4
 DIGITS = 4  # of a stored error or size, which are accurate to two digits
 
 
@@ -36,6 +36,16 @@ class ErrorStats:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesError:
+    """Errors of series that a fit had not seen: each counts once, by the mean absolute error of its rows."""
+
+    n: int  # series
+    mean: float
+    low: float  # of the interval that holds the mean nine times in ten when series are drawn with replacement
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class GroupError:
     """Errors of one group of published figures."""
 
@@ -43,6 +53,7 @@ class GroupError:
     all: ErrorStats  # of this calibration
     # Errors of fits that left out some data, by that data.
     left_out: dict[str, ErrorStats | None] = field(default_factory=dict)
+    series: SeriesError | None = None  # of fits that left out the series
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +69,13 @@ class Calibration:
     clients: Mapping[str, float] = field(default_factory=dict)  # of load tests; only their check needs them
     evidence: Evidence = field(default_factory=lambda: Evidence(()))
     baselines: Mapping[str, Mapping[str, ErrorStats | None]] = field(default_factory=dict)  # simpler models, by group
+    encoders_sha256: str = ""  # of the table of encoders; empty before a fit to one
 
     @property
     def version(self) -> str:
         """Name of the calibration in inventories and reports."""
-        return f"{VERSION}-{self.date}-{self.data_sha256[:12]}"
+        encoders = f"-{self.encoders_sha256[:6]}" if self.encoders_sha256 else ""
+        return f"{VERSION}-{self.date}-{self.data_sha256[:12]}{encoders}"
 
     def host(self, stack: StackName) -> HostWork:
         """Return the host time that a stack adds; zero without a load test of the stack."""
@@ -74,6 +87,7 @@ class Calibration:
             "version": VERSION,
             "date": self.date,
             "data_sha256": self.data_sha256,
+            "encoders_sha256": self.encoders_sha256,
             "num_rows": self.num_rows,
             "coefficients": {
                 name: {"value": value, "unit": TERMS[name].unit, "meaning": TERMS[name].meaning}
@@ -135,7 +149,7 @@ class _StoredHost(msgspec.Struct, forbid_unknown_fields=True):
 class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
     """Stored form of `Sample`, flat."""
 
-    phase: Literal["decode", "prefill"]
+    phase: Phase
     chip: str
     billions: Positive
     tp: Annotated[int, msgspec.Meta(ge=1)]
@@ -147,25 +161,27 @@ class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
     source: str
     num_rows: Annotated[int, msgspec.Meta(ge=1)]
     error: Positive
+    release: int = 0
 
     def sample(self) -> Sample:
         point = Point(*(getattr(self, name) for name in Point.__slots__))
-        return Sample(point, self.model, self.source, self.num_rows, self.error)
+        return Sample(point, self.model, self.source, self.num_rows, self.error, self.release)
 
 
 class _Stored(msgspec.Struct):
     """Stored form of `Calibration`, as `as_dict` writes it."""
 
-    version: Literal[3]
+    version: Literal[4]
     date: str
     data_sha256: str
     num_rows: int
     coefficients: dict[str, _Quantity]
     hosts: dict[StackName, _StoredHost]
-    clients: dict[Literal["spacing_s", "stop_rate"], Positive]
+    clients: dict[Literal["spacing_s", "stop_rate", "draw_s"], Positive]
     errors: dict[str, GroupError]
     evidence: list[_StoredSample]
     baselines: dict[str, dict[str, ErrorStats | None]] = {}
+    encoders_sha256: str = ""
 
     def calibration(self) -> Calibration:
         """Return the calibration. Raises JsonError when a coefficient is unknown, or a required one is missing."""
@@ -185,6 +201,7 @@ class _Stored(msgspec.Struct):
             {str(name): value for name, value in self.clients.items()},
             Evidence(sample.sample() for sample in self.evidence),
             self.baselines,
+            self.encoders_sha256,
         )
 
 

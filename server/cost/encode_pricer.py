@@ -21,9 +21,9 @@ class EncodePricer:
     stack: StackName = "ideal"  # no stack's host time with an encoder is known
     request_s = 0.0
 
-    def __init__(self, model: CostModel, max_texts: int, buckets: tuple[int, ...]) -> None:
-        """`buckets` are compiled lengths, ascending."""
-        self._model, self._max_texts, self._buckets = model, max_texts, buckets
+    def __init__(self, model: CostModel, max_texts: int, buckets: tuple[int, ...], is_labelled: bool = False) -> None:
+        """`buckets` are compiled lengths, ascending; `is_labelled`: a pass returns scores, not vectors."""
+        self._model, self._max_texts, self._buckets, self._is_labelled = model, max_texts, buckets, is_labelled
         self._costs: dict[tuple[int, int], StepCost] = {}
         self.extrapolated: dict[str, None] = {}
 
@@ -65,7 +65,7 @@ class EncodePricer:
     def _cost(self, batch: int, bucket: int) -> StepCost:
         found = self._costs.get((batch, bucket))
         if found is None:
-            found = self._costs[batch, bucket] = self._model.encode(batch, bucket)
+            found = self._costs[batch, bucket] = self._model.encode(batch, bucket, self._is_labelled)
             self.extrapolated |= dict.fromkeys(reasons_of(found))
         return found
 

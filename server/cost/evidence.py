@@ -1,7 +1,8 @@
-"""Error bands of predicted steps, and the measured steps that support a prediction.
+"""Error bands of predicted steps and load figures, and the measurements that support a prediction.
 
-For each measured configuration, a calibration keeps the error of a prediction that was fitted without its source. The
-band of a new prediction is the spread of these errors, weighted by their nearness to the step.
+For each measured configuration, a calibration keeps the error of a prediction that was fitted without its series. Rows
+of one series (source, release, model) err alike, so a band counts series, not rows: it is the range that holds 80 % of
+the errors of whole series, the near ones first, with the factor of Student's t for how few they are.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import exp, log2
-from typing import Literal
+from math import exp, log2, sqrt
+from typing import Literal, get_args
 
-Phase = Literal["decode", "prefill"]
+import numpy as np
+from numpy.typing import NDArray
+
+Phase = Literal["decode", "prefill", "encode", "throughput", "itl", "ttft"]  # a step, or a figure under load
 Provenance = Literal["measured", "interpolated", "formula"]
 
-LOW, HIGH = 0.1, 0.9  # quantiles of a band
+HELD = 0.8  # share of measurements that a band holds: P10 to P90
 SAME_SIZE = 1.05  # factor within which models are of one size
 SAME_SHAPE = 2.0  # factor within which batches and lengths are alike
 RANGE_MARGIN = 1.25  # factor by which a range extends beyond the measured sizes
@@ -29,9 +33,12 @@ RANGES = {  # sizes with a measured range: a label, and whether the range has a 
     "batch": ("slots", False),
     "positions": ("positions", False),
 }
-FALLOFF = 0.5  # exponent of a sample's weight for each unit of distance
+FALLOFF = 1.25  # exponent of a sample's weight for each unit of distance
 UNMEASURED = 0.5  # growth of a band for each way in which a step lies outside of the measured ones
-WIDENING = 0.35  # growth of a band for each unit of distance to the nearest sample beyond the first unit
+WIDENING = 0.2  # growth of a band for each unit of distance to the nearest sample beyond the first unit
+LEAST_MODELS = 3  # measured with a width of weights; with fewer it is hardly known what the width changes
+# Student's t over the normal distribution at P90, by degrees of freedom from 1 on; then nearly 1 + 0.66 / degrees.
+T_RATIO = (2.401, 1.471, 1.278, 1.196, 1.152, 1.123, 1.104, 1.090, 1.079, 1.071)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +73,23 @@ class Point:
         )
 
 
+Series = tuple[str, int, str]  # source, release and model of one sweep
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Measurements of one configuration. `error` is measured over predicted, by a fit without the rows' source."""
+    """Measurements of one configuration. `error` is measured over predicted, by a fit without the rows' series."""
 
     point: Point
     model: str
     source: str
     num_rows: int
     error: float
+    release: int = 0  # minor release of Neuron SDK 2.x; 0: not stated
+
+    @property
+    def series(self) -> Series:
+        return self.source, self.release, self.model
 
     @property
     def name(self) -> str:
@@ -120,32 +135,45 @@ class Evidence:
         self.samples = tuple(samples)
         self.band = lru_cache(maxsize=None)(self._band)
         self.why_outside = lru_cache(maxsize=None)(self._why_outside)
+        self._without = lru_cache(maxsize=None)(self._without_series)
 
-    def _band(self, point: Point, unseen: str = "") -> Band:
-        """Return the band of a step at `point`, without the samples of the source `unseen`."""
-        own = [each for each in self._of(point.phase) if each.source != unseen]
+    def _band(self, point: Point, unseen: Series | None = None) -> Band:
+        """Return the band of a step at `point`, without the samples of the series `unseen`."""
+        if unseen is not None:
+            return self._without(unseen).band(point)
+        own = self._of(point.phase)
         if not own:
             return UNKNOWN
-        far = [point.distance(each.point) for each in own]
-        weights = [each.num_rows**0.5 * exp(-FALLOFF * apart) for each, apart in zip(own, far, strict=True)]
-        errors = [each.error for each in own]
-        low, high = (weighted_quantile(errors, weights, share) for share in (LOW, HIGH))
-        wide = 1 + WIDENING * max(0.0, min(far) - 1) + UNMEASURED * len(self.why_outside(point))
-        nearest = own[far.index(min(far))]
+        far = self._distances(point)
+        half = spread([each.error for each in own], far, [each.series for each in own])
+        reasons = self.why_outside(point)
+        half *= 1 + WIDENING * max(0.0, float(far.min()) - 1) + UNMEASURED * len(reasons)
+        nearest = own[int(far.argmin())]
         alike = [each for each in own if point.is_like(each.point)]
-        provenance: Provenance = "measured" if alike else "formula" if self.why_outside(point) else "interpolated"
+        provenance: Provenance = "measured" if alike else "formula" if reasons else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
-        return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
+        return Band(exp(-half), exp(half), provenance, rows, nearest.name)
+
+    def _without_series(self, unseen: Series) -> Evidence:
+        return Evidence(each for each in self.samples if each.series != unseen)
+
+    def _distances(self, point: Point) -> NDArray[np.float64]:
+        """Return the distance of `point` to each sample of its phase, as Point.distance does."""
+        logs, chips, experts, widths = self._columns[point.phase]
+        sizes = np.log2([getattr(point, name) for name in PER_DOUBLING])
+        far = np.abs(logs - sizes) @ np.array(list(PER_DOUBLING.values()))
+        far += OTHER_CHIP * (chips != point.chip) + OTHER_EXPERTS * (experts != point.has_experts)
+        return np.asarray(far + OTHER_WEIGHTS * np.abs(widths - log2(point.weight_bytes)))
 
     def coverage(self, phase: Phase) -> tuple[float, float]:
-        """Return the shares of configurations, and of their rows, within bands that were made without their source."""
+        """Return the shares of configurations, and of their rows, within bands that were made without their series."""
         own = self._of(phase)
         inside = [each for each in own if self._holds(each)]
         rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
         return len(inside) / max(1, len(own)), rows
 
     def _holds(self, sample: Sample) -> bool:
-        band = self._band(sample.point, unseen=sample.source)
+        band = self._band(sample.point, unseen=sample.series)
         return band.low <= sample.error <= band.high
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
@@ -155,39 +183,79 @@ class Evidence:
         if not samples:
             return (f"the calibration has no measured {point.phase}",)
         if not on_chip:
-            return (f"no {point.phase} of an LLM on {point.chip} is among the measurements",)
+            what = "pass of an encoder" if point.phase == "encode" else f"{point.phase} of an LLM"
+            return (f"no {what} on {point.chip} is among the measurements",)
         kind = [each for each in on_chip if each.has_experts == point.has_experts]
         if not kind:
             return (f"no {point.phase} of {_kind(point)} on {point.chip} is among the measurements",)
-        reasons = []
+        reasons, bits = [], 8 * point.weight_bytes
         if all(each.weight_bytes != point.weight_bytes for each in kind):
-            reasons.append(f"no {point.phase} with {8 * point.weight_bytes:.0f}-bit weights was measured there")
+            reasons.append(f"no {point.phase} with {bits:.0f}-bit weights was measured there")
+        elif bits < 16 and len(_models_of(samples, point.weight_bytes)) < LEAST_MODELS:
+            reasons.append(f"fewer than {LEAST_MODELS} models were measured with {bits:.0f}-bit weights")
         found = (_out_of_range(point, kind, name) for name in RANGES)
         return (*reasons, *filter(None, found))
+
+    def series_of(self, phase: Phase) -> frozenset[Series]:
+        """Return the series that figures of a phase were measured in."""
+        return frozenset(each.series for each in self._of(phase))
 
     def _of(self, phase: Phase) -> tuple[Sample, ...]:
         return self._phases[phase]
 
     @cached_property
     def _phases(self) -> dict[Phase, tuple[Sample, ...]]:
-        phases: tuple[Phase, ...] = ("decode", "prefill")
-        return {phase: tuple(each for each in self.samples if each.point.phase == phase) for phase in phases}
+        return {phase: tuple(each for each in self.samples if each.point.phase == phase) for phase in get_args(Phase)}
+
+    @cached_property
+    def _columns(
+        self,
+    ) -> dict[Phase, tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.bool_], NDArray[np.float64]]]:
+        """Coordinates of the samples by phase: sizes as binary logarithms, chips, experts, widths as logarithms."""
+        found = {}
+        for phase, samples in self._phases.items():
+            points = [each.point for each in samples]
+            logs = np.log2([[getattr(each, name) for name in PER_DOUBLING] for each in points] or np.ones((0, 4)))
+            chips, experts = np.array([each.chip for each in points]), np.array([each.has_experts for each in points])
+            found[phase] = logs, chips, experts, np.log2([each.weight_bytes for each in points])
+        return found
 
 
-def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
+def spread(errors: Sequence[float], far: NDArray[np.float64], series: Sequence[Series]) -> float:
+    """Return the logarithm of the factor within which HELD of the errors of unseen series lie.
+
+    Args:
+        errors: Measured over predicted.
+        far: Distances `[errors]` of their steps.
+        series: Series of each error; the errors of one share its weight.
+    """
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(series))}
+    own = np.array([numbers[key] for key in series])
+    weights = np.exp(-FALLOFF * (far - far.min())) / np.bincount(own)[own]
+    shares = np.bincount(own, weights) / weights.sum()
+    count = 1 / float((shares**2).sum())  # of series that weigh alike and would say as much
+    return weighted_quantile(np.abs(np.log(errors)), weights, HELD) * _t_ratio(count - 1) * sqrt(1 + 1 / count)
+
+
+def _t_ratio(degrees: float) -> float:
+    """Return how much farther than the normal P90 that of Student's t lies, between whole degrees by interpolation."""
+    if degrees >= len(T_RATIO):
+        return 1 + 0.66 / degrees
+    low = max(1, int(degrees))
+    part = max(0.0, degrees - low)
+    after = T_RATIO[low] if low < len(T_RATIO) else T_RATIO[-1]
+    return T_RATIO[low - 1] * (1 - part) + after * part
+
+
+def weighted_quantile(values: NDArray[np.float64], weights: NDArray[np.float64], share: float) -> float:
     """Return the value below which `share` of the weight lies, interpolated between the middles of weights."""
-    pairs = sorted(zip(values, weights, strict=True))
-    total, below = sum(weights), 0.0
-    previous: tuple[float, float] | None = None
-    for value, weight in pairs:
-        middle = (below + weight / 2) / total
-        if middle >= share:
-            if previous is None:
-                return value
-            at, last = previous
-            return last + (value - last) * (share - at) / (middle - at)
-        previous, below = (middle, value), below + weight
-    return pairs[-1][0]
+    order = np.argsort(values)
+    weights = weights[order]
+    return float(np.interp(share, (np.cumsum(weights) - weights / 2) / weights.sum(), values[order]))
+
+
+def _models_of(samples: Iterable[Sample], weight_bytes: float) -> set[str]:
+    return {each.model for each in samples if each.point.weight_bytes == weight_bytes}
 
 
 def _out_of_range(point: Point, measured: Sequence[Point], name: str) -> str:

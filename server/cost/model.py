@@ -17,6 +17,9 @@ from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
+MATMULS = ("decode_matmul", "prefill_matmul", "expert_matmul", "attention", "encode_matmul")  # counted in operations
+READS = ("weights", "prefill_weights", "kv", "encode_weights")  # terms counted in bytes of device memory
+LABELS = 2  # scores of a text that a classifier returns; any number of this size takes the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +101,17 @@ class CostModel:
         """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
         return self.prefill(bucket, bucket).elapsed_s
 
-    def encode(self, texts: int, bucket: int) -> StepCost:
+    def encode(self, texts: int, bucket: int, is_labelled: bool = False) -> StepCost:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
-        `prefill_call`, a server's host time of a prompt, is left out, since encoders were not measured in a server.
+        The host gets a vector of each token, as Neuron's software returns them, or with `is_labelled` two scores of
+        each text.
         """
         if not (texts >= 1 and bucket >= 1):
             raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
-        work = self.step_work.prefill(bucket, prompts=texts) | {"prefill_call": 0.0}
-        return self._price(work, texts * bucket, self.point("prefill", texts, bucket))
+        values = LABELS if is_labelled else bucket * self.step_work.model.hidden_size
+        work = self.step_work.encode(bucket, texts, texts * values)
+        return self._price(work, texts * bucket, self.point("encode", texts, bucket))
 
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
         """Return the coordinates of a step among the measured ones."""
@@ -126,6 +131,7 @@ class CostModel:
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no measurement supports any step of this model, regardless of batch and length."""
         instance, reasons = self.instance, self.step_work.runtime.unmeasured
+        reasons = tuple(filter(None, (*reasons, self.step_work.model.stand_in)))
         if instance.is_user_given:
             own = f"figures of {instance.name} are from a catalogue file, not from the accelerator that was measured"
             reasons = (own, *reasons)
@@ -138,10 +144,11 @@ class CostModel:
         seconds = dict.fromkeys(COMPONENTS, 0.0)
         for name, price in self.calibration.coefficients.items():
             seconds[TERMS[name].component] += work.get(name, 0.0) * price
-        matmuls = work.get("decode_matmul", 0.0) + work.get("prefill_matmul", 0.0) + work.get("attention", 0.0)
+        matmuls = sum(work.get(name, 0.0) for name in MATMULS)
+        read = sum(work.get(name, 0.0) for name in READS)
         return StepCost(
             flops=matmuls / load.flop_s * tp,
-            hbm_bytes=(work["weights"] + work["kv"]) / load.byte_s * tp,
+            hbm_bytes=read / load.byte_s * tp,
             link_bytes=load.link_bytes(tokens) * tp,
             compute_s=seconds["compute"],
             memory_s=seconds["memory"],

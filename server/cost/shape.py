@@ -34,6 +34,7 @@ STORED_BYTES: dict[str, float] = {
     "mxfp4": 0.5 + 1 / 32,  # with an E8M0 scale for each 32
 }
 ACTIVATION_BYTES = 2  # bfloat16, of activations on the links and of the KV cache
+TILE = 128  # rows and columns of the systolic array (trainium_inferentia2_arch.rst)
 
 
 def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
@@ -57,14 +58,38 @@ def matrix_billions(model: ModelSpec) -> float:
     return matrix_params(model) / 1e9
 
 
+# Architectures whose cache holds only a window in NxD Inference: gpt_oss_kv_cache_manager.py, and `sliding_window` and
+# `layer_to_cache_size_mapping` of kv_cache_manager.py, of neuronx-distributed-inference at 4bcdc54b. Others read all.
+WINDOWED = ("GptOssForCausalLM", "MistralForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration")
+
+
+@lru_cache(maxsize=256)
+def layer_windows(model: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """Return pairs of cached positions and layers; 0 positions: the layers cache all."""
+    if model.architecture in WINDOWED or model.stand_in:
+        return tuple(Counter(layer.mixer.window for layer in model.layers).items())
+    return ((0, model.num_layers),)
+
+
+def cached_positions(model: ModelSpec, positions: int) -> int:
+    """Return the positions that one sequence of `positions` holds in the cache, summed over the layers."""
+    return sum(min(positions, window or positions) * layers for window, layers in layer_windows(model))
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertLayers:
     """Equal layers, each with `count` feed-forward networks, of which a token uses `per_token`."""
 
     layers: int
     weights: int  # of one expert of one layer, on one core
+    tiled: int  # weights of all experts of all layers on one core, each matrix padded to tiles
     count: int
     per_token: int
+
+    def gathered(self, tokens: int) -> int:
+        """Return the experts of one layer that are fetched one by one: none in a graph that runs through all."""
+        fetched = self.fetched(tokens)
+        return fetched if fetched < self.count else 0
 
     def fetched(self, tokens: int) -> int:
         """Return the experts of one layer that a graph for `tokens` tokens fetches: one for each choice, at most all.
@@ -92,10 +117,11 @@ class CoreShape:
         """Return a core's share as NxD Inference splits the model. Raises DeviceError when `tp` is below 1."""
         share, graph = CoreShare.of(model, tp), decoder_graph(model)
         attention = ffn = 0
-        experts: Counter[tuple[int, int, int]] = Counter()
+        experts: Counter[tuple[int, int, int, int]] = Counter()
         for op, layers in ((op, group.count) for group in graph.groups for op in flat_ops(group.ops)):
             if isinstance(op, Experts):
-                experts[_network_weights(op.first, share), op.count, op.per_token] += layers
+                sizes = _network_weights(op.first, share), _network_weights(op.first, share, TILE)
+                experts[*sizes, op.count, op.per_token] += layers
                 ffn += layers * _network_weights(op.shared, share)
             elif isinstance(op, Linear) and _joins(op, "ffn"):
                 ffn += layers * _core_weights(op, share)
@@ -105,7 +131,10 @@ class CoreShape:
             tp=tp,
             attention_weights=attention,
             ffn_weights=ffn,
-            experts=tuple(ExpertLayers(layers, *sizes) for sizes, layers in experts.items()),
+            experts=tuple(
+                ExpertLayers(layers, weights, layers * count * tiled, count, chosen)
+                for (weights, tiled, count, chosen), layers in experts.items()
+            ),
             head_weights=_core_weights(graph.head, share) if graph.has_head else 0,
             query_heads=share.query_heads,
             kv_heads=share.kv_heads,
@@ -117,9 +146,15 @@ def _joins(linear: Linear, axis: AxisName) -> bool:
     return axis in {linear.inputs.name, *(part.outputs.name for part in linear.parts)}
 
 
-def _network_weights(network: Network, share: CoreShare) -> int:
-    return sum(_core_weights(op, share) for op in network if isinstance(op, Linear))
+def _network_weights(network: Network, share: CoreShare, tile: int = 1) -> int:
+    return sum(_core_weights(op, share, tile) for op in network if isinstance(op, Linear))
 
 
-def _core_weights(linear: Linear, share: CoreShare) -> int:
-    return sum(share.size(part.outputs) for part in linear.parts) * share.size(linear.inputs)
+def _core_weights(linear: Linear, share: CoreShare, tile: int = 1) -> int:
+    """Return one core's weights of a linear layer, with inputs and outputs padded to multiples of `tile`."""
+    outputs = sum(_padded(share.size(part.outputs), tile) for part in linear.parts)
+    return outputs * _padded(share.size(linear.inputs), tile)
+
+
+def _padded(size: int, tile: int) -> int:
+    return -(-size // tile) * tile

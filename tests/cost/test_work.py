@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from neuronserve.server.cost.shape import STORED_BYTES, CoreShape
 from neuronserve.server.cost.terms import TERMS
-from neuronserve.server.cost.work import CURRENT_SDK, OLD_GATHER_SDK, OLD_LAUNCH_SDK, Runtime, StepWork, mean_hops
+from neuronserve.server.cost.work import CURRENT_SDK, OLD_GATHER_SDK, OLD_LAUNCH_SDK, Runtime, StepWork
 from neuronserve.server.device.catalog import instance
-from neuronserve.server.device.chips import Topology
 from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.models.spec import ModelSpec
 from tests.cost.pricing import LLAMA2_7B, LLAMA3_8B, MIXTRAL, shapes
@@ -26,8 +25,8 @@ def work(
 
 
 def test_every_term_is_of_some_step_and_every_work_has_its_term() -> None:
-    steps = work(MIXTRAL, 8, Runtime("int8", is_continuous=True, sdk=10))
-    named = steps.decode(4, 1024) | steps.prefill(1024, behind=128)
+    steps = work(MIXTRAL, 8, Runtime("int8", is_continuous=True, sdk=10, is_tnx_other=True))
+    named = steps.decode(3, 1024) | steps.prefill(1024, behind=128) | steps.encode(128, 1, 2)
     assert set(named) == set(TERMS)
     assert all(units > 0 for units in named.values()), "a step that does all kinds of work"
 
@@ -37,8 +36,8 @@ def test_a_term_starts_where_physics_allows_it(name: str) -> None:
     term = TERMS[name]
     assert term.start > 0
     assert term.start >= term.least >= 0
-    assert term.unit in ("1", "s")
-    assert (term.least == 1.0) == (term.unit == "1"), "what is a multiple of a peak is at least that peak's time"
+    assert term.unit in ("1", "s", "share")
+    assert (term.least >= 1.0) == (term.unit == "1"), "what is a multiple of a peak is at least that peak's time"
     assert term.meaning
 
 
@@ -52,8 +51,7 @@ def test_work_of_a_decode_step_by_hand() -> None:
     assert steps["decode_matmul"] == pytest.approx(2 * 2 * weights / 95e12)
     assert steps["layer_launch"] == 32
     assert steps["slot_layer"] == 2 * 32
-    assert steps["decode_link"] == pytest.approx(2 * 32 * 2 * 4096 * 2 * (2 * 7 / 8) / (192 * 2**30))
-    assert steps["decode_hop"] == 4 * 32 * 1  # four chips in a ring: one hop on average
+    assert steps["collectives"] == steps["ring_collectives"] == 32
     assert {name for name, units in steps.items() if not units} == {
         "kv_gather", "dequant", "expert_load", "old_launch", "old_kv_gather",
     }  # fmt: skip
@@ -68,6 +66,7 @@ def test_work_of_a_prompt_by_hand() -> None:
     assert prompt["activation"] == 3 * 1024 * 32
     assert prompt["prefill_call"] == 1.0
     assert prompt["kv"] == 0.0
+    assert prompt["prefill_link"] == pytest.approx(2 * 32 * 3 * 1024 * 4096 * 2 * (2 / 2) / (192 * 2**30))
 
 
 def test_what_lies_behind_a_prompt_is_read_and_attended_to() -> None:
@@ -106,7 +105,7 @@ def test_kv_heads_made_for_query_heads_are_weights_too() -> None:
 
 def test_experts_are_fetched_for_each_token_until_all_are() -> None:
     fetched = [work(MIXTRAL).decode(tokens, 128)["expert_load"] / MIXTRAL.num_layers for tokens in (1, 2, 3, 4, 64)]
-    assert fetched == [2, 4, 6, 8, 8]
+    assert fetched == [2, 4, 6, 0, 0], "a graph that runs through all fetches none"
     one, all_of_them = (work(MIXTRAL).weights_read(tokens) for tokens in (1, 4))
     expert = 3 * 4096 * 14336 // 8
     assert all_of_them - one == 32 * (8 - 2) * expert
@@ -139,7 +138,7 @@ def test_four_bit_weights_are_read_beside_an_output_layer_of_eight(dtype: str) -
     head = four.core.head_weights
     expected = (four.weights_read(1) - head) * STORED_BYTES[dtype] + head * STORED_BYTES["int8-groups"]
     assert four.decode(1, 128)["weights"] == pytest.approx(expected * four.byte_s)
-    assert four.prefill(128)["weights"] == pytest.approx(expected * four.byte_s)
+    assert four.prefill(128)["prefill_weights"] == pytest.approx(expected * four.byte_s)
     assert full.decode(1, 128)["weights"] == pytest.approx(full.weights_read(1) * 2 * full.byte_s)
 
 
@@ -162,12 +161,24 @@ def test_twice_the_cores_never_stream_more_weights_each(shape: ModelSpec, tp: in
     assert work(shape, 2 * tp).weights_read(1) <= work(shape, tp).weights_read(1)
 
 
-@pytest.mark.parametrize(
-    ("topology", "chips", "hops"),
-    [("ring", 1, 0), ("ring", 4, 1), ("ring", 12, 3), ("torus", 16, 2), ("switch", 8, 1)],
-)
-def test_mean_distance_of_chips(topology: Topology, chips: int, hops: float) -> None:
-    assert mean_hops(topology, chips) == hops
+def test_all_experts_compute_a_prompt_in_whole_tiles() -> None:
+    for tp, width in ((8, 1792), (32, 512)):  # 14,336 in 8 parts: 14 tiles; in 32 parts of 448: 4 tiles
+        prompt = work(MIXTRAL, tp, name="trn1.32xlarge").prefill(1024)
+        flops = 2 * 1024 * 32 * 8 * 3 * 4096 * width
+        assert prompt["expert_matmul"] == pytest.approx(flops / 95e12)
+
+
+def test_cores_of_one_chip_need_no_ring() -> None:
+    assert work(tp=2).decode(1, 128)["ring_collectives"] == 0
+    assert work(tp=4).decode(1, 128)["ring_collectives"] == 32
+    assert work(tp=4, name="trn2.48xlarge").decode(1, 128)["ring_collectives"] == 0, "one chip of four logical cores"
+    assert work(tp=1).decode(1, 128)["collectives"] == 0
+
+
+def test_models_other_than_llama_took_longer_prompts_on_transformers_neuronx() -> None:
+    other = work(runtime=Runtime(sdk=18, is_tnx_other=True)).prefill(1024)
+    assert other["tnx_activation"] == other["activation"]
+    assert work().prefill(1024)["tnx_activation"] == 0
 
 
 def test_groups_that_cannot_be_formed_and_unknown_dtypes_are_refused() -> None:

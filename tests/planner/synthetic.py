@@ -28,7 +28,7 @@ POSITIONS = (256, 4096)
 TRUTH = {
     "weights": 1.9,
     "kv": 1.5,
-    "layer_launch": 6e-5,
+    "layer_launch": 9e-5,
     "decode_matmul": 1.4,
     "slot_layer": 4e-6,
     "dequant": 7e-12,
@@ -36,7 +36,7 @@ TRUTH = {
     "activation": 2e-6,
     "attention": 5.0,
     "prefill_call": 2e-2,
-    "decode_call": 1e-3,
+    "prefill_weights": 1.9,
     "kv_gather": 2e-9,
 }
 
@@ -72,7 +72,7 @@ def observed(name: str, shape: ModelSpec, sizes: tuple[int, int, int], phase: Ph
     runtime = Runtime("int8" if kind % 3 == 0 else "bf16", is_continuous=bool(kind % 2))
     steps = StepWork(shape, instance("inf2.48xlarge"), tp, runtime)
     work = steps.decode(batch, positions) if phase == "decode" else steps.prefill(positions, min(batch, 4))
-    source = SOURCES[kind % len(SOURCES)]
+    source = SOURCES[kind // 2 % len(SOURCES)]
     point = Point(
         phase,
         "Inferentia2",

@@ -21,7 +21,7 @@ STEP = observations()[0]
 
 def of(source: str, seconds: float, sdk: int = 28, number: int = 0) -> Observation:
     series = (source, sdk, number)
-    return replace(STEP, source=source, seconds=seconds, sdk=sdk, series=series)
+    return replace(STEP, source=source, seconds=seconds, sdk=sdk, setup=series)
 
 
 def test_the_published_steps_that_contradict_each_other_are_a_group_of_their_own() -> None:

@@ -93,7 +93,9 @@ def test_a_median_is_the_step_of_the_bucket_that_holds_the_median_token() -> Non
     assert decode.seconds == pytest.approx(7e-3)
     assert decode.point == Point("decode", "Inferentia2", pytest.approx(8.03, rel=0.01), 24, 4, 8192, 2, False)
     assert both(NEURON_DOCS, output_len="2000")[0].work == work(24, False).decode(4, 2048)
-    assert prefill.work == work(24, False).prefill(128, 4)  # a static batch is encoded at once
+    prompts = work(24, False).prefill(128, 4)  # a static batch is encoded at once
+    assert prefill.work == prompts | {"tnx_activation": prompts["activation"]}, "no Llama by its name"
+    assert both(NEURON_DOCS, model="Llama-8B")[1].work == prompts
     assert (decode.group, prefill.group) == ("decode_dense_inf2", "prefill_dense_inf2")
 
 
@@ -170,7 +172,13 @@ def test_a_time_that_includes_prefill_has_its_share_in_each_token() -> None:
     assert decode.work["prefill_call"] == pytest.approx(1 / 128)
     assert decode.work["layer_launch"] == 32
     step, prompt = work(24, False).decode(4, 256), work(24, False).prefill(128, 4)
-    assert decode.work["weights"] == pytest.approx(step["weights"] + prompt["weights"] / 128)
+    assert decode.work["weights"] == step["weights"]
+    assert decode.work["prefill_weights"] == pytest.approx(prompt["prefill_weights"] / 128)
+
+
+def test_the_time_of_a_graph_has_nothing_of_the_host() -> None:
+    _, prefill = both(NEURON_DOCS, ttft_stat="device time of the context-encoding graph")
+    assert prefill.work["prefill_call"] == 0
 
 
 def test_a_time_that_includes_the_first_token_is_freed_of_it() -> None:

@@ -119,5 +119,10 @@ def test_tokens_per_joule_need_a_power_figure() -> None:
         assert row.tokens_per_joule == pytest.approx(row.output_tokens_s / (100.0 * chips))
     assert "at the 100 W a chip that were given" in known.notes[-1]
     assert {row.tokens_per_joule for row in plan(BASE).candidates} == {None}
+    grid = plan(replace(BASE, chip_watts=100.0, grid_g_per_kwh=380.0)).candidates
+    for row in grid:
+        assert row.tokens_per_joule is not None
+        assert row.grams_per_million_tokens == pytest.approx(1e6 / row.tokens_per_joule / 3.6e6 * 380)
+    assert {row.grams_per_million_tokens for row in known.candidates} == {None}
     with pytest.raises(SettingsError, match="chip_watts is -1: a finite number above 0"):
         replace(BASE, chip_watts=-1)
