@@ -94,7 +94,7 @@ def test_noise_of_two_percent_moves_scales_by_less_than_five() -> None:
     [
         ("vllm-neuron", ALONE, {"slot_s": UNSEEN}),
         ("optimum-vllm", ALONE, {"slot_s": UNSEEN, "request_s": HIDDEN}),
-        ("vllm-neuron", ALONE[:1] + SEVERAL, {"request_s": HIDDEN}),
+        ("vllm-neuron", ALONE[2:] + SEVERAL, {"request_s": HIDDEN}),
         ("optimum-vllm", SEVERAL[1:], {"prefill_scale": UNSEEN, "request_s": UNSEEN}),
     ],
 )
@@ -141,7 +141,8 @@ def test_a_stream_that_is_alone_is_timed_by_its_mean_where_chunks_carry_several_
 READ_UNDER: dict[StackName, tuple[tuple[int, ...], tuple[int, ...]]] = {  # positions of prompts, and of steps
     "nxd-static": ((128, 256, 128), (128, 256, 128, 128, 128)),
     "vllm-neuron": ((128, 256, 128), (256,) * 5),
-    "nxdi-vllm": ((256,) * 3, (256,) * 5),
+    "nxdi-vllm": ((128, 256, 128), (128, 256, 128, 128, 128)),
+    "optimum-vllm": ((256,) * 3, (256,) * 5),
 }
 
 
