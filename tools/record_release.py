@@ -1,4 +1,4 @@
-"""Keeps what a release predicts: `python -m tools.record_release CSV [--name NAME]`.
+"""Keeps what a release predicts: `python -m tools.record_release CSV [--encoders CSV] [--name NAME]`.
 
 The figures of the shipped calibration on a table of published rows go into planner/validate/releases.json, in place of
 an entry of that name or of an unreleased one. The plain fit of six coefficients is made here, to the same rows that the
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from neuronserve.planner.calibrate.fit import NAMES, Problem, as_coefficients
-from neuronserve.planner.calibrate.report import CalibrationReport, run_check
+from neuronserve.planner.calibrate.report import CalibrationReport
 from neuronserve.planner.calibrate.step_errors import SIX_TERMS
 from neuronserve.planner.validate.releases import Release, releases
-from neuronserve.planner.validate.report import plain_figures, validate
+from neuronserve.planner.validate.report import checked_tables, plain_figures, validate
 
 FILE = Path(__file__).resolve().parent.parent / "planner" / "validate" / "releases.json"
 UNRELEASED = "unreleased"
@@ -32,25 +32,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the file; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.record_release", description=__doc__)
     parser.add_argument("table", type=Path, metavar="CSV", help="table of published rows")
+    parser.add_argument("--encoders", type=Path, metavar="CSV", help="table of published rows of encoders")
     parser.add_argument("--name", default=UNRELEASED, help="version (default: %(default)s)")
     arguments = parser.parse_args(argv)
     kept = [each for each in releases() if each.name not in (arguments.name, UNRELEASED)]
-    FILE.write_text(text_of([*kept, record(arguments.table, arguments.name)]))
+    FILE.write_text(text_of([*kept, record(arguments.name, arguments.table, arguments.encoders)]))
     return 0
 
 
-def record(table: Path, name: str) -> Release:
+def record(name: str, table: Path, encoders: Path | None = None) -> Release:
     """Return the entry of a release."""
-    checked = run_check(table)
+    checked = checked_tables(table, encoders)
     six = six_coefficients(checked)
-    plain = plain_figures(checked.observations, checked.figures, six)
-    return replace(validate(table), six=six, plain=plain).release(name)
+    plain = plain_figures(checked.observations, checked.steps, six)
+    return replace(validate(table, encoders), six=six, plain=plain).release(name)
 
 
 def six_coefficients(checked: CalibrationReport) -> dict[str, float]:
     """Return the plain fit to the rows that the calibration has seen and no other row contradicts."""
-    steps = checked.figures[: len(checked.observations)]
-    rows = np.array([each.is_seen and not each.is_apart for each in steps])
+    rows = np.array([each.is_seen and not each.is_apart for each in checked.steps])
     terms = [NAMES.index(name) for name in SIX_TERMS]
     found = as_coefficients(Problem(checked.observations).fit(terms, rows))
     return {name: found[name] for name in SIX_TERMS}

@@ -171,7 +171,7 @@ def validate(call: Call) -> None:
     from neuronserve.planner.validate.command import run_validation
 
     settings = call.settings(ValidateSettings)
-    run_validation(settings.data, settings.outputs)
+    run_validation(settings.data, settings.encoders, settings.outputs)
 
 
 def observe(call: Call) -> None:

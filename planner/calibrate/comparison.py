@@ -6,7 +6,7 @@ wherever errors are judged.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...server.cost.evidence import Band, Evidence, Phase, Series
@@ -47,10 +47,12 @@ class Figure:
 
 
 def compare_steps(
-    observations: Sequence[Observation], errors: Sequence[RowError], rows: Sequence[PublishedRow], evidence: Evidence
+    observations: Sequence[Observation], errors: Sequence[RowError], months: Mapping[str, str], evidence: Evidence
 ) -> list[Figure]:
-    """Return the figures of steps, predicted without their series where a fit of that kind is at hand."""
-    months, seen = _months(rows), _seen(evidence)
+    """Return the figures of steps, predicted without their series where a fit of that kind is at hand.
+
+    `months` are of publication, by row.
+    """
     return [
         Figure(
             row_id=o.row_id,
@@ -64,7 +66,7 @@ def compare_steps(
             measured=error.measured_ms,
             predicted=error.measured_ms * (1 + (error.error if error.left_out is None else error.left_out)),
             band=evidence.band(o.point, None if error.left_out is None else o.series),
-            is_seen=(o.point.phase, o.series) in seen,
+            is_seen=_is_seen(evidence, o.point.phase, o.series),
         )
         for o, error in zip(observations, errors, strict=True)
     ]
@@ -76,13 +78,10 @@ def series_name(series: Series) -> str:
     return f"{source} 2.{release} {model}"
 
 
-def _months(rows: Sequence[PublishedRow]) -> dict[str, str]:
-    return {row.row_id: row.texts["date"][:7] for row in rows}
-
-
-def _seen(evidence: Evidence) -> set[tuple[Phase, Series]]:
-    """Return the series that a calibration was fitted to, by the phase of what was measured of them."""
-    return {(each.point.phase, each.series) for each in evidence.samples}
+def _is_seen(evidence: Evidence, phase: Phase, series: Series) -> bool:
+    """Return whether a calibration was fitted to such figures of a series; release 0 of a sample stands for all."""
+    source, _, model = series
+    return not evidence.series_of(phase).isdisjoint({series, (source, 0, model)})
 
 
 def _work(observation: Observation) -> Hashable:
@@ -94,7 +93,7 @@ def compare_load_tests(
     errors: Sequence[ServingError], rows: Sequence[PublishedRow], evidence: Evidence
 ) -> list[Figure]:
     """Return the figures of load tests, predicted without their series where a fit of that kind is at hand."""
-    by_id, seen = {row.row_id: row for row in rows}, _seen(evidence)
+    by_id = {row.row_id: row for row in rows}
     return [
         Figure(
             row_id=error.row_id,
@@ -108,7 +107,7 @@ def compare_load_tests(
             measured=error.measured,
             predicted=error.measured * (1 + (error.error if error.left_out is None else error.left_out)),
             band=evidence.band(error.point, None if error.left_out is None else error.series),
-            is_seen=(error.point.phase, error.series) in seen,
+            is_seen=_is_seen(evidence, error.point.phase, error.series),
         )
         for error in errors
     ]
@@ -128,6 +127,6 @@ def _load_label(row: PublishedRow) -> str:
 
 
 def phase_of(group: str) -> str:
-    """Return what the figures of a group are, such as decode, or serving_ttft."""
+    """Return what the figures of a group are, such as decode, serving_ttft, or encoder_decoder."""
     words = group.split("_")
-    return "_".join(words[:2]) if words[1] in ("ttft", "itl") else words[0]
+    return "_".join(words[:2]) if words[1] in ("ttft", "itl", "decoder") else words[0]

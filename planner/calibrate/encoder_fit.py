@@ -20,6 +20,7 @@ from .step_errors import (
     ROOFLINE,
     StepOutcome,
     repeat_spread,
+    roofline,
     row_errors,
     series_error,
     stats_by_group,
@@ -61,12 +62,6 @@ def calibrate_encoders(observations: Sequence[Observation]) -> StepOutcome:
 def check_encoders(observations: Sequence[Observation], coefficients: dict[str, float]) -> StepOutcome:
     """Return the errors of given coefficients, without a fit."""
     return _outcome(observations, coefficients, {}, {})
-
-
-def roofline(problem: Problem) -> Vector:
-    """Return errors of the data sheet alone: the longer of a pass's operations and its weights, at their peaks."""
-    at_peak = [problem.work[:, NAMES.index(name)] for name in ("encode_matmul", "encode_weights")]
-    return np.asarray(np.maximum(*at_peak) / problem.seconds - 1)
 
 
 def _outcome(

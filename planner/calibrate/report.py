@@ -42,8 +42,14 @@ class CalibrationReport:
     rows: tuple[RowError, ...]
     serving: tuple[ServingError, ...]  # of load tests: up to three figures a row
     skipped: Skipped  # a row has up to two reasons
-    observations: tuple[Observation, ...]  # those of `rows`
-    figures: tuple[Figure, ...]  # of `rows`, then of `serving`, each with its series and band
+    observations: tuple[Observation, ...] = ()  # those of `rows`
+    steps: tuple[Figure, ...] = ()  # `rows`, each with its series and band
+    load: tuple[Figure, ...] = ()  # `serving`, the same
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """All compared figures."""
+        return *self.steps, *self.load
 
     @property
     def coverage(self) -> dict[str, Coverage]:
@@ -131,9 +137,10 @@ def _report(
     (rows, observations), (steps, served) = table, outcome
     groups = steps.groups | served.groups
     rest = steps.baselines | served.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
-    figures = compare_steps(observations, steps.rows, rows, calibration.evidence)
-    figures += compare_load_tests(served.errors, rows, calibration.evidence)
-    return CalibrationReport(calibration, is_fit, groups, *rest, tuple(observations), tuple(figures))
+    months, evidence = {row.row_id: row.texts["date"][:7] for row in rows}, calibration.evidence
+    figures = compare_steps(observations, steps.rows, months, evidence)
+    load = compare_load_tests(served.errors, rows, evidence)
+    return CalibrationReport(calibration, is_fit, groups, *rest, tuple(observations), tuple(figures), tuple(load))
 
 
 def _usable(rows: Sequence[PublishedRow], data: Path, is_enough: bool = False) -> tuple[list[Observation], Skipped]:

@@ -21,8 +21,8 @@ from .selection import Folds, Labels, Rows, left_out, mean_fit, nested_errors
 
 # Bytes of weights and cache, layers and slots for a decode step; operations and calls for a prompt.
 SIX_TERMS = ("weights", "kv", "layer_launch", "slot_layer", "prefill_matmul", "prefill_call")
-COMPUTE = ("decode_matmul", "prefill_matmul", "attention")
-MEMORY = ("weights", "prefill_weights", "kv")
+COMPUTE = ("decode_matmul", "prefill_matmul", "attention", "encode_matmul")
+MEMORY = ("weights", "prefill_weights", "kv", "encode_weights")
 
 
 def six_coefficients(problem: Problem, labels: Labels, rows: Rows) -> Vector:

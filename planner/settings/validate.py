@@ -13,6 +13,7 @@ class ValidateSettings(TimeSettings, ReportSettings):
     """Settings of `neuronserve validate`."""
 
     data: Path = Field(description="CSV with published rows to hold the predictions against")
+    encoders: File = Field(None, description="CSV with published rows of encoders, compared too")
     html: File = Field(None, description="write the page, with every figure, to this file; it loads nothing")
     markdown: File = Field(None, description="write the page without single figures to this file")
 

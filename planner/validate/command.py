@@ -30,9 +30,9 @@ class Outputs:
     json_file: Path | None
 
 
-def run_validation(data: Path, outputs: Outputs) -> None:
-    """Compare the calibration in force with a table of published rows. Raises SettingsError."""
-    found = validate(data)
+def run_validation(data: Path, encoders: Path | None, outputs: Outputs) -> None:
+    """Compare the calibration in force with tables of published rows. Raises SettingsError."""
+    found = validate(data, encoders)
     release, console = found.release(), Console()
     for which, title in (("unseen", "Series that the fit has not seen"), ("seen", "Series that the fit has seen")):
         console.print(_terminal(accuracies(release, which), title))

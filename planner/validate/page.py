@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import mean, median
+from typing import get_args
 
 from ...server.cost.calibration import Calibration
-from ...server.cost.evidence import HELD
+from ...server.cost.evidence import HELD, Phase
 from ...server.device.chips import CHIPS
-from ..calibrate.accuracy import accuracy_of, outcomes
+from ..calibrate.accuracy import Accuracy, accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of
 from .document import Fold, Section, Table
 from .noise import MONTHS, SOURCES
@@ -21,15 +22,21 @@ from .report import Validation
 from .tables import NONE, accuracies, fit_errors, held, history, left_outs, measured, noise, percent, with_interval
 
 FEW = 3  # series, below which an error says little
+MARGIN = 0.1  # by which the share of rows within a band may differ from the promised one
 COMMON = 15  # reasons for not comparing rows that are listed
 
-PHASES = {
+PHASES = {  # of figures, and of samples
     ALL: "all figures",
     "decode": "decode steps",
     "prefill": "prompts",
+    "encode": "passes of encoders",
+    "encoder_decoder": "answers of encoders with decoders",
     "serving": "tokens a second under load",
     "serving_itl": "time per token under load",
     "serving_ttft": "time to first token under load",
+    "throughput": "tokens a second under load",
+    "itl": "time per token under load",
+    "ttft": "time to first token under load",
 }
 
 
@@ -84,20 +91,20 @@ def short(release: Release) -> list[str]:
 
 def _unseen_sentences(release: Release) -> Iterable[str]:
     for phase, each in release.totals.items():
-        name = PHASES.get(phase, phase)
-        if (new := each.unseen) is None:
-            continue
-        band = "no band" if new.within is None else f"the band held {percent(new.within.rows)} of the rows"
-        yield (
-            f"Series that the fit had not seen, {name}: half of {new.series} within {percent(new.by_series.median)}, "
-            f"nine of ten within {percent(new.by_series.p90)}; mean by row "
-            f"{with_interval(new.by_row.mean, new.row_interval)}; {band}."
-        )
-    if left := release.left_out.get(ALL):
-        yield (
-            f"Left out of the fit: half of {left.series} series within {percent(left.by_series.median)}, mean by "
-            f"series {with_interval(left.by_series.mean, left.series_interval)}."
-        )
+        if each.unseen is not None:
+            yield f"Series that no fit has seen, {PHASES.get(phase, phase)}: {_sentence(each.unseen)}"
+    for phase, left in release.left_out.items():
+        if phase in PHASES:
+            yield f"Series left out of the fit, {PHASES[phase]}: {_sentence(left)}"
+
+
+def _sentence(found: Accuracy) -> str:
+    band = "no band" if found.within is None else f"the band holds {percent(found.within.rows)} of the rows"
+    return (
+        f"half of {found.series} within {percent(found.by_series.median)}, nine of ten within "
+        f"{percent(found.by_series.p90)}; mean by series {with_interval(found.by_series.mean, found.series_interval)}, "
+        f"by row {with_interval(found.by_row.mean, found.row_interval)}; {band}."
+    )
 
 
 def _noise_sentences(release: Release) -> Iterable[str]:
@@ -205,24 +212,29 @@ def _row(figure: Figure) -> tuple[str, ...]:
 def unknown(release: Release, calibration: Calibration) -> Iterable[str]:
     """Return what the figures do not show."""
     points = [each.point for each in calibration.evidence.samples]
-    measured = {each.chip for each in points}
-    missing = [chip.name for chip in CHIPS if chip.name not in measured]
-    if missing:
-        yield f"No step of an LLM on {', '.join(missing)} is among the measurements: formulas and data sheets alone."
+    for phase in get_args(Phase):
+        chips = {each.chip for each in points if each.phase == phase}
+        if missing := [chip.name for chip in CHIPS if chip.name not in chips]:
+            yield f"Not measured, {PHASES[phase]}: {', '.join(missing)} (formulas and data sheets alone)."
     few = [name for name, each in release.left_out.items() if each.series < FEW]
     if few:
-        yield f"Left-out errors that rest on fewer than {FEW} series say little: {'; '.join(few)}."
-    broken = [
-        f"{name} {percent(each.unseen.within.rows)} of {each.unseen.rows}"
-        for name, each in release.groups.items()
-        if each.unseen and each.unseen.within and each.unseen.within.rows < HELD - 0.05
-    ]
-    if broken:
-        yield f"Bands that hold fewer of the unseen rows than the promised {HELD:.0%}: {'; '.join(broken)}."
+        yield f"Errors that rest on fewer than {FEW} series say little: {'; '.join(few)}."
+    shares = {name: each.within.rows for name, each in _judged(release).items() if each and each.within}
+    narrow = [f"{name} {percent(share)}" for name, share in shares.items() if share < HELD - MARGIN]
+    wide = [f"{name} {percent(share)}" for name, share in shares.items() if share > HELD + MARGIN]
+    for what, found in (("fewer", narrow), ("more", wide)):
+        if found:
+            yield f"Bands that hold {what} rows than the promised {HELD:.0%}: {'; '.join(found)}."
     bare = sorted({phase_of(name) for name, each in release.groups.items() if not _has_band(each)})
     if bare:
         yield f"Figures without a band: {', '.join(PHASES.get(name, name) for name in bare)}."
     yield "Published figures are of the few models and lengths that someone measured, mostly of setups that ran well."
+
+
+def _judged(release: Release) -> dict[str, Accuracy | None]:
+    """Return the accuracies of unseen and left-out figures that enough series say something about."""
+    found = {f"{name} (unseen)": each.unseen for name, each in release.groups.items()} | release.left_out
+    return {name: each for name, each in found.items() if each and each.series >= FEW}
 
 
 def _has_band(each: object) -> bool:

@@ -37,7 +37,7 @@ class Release:
     totals: dict[str, Split]  # by phase, and of ALL, without groups that no fit uses
     groups: dict[str, Split]
     plain: dict[str, dict[str, Split]]  # of plain models, by name and group
-    left_out: dict[str, Accuracy]  # of fits without the predicted part: by phase, kind and chip, and of ALL
+    left_out: dict[str, Accuracy]  # of fits without the predicted part: of ALL, by phase, and by kind and chip
     spreads: list[Spread]
     scatters: list[Scatter]
 

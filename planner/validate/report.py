@@ -17,10 +17,11 @@ from ...server import __version__
 from ...server.cost.calibration import Calibration
 from ..calibrate.accuracy import Accuracy, Outcome, accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of, series_name
+from ..calibrate.encoder_report import run_encoders
 from ..calibrate.fit import Problem, Vector, as_vector
 from ..calibrate.observation import Observation
 from ..calibrate.published import data_hash
-from ..calibrate.report import run_check
+from ..calibrate.report import CalibrationReport, run_check
 from ..calibrate.step_errors import ROOFLINE, SIX, roofline
 from .noise import scatters, spreads
 from .releases import ALL, Release, Split, releases
@@ -66,19 +67,28 @@ class Validation:
         }
 
 
-def validate(data: Path) -> Validation:
-    """Return the comparison of the calibration in force with a table. Raises SettingsError for an invalid table."""
-    checked = run_check(data)
+def validate(data: Path, encoders: Path | None = None) -> Validation:
+    """Return the comparison of the calibration in force with a table, and with one of encoders if it is given.
+
+    Raises SettingsError for an invalid table.
+    """
+    checked = checked_tables(data, encoders)
     six = next((each.six for each in releases() if each.calibration == checked.calibration.version), {})
     return Validation(
         table=data.name,
         table_sha256=data_hash(data),
         calibration=checked.calibration,
         figures=checked.figures,
-        plain=plain_figures(checked.observations, checked.figures, six),
+        plain=plain_figures(checked.observations, checked.steps, six),
         six=six,
         skipped=checked.skipped,
     )
+
+
+def checked_tables(data: Path, encoders: Path | None) -> CalibrationReport:
+    """Return the errors of the calibration in force on all tables."""
+    checked = run_check(data)
+    return checked if encoders is None else run_encoders(encoders, checked)
 
 
 def plain_figures(
@@ -95,24 +105,26 @@ def plain_figures(
     return {
         name: tuple(
             replace(figure, predicted=figure.measured * (1 + float(error)), band=None)
-            for figure, error in zip(figures, found, strict=False)
+            for figure, error in zip(figures, found, strict=True)
+            if error > -1  # a model without a term for the figure says nothing of it
         )
         for name, found in errors.items()
     }
 
 
 def left_out(calibration: Calibration) -> dict[str, Accuracy]:
-    """Return the accuracy of fits without the predicted series: by phase, kind of model and chip, and of ALL."""
+    """Return the accuracy of fits without the predicted series: of ALL, by phase, and by kind of model and chip."""
     groups: dict[str, list[Outcome]] = {}
-    every: list[Outcome] = []
+    totals: dict[str, list[Outcome]] = {ALL: []}
     for each in calibration.evidence.samples:
         point = each.point
         band = calibration.evidence.band(point, each.series)
         outcome = Outcome(series_name(each.series), point, 1 / each.error - 1, band, each.num_rows)
         name = f"{point.phase}, {'experts' if point.has_experts else 'dense'}, {point.chip}"
         groups.setdefault(name, []).append(outcome)
-        every.append(outcome)
-    groups = {ALL: every} | {name: groups[name] for name in sorted(groups)}
+        totals[ALL].append(outcome)
+        totals.setdefault(point.phase, []).append(outcome)
+    groups = totals | {name: groups[name] for name in sorted(groups)}
     return {name: found for name, own in groups.items() if (found := accuracy_of(own)) is not None}
 
 

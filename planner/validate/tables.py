@@ -9,7 +9,7 @@ from ...server.cost.evidence import RANGES, Point, Sample
 from ..calibrate.accuracy import Accuracy, Coverage, Interval
 from ..calibrate.comparison import APART
 from .document import Table
-from .releases import ALL, Release, Split
+from .releases import Release, Split
 
 NONE = "-"
 COUNTS = "rows / configurations / series"
@@ -41,12 +41,13 @@ def fit_errors(calibration: Calibration) -> Table:
         (
             name,
             str(each.n),
+            NONE if each.series is None else with_interval(each.series.mean, (each.series.low, each.series.high)),
             *(stats(each.left_out.get(way)) for way in ways),
             *(stats(found.get(name)) for found in plain.values()),
         )
         for name, each in groups.items()
     ]
-    return Table(("group", "n", *(f"unseen {way}" for way in ways), *plain), tuple(rows))
+    return Table(("group", "n", "mean by unseen series", *(f"unseen {way}" for way in ways), *plain), tuple(rows))
 
 
 def measured(calibration: Calibration) -> Table:
@@ -93,9 +94,9 @@ def history(found: Sequence[Release]) -> Table:
 
 
 def _history(release: Release) -> list[tuple[str, str, tuple[str, ...]]]:
-    left: Mapping[str, Accuracy | None] = {ALL: release.left_out.get(ALL)}
+    left: Mapping[str, Accuracy | None] = {name: each for name, each in release.left_out.items() if ", " not in name}
     unseen: Mapping[str, Accuracy | None] = {name: each.unseen for name, each in release.totals.items()}
-    kinds = (("left out of the fit", left), ("on figures it never saw", unseen))
+    kinds = (("left out of the fit", left), ("not seen by any", unseen))
     return [(name, kind, _brief(each)) for kind, of in kinds for name, each in of.items() if each is not None]
 
 
