@@ -38,6 +38,7 @@ class Promise:
     misses: tuple[str, ...]
     extrapolated: str  # why no measurement supports the times
     calibration: str
+    known_failure: str = ""  # report that a real accelerator does not run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ def _promise(report: PlanReport, candidate: Candidate) -> Promise:
         cost=candidate.at_rate[options.price_basis],
         misses=candidate.misses,
         extrapolated=candidate.extrapolated,
+        known_failure=candidate.known_failure,
         calibration=report.calibration,
     )
 
