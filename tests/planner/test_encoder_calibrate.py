@@ -86,8 +86,13 @@ def test_models_are_found_in_the_name_or_its_details() -> None:
 
 
 def test_an_answer_of_an_unknown_model_says_so() -> None:
-    parallel = {"run_mode": "Tensor Parallel", "tp": "8", "input_len": "128", "output_len": "84", "batch": "1"}
-    found, skipped = observe_answers([row(**parallel, model=name) for name in ("google/flan-t5-xl", "bart-large")])
+    parallel = {"run_mode": "Tensor Parallel", "tp": "8", "input_len": "128", "output_len": "84"}
+    found, skipped = observe_answers(
+        [
+            row(**parallel, model=name, instance="Inf2.24xlarge", batch="1")
+            for name in ("google/flan-t5-xl", "bart-large")
+        ]
+    )
     assert [o.shape.hidden_size for o in found] == [2048]
     assert skipped == [("r", "answer: the sizes of bart-large are not known")]
 
