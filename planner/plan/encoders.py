@@ -5,7 +5,7 @@ An encoder keeps no cache and generates no tokens, so a replica is a server that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, inf
 from typing import Any, get_args
@@ -17,6 +17,7 @@ from ...server.cost.model import CostModel
 from ...server.cost.work import Runtime
 from ...server.device.instances import Instance
 from ...server.device.prices import PRICE_BASES, PriceBasis
+from ...server.device.support import chip_status
 from ...server.errors import SettingsError
 from ...server.host.memory import GIB
 from ...server.models.spec import ModelSpec
@@ -155,10 +156,18 @@ def plan_encoder(options: PlanOptions) -> EncoderReport:
     excluded = [entry for entry in found if isinstance(entry, Excluded)]
     if not rows:
         raise nothing_fits(model, options, excluded)
-    notes = (NO_SERVER, *(note for note in price_notes(parts, None) if note != NO_POWER))
+    notes = (*_support(rows[0], parts), NO_SERVER, *(note for note in price_notes(parts, None) if note != NO_POWER))
     return EncoderReport(
         options, model, search.bucket, default_calibration().version, tuple(rows), tuple(excluded), notes
     )
+
+
+def _support(first: EncoderRow, parts: Sequence[Instance]) -> Iterator[str]:
+    """Yield what the newest SDK's pages say of the chip that is recommended."""
+    chip = next(part.chip.name for part in parts if part.name == first.device)
+    release, status = chip_status(chip)
+    for fact in status:
+        yield f"{chip}, under SDK {release}: {fact.statement}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,7 @@ def test_a_plan_of_rerankers_on_inf1_from_the_command_line(tmp_path: Path, capsy
     shown = capsys.readouterr().out
     assert "Take 1 x inf1.xlarge, each 4 x TP1" in shown
     assert "closed loops" in shown
+    assert "Inferentia1, under SDK" in shown
     assert "latency p99 at most 150 ms" in " ".join(shown.split())
     row = json.loads(file.read_text())["candidates"][0]
     assert row["latency_p50_s"] <= row["latency_s"] * 1.5 <= row["latency_p99_s"] * 1.5
