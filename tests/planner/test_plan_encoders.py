@@ -8,10 +8,11 @@ from functools import lru_cache
 from io import StringIO
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rich.console import Console
@@ -257,3 +258,26 @@ def test_json_has_bands_and_only_options_of_encoders() -> None:
     row = answer["candidates"][0]
     assert row["known"]["pass_s"]["p10"] <= row["pass_s"] <= row["known"]["pass_s"]["p90"]
     assert row["known"]["provenance"] == "formula"
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["bge-base-en-v1.5", "distilbert-base-uncased", "all-MiniLM-L6-v2", "bge-m3"]),
+    st.integers(1, 256),
+    st.floats(1.0, 30_000.0),
+    st.sampled_from([0.005, 0.02, 0.1, 0.5]),
+)
+def test_more_demand_costs_no_less(model: str, tokens: int, rate: float, limit_s: float) -> None:
+    def usd(options: PlanOptions) -> float:
+        row = plan_encoder(options).rows[0]
+        price = row.at_rate["on_demand"]
+        return inf if price is None or not row.meets_slo else price.hourly_usd
+
+    asked = PlanOptions(model, tokens, request_rate=rate, ttft_s=limit_s)
+    more: list[dict[str, Any]] = [
+        *({"request_rate": 1.3 * rate}, {"ttft_s": 0.7 * limit_s}, {"ttft_p99_s": 2 * limit_s}),
+        *({"input_tokens": 2 * tokens}, {"confidence": 0.95}),
+    ]
+    for each in more:
+        assert usd(asked) <= usd(replace(asked, **each)) * (1 + 1e-9), each
