@@ -35,7 +35,7 @@ Blocks = Mapping[str, Callable[[], str]]
 PAGES: dict[str, Blocks] = {
     "guides/load-tests.md": {"plans": plan_table.table},
     "internals/cost-model.md": cost_tables.blocks(shipped_calibration()),
-    "internals/planner.md": {"pairs": pair_table.table},
+    "internals/planner.md": {"pairs": pair_table.table, "stand_ins": pair_table.stand_ins},
     "internals/validation.md": validation_tables.blocks(releases()[-1], shipped_calibration()),
     "reference/errors.md": {"errors": errors_table.table},
     "reference/hardware.md": {"accounts": memory_accounts.table},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import exp
 
+from neuronserve.server.cost.calibration import Calibration, shipped_calibration
 from neuronserve.server.cost.pairs import (
     FIGURES,
     PricedPair,
@@ -13,6 +15,8 @@ from neuronserve.server.cost.pairs import (
 )
 from neuronserve.server.cost.speculation import METHODS
 from neuronserve.server.cost.spread import interval
+from neuronserve.server.cost.stand_ins import Step, steps
+from neuronserve.server.cost.stand_ins import series_errors as stand_in_errors
 
 HEAD = """\
 | model | feature | tokens/step | published | predicted | gain's error |
@@ -39,6 +43,36 @@ def _row(row: PricedPair) -> str:
         "-" if error is None else f"{1 / error - 1:+.0%}",
     ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def stand_ins() -> str:
+    """A row for each published deployment of a model with stand-in layers, then the bands."""
+    calibration = shipped_calibration()
+    rows = [_step(step, calibration) for step in steps()]
+    lines = []
+    for phase in FIGURES:
+        errors = stand_in_errors(phase, calibration)
+        low, high = (exp(each) for each in interval(errors.values()))
+        held = sum(_holds(errors, own) for own in errors)
+        lines.append(f"{phase} {low:.2f} to {high:.2f} ({held} of {len(errors)} series within that of the others)")
+    head = "| model | SDK | TPOT, predicted | TTFT, predicted |\n|---|---|---|---|\n"
+    return head + "".join(rows) + f"\nBand: {', '.join(lines)}.\n"
+
+
+def _step(step: Step, calibration: Calibration) -> str:
+    tpot, ttft = (step.error(phase, calibration) for phase in FIGURES)
+    pairs = ((ms, ms / error) for ms, error in ((step.tpot_ms, tpot), (step.ttft_ms, ttft)))
+    cells = (", ".join(map(_ms, pair)) for pair in pairs)
+    return f"| {step.model} TP{step.tp} | {step.sdk} | {' | '.join(cells)} |\n"
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+
+
+def _holds(errors: Mapping[tuple[str, str, str], float], own: tuple[str, str, str]) -> bool:
+    low, high = interval(error for series, error in errors.items() if series != own)
+    return low <= errors[own] <= high
 
 
 def _bands() -> str:

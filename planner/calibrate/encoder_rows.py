@@ -16,6 +16,7 @@ TEXT = ("row_id", "instance", "model", "details", "task", "run_mode", "sdk", "ta
 LOAD = ("cores", "n_models", "workers_per_model", "threads", "batch", "seq_len")
 DECODER = ("tp", "input_len", "output_len")
 MEASURES = ("throughput_per_s", "latency_p50_ms")
+MONTH = "first_seen"  # column with the date of publication; a table may have none
 COLUMNS = (*TEXT, *LOAD, *DECODER, *MEASURES)
 
 _SDK = re.compile(r"(\d+)\.(\d+)")
@@ -86,4 +87,5 @@ def read_encoder_rows(path: Path) -> list[EncoderMeasurement]:
 
 
 def _row(line: int, cells: Cells) -> EncoderMeasurement:
-    return EncoderMeasurement(line, {name: cells[name].strip() for name in COLUMNS})
+    texts = {name: cells[name].strip() for name in COLUMNS}
+    return EncoderMeasurement(line, {**texts, "date": cells.get(MONTH, "").strip()})

@@ -112,14 +112,12 @@ class Responses:
         size = spread.shape[1]
         matrix, target = self.slopes[kept] @ spread, (self.measured - self.base + self.slopes @ self.point)[kept]
         weights = np.bincount(self.series)[self.series[kept]] ** -0.25 / ROBUST_SCALE
-        extra = np.vstack((PULL * np.eye(size), ties))
+        pull = PULL**2 * np.eye(size) + ties.T @ ties
         scale, found = weights, np.zeros(size)
         for _ in range(MAX_ROUNDS):
-            stacked = (
-                np.vstack((matrix * scale[:, None], extra)),
-                np.concatenate((target * scale, np.zeros(len(extra)))),
-            )
-            found = bounded_least_squares(*stacked)
+            scaled = matrix * scale[:, None]
+            triangle = np.linalg.cholesky(scaled.T @ scaled + pull).T  # few unknowns, many rows
+            found = bounded_least_squares(triangle, np.linalg.solve(triangle.T, scaled.T @ (target * scale)))
             errors = (matrix @ found - target) / ROBUST_SCALE
             scale = weights * (1 + errors**2) ** -0.25
         return np.asarray(spread @ found)

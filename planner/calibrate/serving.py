@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from ..simulate.records import Records
 from ..simulate.routing import RoundRobin
 from ..simulate.simulator import Driver
 from .contradictions import contradictions
+from .load_figures import QUANTITIES, Quantity, measured_figures
 from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths, is_llmperf, is_window_known
 from .observation import Setup, Unusable
 from .published import PublishedRow
@@ -41,11 +41,6 @@ TGI_1 = replace(POLICIES["tgi"], waiting_ratio=1.2)
 
 SATURATED = 0.8  # share of the highest measured tokens a second of a deployment
 
-DECODE_RATE = 1.02  # of the tokens that TTFT and TPOT leave a single user: more are 1 / TPOT, not a throughput
-ROUNDED = 0.01  # of a published figure
-
-Quantity = Literal["throughput", "ttft", "itl"]
-QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
 
 
@@ -114,8 +109,12 @@ class ServingRow:
             num_slots=setup.batch,
             lengths=(setup.prompt_length(counts["input_len"]), setup.step_length(is_loaded=True)),
             num_engines=counts.get("dp", 1),
-            measured=_measured(row),
+            measured=measured_figures(row),
         )
+
+    def under(self, calibration: Calibration) -> ServingRow:
+        """Return the row with the step times of another calibration."""
+        return replace(self, model=CostModel(calibration, self.model.step_work, self.model.instance))
 
     @property
     def policy(self) -> BatchingPolicy:
@@ -254,30 +253,6 @@ def _no_limits() -> tuple[SchedulerConfig, CacheConfig]:
     """Return limits that refuse nothing; the stack's own limits are its slots."""
     most = 1 << 30
     return SchedulerConfig(most, most, most, most), CacheConfig(most, 32, False)
-
-
-def _measured(row: PublishedRow) -> dict[Quantity, float]:
-    columns = zip(QUANTITIES, ("output_tok_s", "ttft_ms", "tpot_ms"), strict=True)
-    found = {name: row.measures.get(column, 0.0) for name, column in columns}
-    if any(value < 0 for value in found.values()):
-        raise Unusable("a measured figure is negative")
-    found = {name: value for name, value in found.items() if value > 0}
-    if _is_decode_rate(row, found):
-        del found["throughput"]
-    if not found:
-        raise Unusable("no throughput, TTFT or time per token")
-    return found
-
-
-def _is_decode_rate(row: PublishedRow, found: Mapping[Quantity, float]) -> bool:
-    """Return whether the "tokens a second" of a single user are 1 / TPOT: more than its TTFT leaves."""
-    is_single = row.counts.get("concurrency") == 1 and "incl" not in row.label("tpot_stat")
-    if not (is_single and {"throughput", "itl"} <= found.keys()):
-        return False
-    tokens, step_ms = row.counts["output_len"], found["itl"]
-    least_ms = found.get("ttft", 0.0) + (tokens - 1) * step_ms
-    share = DECODE_RATE if "ttft" in found else 1 - 1 / tokens - ROUNDED
-    return found["throughput"] * least_ms / 1e3 > tokens * share
 
 
 def serving_rows(

@@ -12,9 +12,10 @@ from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError
 from ...server.cost.evidence import Point, Sample, Series
 from .host_fit import STRUCTURES, Responses, fit_hosts
+from .load_figures import QUANTITIES, Quantity
 from .load_generators import Clients
 from .published import PublishedRow
-from .serving import QUANTITIES, Quantity, ServingCoefficients, ServingRow, serving_rows
+from .serving import ServingCoefficients, ServingRow, serving_rows
 from .step_errors import series_error, stats_of
 
 FIGURE_UNITS: dict[Quantity, str] = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
@@ -81,7 +82,8 @@ def calibrate_serving(rows: Sequence[PublishedRow], calibration: Calibration, wi
     unseen: dict[str, LeftOut] = {name: {} for name in (FITTED, NO_HOST, FACTOR)}
     for series in dict.fromkeys(row.series for row in found):
         if fit.responses is not None and any(row.series != series for row in sound):
-            left_out = _errors_without(series, serving_rows(rows, without(series))[0], fit.responses)
+            rest = without(series)
+            left_out = _errors_without(series, [row.under(rest) for row in found], fit.responses)
             unseen = {name: unseen[name] | left_out[name] for name in unseen}
     errors = [error for row in found for error in _errors(row, fit.coefficients, unseen[FITTED])]
     groups: dict[Key, str] = {(row.row.row_id, name): _group(row, name) for row in found for name in row.measured}

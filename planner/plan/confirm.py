@@ -20,8 +20,8 @@ from .times import Limit
 
 MOST_SLOTS = 256  # simulated at once: of more instances, a part with its share of the requests
 PER_SLOT, LEAST_REQUESTS = 10, 2_000  # requests; the first fifth fills the deployment and is not counted
-MORE = (0.05, 0.15, 0.4)  # shares of instances that a row gets more, one after the other
-MOST_SIMULATIONS = 8
+MORE = (0.1, 0.4)  # shares of instances that a row gets more, one after the other
+MOST_SIMULATIONS = 9
 STANDARD_ERRORS = 2.0  # by which a simulated figure must keep its limit, because requests are few
 
 

@@ -23,6 +23,7 @@ from ...server.models.spec import ModelSpec
 from ...server.placement.fit import budget_bytes
 from ...server.placement.footprint import encoder_bytes
 from ..model_names import resolve_shape
+from .known import quantile, sized_at
 from .options import PlanOptions, bucket
 from .parts import parts_in_question
 from .queueing import MAX_LOAD
@@ -34,7 +35,7 @@ from .words import check_degrees, nothing_fits, over_budget
 
 OPTIONS = (  # fields of PlanOptions that apply to an encoder
     *("model", "input_tokens", "request_rate", "ttft_s", "ttft_p95_s", "ttft_p99_s", "usd_per_hour", "devices"),
-    *("task", "tensor_parallel_sizes"),
+    *("task", "tensor_parallel_sizes", "confidence"),
     *("dtypes", "max_batch", "device_memory_utilization", "price_basis"),
 )
 NO_SERVER = (
@@ -72,6 +73,7 @@ class EncoderRow:
     saturated_texts_s: float  # of one instance, every pass full
     forms: tuple[ClosedLoop, ...]  # of one instance under the load of benchmarks
     instances: int
+    sized_at: float  # quantile of the pass's time at which the instances are enough
     instances_band: tuple[int | None, int | None]  # P10 and P90; None when no number of them holds the limit
     at_rate: dict[PriceBasis, TextPrice | None]  # None: no price is published
     band: Band  # factors of `pass_s`, and the evidence
@@ -88,12 +90,12 @@ class EncoderRow:
         return self.pass_s * self.band.low, self.pass_s * self.band.high
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Return the sort key: within the limits, then of measured kinds, then by the 90th percentile of the cost."""
+        """Return the sort key: within the limits, then with fewer unknowns, then by the 90th percentile of the cost."""
         price, most = self.at_rate[basis], self.instances_band[1]
         cost = inf if price is None else price.hourly_usd
         sure = inf if most is None else cost / self.instances * most
-        is_unknown = self.band.provenance == "formula"
-        return not self.meets_slo, is_unknown, sure, cost, self.latency_s, self.device, self.tp, self.dtype
+        unknowns = len(self.extrapolated.split("; ")) if self.extrapolated else 0
+        return not self.meets_slo, unknowns, sure, cost, self.latency_s, self.device, self.tp, self.dtype
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; bands are objects with p10 and p90."""
@@ -194,11 +196,12 @@ class _Search:
         options, tp = self.options, cost.step_work.core.tp
         step = cost.encode(batch, self.bucket, is_labelled=options.task != "embed")
         band = cost.calibration.evidence.band(cost.point("encode", batch, self.bucket))
-        dp = part.num_cores // tp
+        dp, share = part.num_cores // tp, sized_at(step.extrapolated, options)
         full_s = dp * batch / step.elapsed_s
-        pass_s = (step.elapsed_s, step.elapsed_s * band.low, step.elapsed_s * band.high)
+        sized_s = step.elapsed_s * quantile(band, share)
+        pass_s = (sized_s, step.elapsed_s * band.low, step.elapsed_s * band.high)
         within, *counts = (self._count(seconds, batch, dp) for seconds in pass_s)
-        count = within or ceil(options.request_rate / (full_s * MAX_LOAD))
+        count = within or ceil(options.request_rate * sized_s / (dp * batch * MAX_LOAD))
         at = options.request_rate / (count * full_s)
         times = TextTimes(step.elapsed_s, batch, at)
         at_rate = {basis: _price(part.usd(basis), count, options) for basis in PRICE_BASES}
@@ -219,11 +222,12 @@ class _Search:
             saturated_texts_s=full_s,
             forms=tuple(ClosedLoop.of(step.elapsed_s, batch, models or dp, workers) for models, workers in FORMS),
             instances=count,
+            sized_at=share,
             instances_band=(counts[0], counts[1]),
             at_rate=at_rate,
             band=band,
             misses=(
-                *(() if within else (_too_slow(step.elapsed_s, options.limits),)),
+                *(() if within else (_too_slow(sized_s, options.limits),)),
                 *over_budget(None if price is None else price.hourly_usd, options),
             ),
             extrapolated=step.extrapolated,

@@ -22,6 +22,11 @@ from .times import MeanTimes
 MOST_INSTANCES = 1 << 30
 
 
+def sized_at(extrapolated: str, options: PlanOptions) -> float:
+    """Return the quantile of times at which a row is sized: at least the 90th percentile without measurements."""
+    return max(options.confidence, SLOW_END) if extrapolated else options.confidence
+
+
 def quantile(band: Band, share: float) -> float:
     """Return the factor of a predicted time that `share` of measurements do not exceed, from 0.5 on.
 
@@ -43,6 +48,22 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """A row's replica at the fast and the slow end of its bands, and the instances that each needs."""
+
+    prefill: Band
+    decode: Band
+    fast: Replica
+    slow: Replica
+    instances: tuple[int | None, int | None]  # None: no number of them holds the limits
+
+    @classmethod
+    def of(cls, replica: Replica, prefill: Band, decode: Band, load: Load) -> Ends:
+        fast, slow = replica.scaled(prefill.low, decode.low), replica.scaled(prefill.high, decode.high)
+        return cls(prefill, decode, fast, slow, (fewest_instances(fast, load), fewest_instances(slow, load)))
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """P10 and P90 of each figure; None if a figure has no bound, or limits cannot be held."""
 
@@ -57,23 +78,21 @@ class Known:
     instances: tuple[int | None, int | None]
 
     @classmethod
-    def of(cls, replica: Replica, prefill: Band, decode: Band, load: Load) -> Known:
-        """Compute the bands of one row's replica from the bands of its prompts and steps."""
-        fast, slow = replica.scaled(prefill.low, decode.low), replica.scaled(prefill.high, decode.high)
-        joined = prefill.join(decode)
-        early, late = _times(fast, load), _times(slow, load)
+    def of(cls, ends: Ends, load: Load) -> Known:
+        """Compute the bands of one row's figures from those of its prompts and steps."""
+        joined = ends.prefill.join(ends.decode)
+        early, late = _times(ends.fast, load), _times(ends.slow, load)
         share = load.dp / load.each * load.demand.output_tokens
-        tokens = (share * each.saturation for each in (slow, fast))
         return cls(
             provenance=joined.provenance,
             num_rows=joined.num_rows,
             nearest=joined.nearest,
-            prefill=prefill,
-            decode=decode,
+            prefill=ends.prefill,
+            decode=ends.decode,
             ttft_s=(None if early is None else early.ttft_s, None if late is None else late.ttft_s),
             tpot_s=(None if early is None else early.tpot_s, None if late is None else late.tpot_s),
-            saturated_output_tokens_s=(next(tokens), next(tokens)),
-            instances=(fewest_instances(fast, load), fewest_instances(slow, load)),
+            saturated_output_tokens_s=(share * ends.slow.saturation, share * ends.fast.saturation),
+            instances=ends.instances,
         )
 
     def as_json(self) -> dict[str, Any]:

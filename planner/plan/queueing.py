@@ -7,7 +7,7 @@ Formulas with their reasons: docs/internals/planner.md. The model knows neither 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import hypot, inf, log, sqrt
 
@@ -20,7 +20,7 @@ from .formulas import pooling, service_factor
 from .times import Limit, MeanTimes, Wait
 
 MAX_LOAD = 0.9  # highest planned share of saturation: above it mean waits grow without bound
-BISECTIONS = 20  # to a millionth of saturation
+BISECTIONS = 13  # to a ten-thousandth of saturation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Replica:
     output_tokens: float  # of a mean request; the prefill makes the first
     prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, whose mean is `prefill_s`
     steps_cv2: float = 0.0  # the same of the steps of a request
-    peers: int = 1  # number of replicas; a request goes to the least loaded one
+    peers: int = field(default=1, compare=False)  # replicas; a request goes to the least loaded one
     later_stages_s: float = 0.0  # seconds of a prompt after `prefill_s`, when the next may already be encoded
     shorter: tuple[tuple[float, float], ...] = ()  # seconds of a step on each bucket below, share of contexts within it
     policy: BatchingPolicy = POLICIES["neuron"]  # if it mixes phases, decodes have one bucket
@@ -57,7 +57,9 @@ class Replica:
 
     def _device_step_s(self, busy: float) -> float:
         if not self.shorter:
-            return next((seconds for slots, seconds in self.padded if slots >= busy), self.decode_s)
+            return (
+                next((s for slots, s in self.padded if slots >= busy), self.decode_s) if self.padded else self.decode_s
+            )
         below, mean = 0.0, 0.0
         contexts = 1.0 if self._is_static else busy  # those of a static batch grow together
         for seconds, share in (*self.shorter, (self.decode_s, 1.0)):
@@ -238,7 +240,7 @@ class _Chain:
     @classmethod
     def of(cls, replica: Replica, rate: float) -> _Chain:
         load = rate / replica.saturation
-        numbers, deaths = _deaths(replace(replica, peers=1))
+        numbers, deaths = _deaths(replica)
         logs = numbers * log(rate) - deaths  # of the weights of 0, 1, ... slots busy and none waiting
         weights = np.exp(logs - logs.max())
         full = float(weights[-1])

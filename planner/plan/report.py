@@ -59,7 +59,7 @@ class SimulatedTimes:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What the simulation of a row found."""
+    """Result of the simulation of a row."""
 
     ttft_s: SimulatedTimes
     tpot_s: SimulatedTimes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
 
 from ...server.cost.calibration import default_calibration
 from ...server.cost.pipeline import stage_layers
@@ -20,21 +19,20 @@ from ...server.models.spec import ModelSpec
 from ...server.placement.fit import budget_bytes
 from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
-from .bounds import MIN_CONFIDENCE, SLOW_END
 from .demand import Demand
-from .known import Known, Load, fewest_instances, quantile
+from .known import Known
 from .memory import Beside, Memory, loading_notes, why_not_loaded
 from .options import LIMITS, PlanOptions
 from .parts import GROUP_SIZES, parts_in_question, place_of
-from .queueing import MAX_LOAD, Replica
+from .queueing import Replica
 from .replicas import Group, PlannedLoad, edge_notes
 from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes, with_known_failures
+from .sizing import Sizing
 from .weight_types import WeightDtype, why_no_type
 from .words import (
     allowed,
     check_degrees,
     demand_notes,
-    misses,
     nothing_fits,
     over_budget,
     slo_notes,
@@ -173,15 +171,11 @@ class _Search:
         options, part, dp, each = self._options, group.part, group.dp, group.count
         demand = self.planned.demand
         replica, bubble, extrapolated = group.replica(self.planned, batch)
-        share = _sized_at(extrapolated, options)
-        prefill, decode = group.bands(self.planned, batch, is_monotone=share > MIN_CONFIDENCE)
-        sized = replica.scaled(quantile(prefill, share), quantile(decode, share))
-        load = Load(options, demand, dp, each)
-        fewest = fewest_instances(sized, load)
-        count = max(least, ceil(options.request_rate / (dp * MAX_LOAD * sized.saturation)), (fewest or 0) // each)
-        peers, rate = count * dp, options.request_rate / (count * dp)  # rate of one replica
-        service, slow = (replace(one, peers=peers).at(rate) for one in (replica, sized))
-        within = max(rate, replace(sized, peers=peers).rate_within(options.limits)) if fewest else 0.0
+        sizing = Sizing.of(replica, group, self.planned, batch, extrapolated)
+        count = sizing.count(least)
+        rate = options.request_rate / (count * dp)  # of one replica
+        service = replace(replica, peers=count * dp).at(rate)
+        most = dp * sizing.most_rate(count)
         prefill_share = _prefill_share(replica)
         at_rate = _prices(part, count * each, options.request_rate, prefill_share, demand)
         price = at_rate[options.price_basis]
@@ -204,17 +198,14 @@ class _Search:
             quantiles_s={limit.name: limit.of(service) for limit in LIMITS.values() if limit.share is not None},
             load=rate / replica.saturation,
             saturated_output_tokens_s=dp / each * replica.saturation * demand.output_tokens,
-            slo_request_rate=dp / each * within,
+            slo_request_rate=most / each if sizing.fewest else 0.0,
             output_tokens_s=tokens_s,
             instances=count * each,
-            sized_at=share,
+            sized_at=sizing.share,
             at_rate=at_rate,
-            at_capacity=_prices(part, each, dp * (within or MAX_LOAD * sized.saturation), prefill_share, demand),
-            known=Known.of(replica, prefill, decode, replace(load, count=count)),
-            misses=(
-                *(() if fewest else misses(sized.at(0), slow, options, share)),
-                *over_budget(None if price is None else price.hourly_usd, options),
-            ),
+            at_capacity=_prices(part, each, most, prefill_share, demand),
+            known=Known.of(sizing.ends, replace(sizing.load, count=count)),
+            misses=(*sizing.misses(count), *over_budget(None if price is None else price.hourly_usd, options)),
             bubble=bubble,
             extrapolated=extrapolated,
             tokens_per_joule=joule,
@@ -224,11 +215,6 @@ class _Search:
             instances_per_replica=each,
             tokens_per_step=replica.tokens_per_step,
         )
-
-
-def _sized_at(extrapolated: str, options: PlanOptions) -> float:
-    """Return the quantile of step times at which a row is sized: at least the 90th percentile without measurements."""
-    return max(options.confidence, SLOW_END) if extrapolated else options.confidence
 
 
 def _grams(tokens_per_joule: float | None, grid_g_per_kwh: float | None) -> float | None:

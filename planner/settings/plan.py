@@ -69,7 +69,7 @@ class DeploymentSettings(CatalogSettings):
 
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
     *("output_tokens", "tpot_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
-    *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "grid_g_per_kwh", "confidence"),
+    *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "grid_g_per_kwh"),
     *("check", "gpus", "picture", "emit", "emit_row"),
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )

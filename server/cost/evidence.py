@@ -22,6 +22,7 @@ Provenance = Literal["measured", "interpolated", "formula"]
 HELD = 0.8  # share of measurements that a band holds: P10 to P90
 SAME_SIZE = 1.05  # factor within which models are of one size
 SAME_SHAPE = 2.0  # factor within which batches and lengths are alike
+ALIKE = 0.5  # no step that is alike is as far
 RANGE_MARGIN = 1.25  # factor by which a range extends beyond the measured sizes
 
 # Contributions to a distance: of a different kind, and of each doubling of a size.
@@ -149,7 +150,7 @@ class Evidence:
         reasons = self.why_outside(point)
         half *= 1 + WIDENING * max(0.0, float(far.min()) - 1) + UNMEASURED * len(reasons)
         nearest = own[int(far.argmin())]
-        alike = [each for each in own if point.is_like(each.point)]
+        alike = [own[index] for index in np.flatnonzero(far < ALIKE) if point.is_like(own[index].point)]
         provenance: Provenance = "measured" if alike else "formula" if reasons else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(exp(-half), exp(half), provenance, rows, nearest.name)
@@ -183,7 +184,8 @@ class Evidence:
         if not samples:
             return (f"the calibration has no measured {point.phase}",)
         if not on_chip:
-            return (f"no {point.phase} of an LLM on {point.chip} is among the measurements",)
+            what = "pass of an encoder" if point.phase == "encode" else f"{point.phase} of an LLM"
+            return (f"no {what} on {point.chip} is among the measurements",)
         kind = [each for each in on_chip if each.has_experts == point.has_experts]
         if not kind:
             return (f"no {point.phase} of {_kind(point)} on {point.chip} is among the measurements",)

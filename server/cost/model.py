@@ -11,7 +11,7 @@ from typing import get_args
 from ..device.instances import Instance
 from ..models.spec import ModelSpec
 from .calibration import Calibration, default_calibration
-from .evidence import Phase, Point
+from .evidence import Band, Phase, Point
 from .shape import matrix_billions
 from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
@@ -126,6 +126,11 @@ class CostModel:
             load.weight_bytes,
             bool(load.core.experts),
         )
+
+    def band(self, phase: Phase, batch: int, positions: int) -> Band:
+        """Return the band of a step, or of a figure of a server under load."""
+        found = self.calibration.evidence.band(self.point(phase, batch, positions))
+        return found.beyond(len(self.unmeasured))
 
     @property
     def unmeasured(self) -> tuple[str, ...]:

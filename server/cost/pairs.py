@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from math import log
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -73,8 +73,7 @@ class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def part(self) -> Instance:
-        found = next(each for each in INSTANCES if each.name == self.instance)
-        return found if self.lnc is None else found.with_lnc(self.lnc)
+        return next(each for each in INSTANCES if each.name == self.instance).with_lnc(self.lnc)
 
     def gain(self, figure: Figure) -> float | None:
         """Return the published gain; None if it is not published, or of tokens per step that are not."""
@@ -201,16 +200,3 @@ def left_out(figure: Figure, rows: Iterable[PricedPair]) -> dict[tuple[str, str,
     known = series_errors(figure, rows)
     bands = {own: interval(error for each, error in known.items() if each != own) for own in known}
     return {own: bands[own][0] <= error <= bands[own][1] for own, error in known.items()}
-
-
-def as_json() -> list[dict[str, Any]]:
-    """Return every row with its predicted gains and their errors."""
-    return [
-        msgspec.to_builtins(row.pair)
-        | {f"predicted_{figure}": row.gain(figure) for figure in FIGURES.values() if _is_stated(row.pair, figure)}
-        for row in priced_pairs()
-    ]
-
-
-def _is_stated(pair: Pair, figure: Figure) -> bool:
-    return getattr(pair, f"plain_{figure}") is not None and (figure == "tpot_ms" or pair.prompt > 0)

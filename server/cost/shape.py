@@ -58,8 +58,8 @@ def matrix_billions(model: ModelSpec) -> float:
     return matrix_params(model) / 1e9
 
 
-# Architectures whose cache holds only a window in NxD Inference: gpt_oss_kv_cache_manager.py, and `sliding_window` and
-# `layer_to_cache_size_mapping` of kv_cache_manager.py, of neuronx-distributed-inference at 4bcdc54b. Others read all.
+# Architectures whose cache holds only a window: GptOssKVCacheManager, and `sliding_window` and
+# `layer_to_cache_size_mapping` of KVCacheManager, of neuronx-distributed-inference at 4bcdc54b. Others read all.
 WINDOWED = ("GptOssForCausalLM", "MistralForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration")
 
 

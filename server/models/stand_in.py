@@ -2,7 +2,7 @@
 
 Gated DeltaNet (Qwen3-Next, Qwen 3.5) keeps a state of constant size in place of keys and values. Where its projections
 have more weights than the model's attention, the feed-forward network is wider by as many. Source of the sizes:
-Qwen3NextGatedDeltaNet in models/qwen3_next/modeling_qwen3_next.py of transformers.
+Qwen3NextGatedDeltaNet of transformers.
 """
 
 from __future__ import annotations

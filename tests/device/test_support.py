@@ -213,7 +213,7 @@ def test_verdict(model: str, device: str, tp: int, outcome: str, source: str) ->
         ("inf2.48xlarge", "2.33.0", "known not to run"),
         ("trn1.32xlarge", "2.29.0", "known not to run"),
         ("trn2.48xlarge", "2.33.0", "known to run"),
-        ("inf1.24xlarge", "2.26.1", "not known"),
+        ("inf1.24xlarge", "2.26.1", "known not to run"),
         ("inf1.24xlarge", "2.27.0", "known not to run"),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from neuronserve.planner.calibrate.observation import (
     PARAMS_TOLERANCE,
     Observation,
+    Setup,
     Unusable,
     bucket,
     mean_bucket,
@@ -22,6 +23,7 @@ from neuronserve.planner.calibrate.published import COLUMNS, OPTIONAL_LABELS, Pu
 from neuronserve.server.cost.evidence import Point
 from neuronserve.server.cost.work import Runtime, StepWork
 from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import DeviceError
 from neuronserve.server.models.public import known_model
 from neuronserve.server.models.sizes import DecoderSizes
 from tests.model_specs import network_of
@@ -288,3 +290,14 @@ def test_the_mean_bucket_is_that_of_the_tokens_one_by_one(prompt: int, output: i
 def test_buckets_are_powers_of_two_from_128() -> None:
     assert [bucket(n) for n in (1, 128, 129, 4096, 4097)] == [128, 128, 256, 4096, 8192]
     assert all(a <= b for a, b in pairwise(bucket(n) for n in range(1, 600)))
+
+
+@pytest.mark.parametrize(("notes", "cores"), [("LNC 1 (8 physical cores)", 8), ("LNC 2", 4), ("", 4)])
+def test_a_row_that_names_its_logical_cores_has_as_many(notes: str, cores: int) -> None:
+    named = row(OPTIMUM, instance="trn2.3xlarge", tp=str(cores), notes=notes)
+    assert Setup.of(named).part.num_cores == cores
+
+
+def test_more_cores_than_the_default_grouping_has_need_the_note() -> None:
+    with pytest.raises(DeviceError, match=r"tensor_parallel_size is 8: trn2.3xlarge has 4 NeuronCores"):
+        Setup.of(row(OPTIMUM, instance="trn2.3xlarge", tp="8"))

@@ -141,7 +141,9 @@ def test_figures_follow_from_the_pass() -> None:
     row = find(replace(MINI, request_rate=30_000.0), "inf2.xlarge", 1, 8)
     assert row.pass_s == costs(MINI.model, "inf2.xlarge").encode(8, 256).elapsed_s
     assert row.saturated_texts_s == pytest.approx(2 * 8 / row.pass_s)
-    assert (row.instances - 1) * MAX_LOAD * row.saturated_texts_s < 30_000 <= row.instances * row.saturated_texts_s
+    assert row.extrapolated
+    sure = row.saturated_texts_s / row.band.high  # no pass of 256 tokens was measured: sized at the 90th percentile
+    assert (row.instances - 1) * MAX_LOAD * sure < 30_000 <= row.instances * sure
     price = row.at_rate["on_demand"]
     assert price is not None
     assert price.hourly_usd == pytest.approx(row.instances * 0.7582)
@@ -168,10 +170,18 @@ def test_benchmarks_of_an_instance_are_published_ones() -> None:
 
 def test_rows_without_measurements_of_their_kind_come_last() -> None:
     rows = plan_encoder(PlanOptions("bge-base-en-v1.5", 128, request_rate=500.0)).rows
-    kinds = [row.band.provenance == "formula" for row in rows if row.meets_slo]
-    assert kinds == sorted(kinds)
-    assert not kinds[0]
+    unknowns = [len(row.extrapolated.split("; ")) if row.extrapolated else 0 for row in rows if row.meets_slo]
+    assert unknowns == sorted(unknowns)
+    assert unknowns[0] == 0
+    assert {row.sized_at for row in rows if row.extrapolated} == {0.9}
     assert rows[0].device.startswith("inf1")  # the cheapest that was measured
+
+
+def test_confidence_buys_instances_for_slow_passes() -> None:
+    options = PlanOptions("bge-base-en-v1.5", 128, request_rate=20_000.0, devices=("inf2.xlarge",))
+    usual, sure = (find(each, "inf2.xlarge", 1, 8) for each in (options, replace(options, confidence=0.9)))
+    assert usual.instances <= sure.instances == usual.instances_band[1]
+    assert sure.pass_s == usual.pass_s
 
 
 def test_a_plan_of_rerankers_on_inf1_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,3 +173,18 @@ def test_a_calibration_of_an_endpoint_keeps_no_plain_fit(tmp_path: Path) -> None
     report = json.loads(out.read_text())
     assert report["accuracy"]["calibration"].split("-", 1)[1].startswith("2031-01-01")
     assert set(report["accuracy"]["plain"]) == {"roofline"}
+
+
+def test_encoders_take_part(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    tables = "--data", str(SAMPLE), "--encoders", str(ENCODERS)
+    assert main(["validate", *tables, "--json", str(report)]) == 0
+    record = json.loads(report.read_text())
+    passes = [each for each in record["figures"] if each["group"].startswith("encode_")]
+    assert passes
+    held = [each["band"]["p10"] <= each["measured"] / each["predicted"] <= each["band"]["p90"] for each in passes]
+    assert 0.6 <= sum(held) / len(held) <= 1
+    assert record["accuracy"]["totals"]["encode"]["seen"]["by_row"]["mean"] < 0.15
+    assert set(record["accuracy"]["plain"]["roofline"]) >= {"encode_single_inf1", "decode_dense_inf2"}
+    order = [each["group"].startswith("serving") for each in record["figures"]]
+    assert order == sorted(order)
