@@ -86,7 +86,21 @@ def _provenance(found: Validation, release: Release) -> str:
 
 def short(release: Release) -> list[str]:
     """Return the sentences that everyone should read."""
-    return [*_unseen_sentences(release), *_noise_sentences(release)]
+    earlier_ones = [each for each in releases() if each.calibration != release.calibration]
+    return [*_unseen_sentences(release), *_past_sentences(earlier_ones), *_noise_sentences(release)]
+
+
+def _past_sentences(found: Sequence[Release]) -> Iterable[str]:
+    """Yield how releases erred on figures published after them, beside what their own fits had promised."""
+    for release in found:
+        for phase in ("decode", "prefill"):
+            left, later = release.left_out.get(phase), release.totals.get(phase)
+            if left and later and later.unseen:
+                yield (
+                    f"Left-out errors flatter too: release {release.name} had {percent(left.by_series.mean)} on series "
+                    f"left out of its fit, {PHASES[phase]}, and {percent(later.unseen.by_series.mean)} on "
+                    f"{later.unseen.series} series that it met later."
+                )
 
 
 def _unseen_sentences(release: Release) -> Iterable[str]:

@@ -68,6 +68,7 @@ def test_text_and_page_have_the_same_sections(written: Path) -> None:
         assert headings == [each.text for each in page.iter("h2")]
         assert "What is not known" in headings
         assert "Not measured, decode steps: Inferentia1, " in text
+        assert "release 0.1.0 had 11% on series left out of its fit, decode steps, and 24% on 37 series" in text
 
 
 def test_the_report_has_finite_numbers_and_the_accuracy_of_a_release(written: Path, found: Validation) -> None:
