@@ -15,14 +15,14 @@ from ...server.device.chips import CHIPS
 from ..calibrate.accuracy import Accuracy, accuracy_of, outcomes
 from ..calibrate.comparison import Figure, phase_of
 from .document import Fold, Section, Table
-from .noise import MONTHS, SOURCES
+from .noise import MONTHS, RELEASES, SOURCES
 from .plot import drawn
 from .releases import ALL, Release, releases
 from .report import Validation
-from .tables import NONE, accuracies, fit_errors, held, history, left_outs, measured, noise, percent, with_interval
+from .tables import NONE, accuracies, fit_errors, history, left_outs, measured, noise, percent, with_interval
 
 FEW = 3  # series, below which an error says little
-MARGIN = 0.1  # by which the share of rows within a band may differ from the promised one
+MARGIN = 0.05  # by which the share of rows within a band may differ from the promised one
 COMMON = 15  # reasons for not comparing rows that are listed
 
 PHASES = {  # of figures, and of samples
@@ -123,7 +123,7 @@ def _sentence(found: Accuracy) -> str:
 
 def _noise_sentences(release: Release) -> Iterable[str]:
     steps = [each for each in release.spreads if each.phase in ("decode", "prefill")]
-    found = {kind: [each for each in steps if each.between == kind] for kind in (MONTHS, SOURCES)}
+    found = {kind: [each for each in steps if each.between == kind] for kind in (MONTHS, RELEASES, SOURCES)}
     for kind, own in found.items():
         if own:
             weights = [each.mean for each in own for _ in range(each.pairs)]
@@ -211,7 +211,7 @@ def _line(own: Sequence[Figure]) -> str:
     found = accuracy_of(outcomes(own))
     if found is None:
         return NONE
-    band = "" if found.within is None else f", band holds {held(found).split(' / ')[0]}"
+    band = "" if found.within is None else f", band holds {percent(found.within.rows)}"
     return f"{found.rows} figures, mean error {percent(found.by_row.mean)}, bias {found.by_row.bias:+.0%}{band}"
 
 
