@@ -67,7 +67,7 @@ def test_text_and_page_have_the_same_sections(written: Path) -> None:
         headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
         assert headings == [each.text for each in page.iter("h2")]
         assert "What is not known" in headings
-        assert "Not measured, decode steps: Inferentia1, " in text
+        assert "Not measured on Trainium3, formulas and the data sheet alone: decode steps, " in text
         assert "release 0.1.0 had 11% on series left out of its fit, decode steps, and 24% on 37 series" in text
 
 
