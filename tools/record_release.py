@@ -58,7 +58,7 @@ def six_coefficients(checked: CalibrationReport) -> dict[str, float]:
 
 def text_of(found: Sequence[Release]) -> str:
     """Return the file's text, with numbers of four digits."""
-    return json.dumps([_rounded(asdict(each)) for each in found], indent=1) + "\n"
+    return json.dumps([_rounded(asdict(each)) for each in found], indent=1, allow_nan=False) + "\n"
 
 
 def _rounded(value: Any) -> Any:
