@@ -49,7 +49,7 @@ UNITS = {each.name: getattr(Clients(), each.name) for each in fields(Clients)} |
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Which hosts are told apart. `tie`: weight of differences between hosts; None: they are one."""
+    """Number of hosts. `tie`: weight of differences between the hosts of stacks; None: they share one host."""
 
     name: str
     has_host: bool = True
