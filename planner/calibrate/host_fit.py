@@ -49,7 +49,7 @@ UNITS = {each.name: getattr(Clients(), each.name) for each in fields(Clients)} |
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Number of hosts. `tie`: weight of differences between the hosts of stacks; None: they share one host."""
+    """Hosts that have coefficients of their own. `tie`: weight of their differences; None: all are one."""
 
     name: str
     has_host: bool = True
