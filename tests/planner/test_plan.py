@@ -15,7 +15,9 @@ from neuronserve.planner.plan.options import Buckets, PlanOptions
 from neuronserve.planner.plan.queueing import MAX_LOAD
 from neuronserve.planner.plan.report import Candidate, PlanReport, TokenPrice
 from neuronserve.planner.plan.search import plan, plan_model
+from neuronserve.planner.simulate.load_bands import load_band
 from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.stacks import STACKS
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
 from neuronserve.server.device.prices import PRICE_BASES, Price, Prices
@@ -451,3 +453,14 @@ def test_the_published_vllm_server_is_not_promised_twice_its_throughput() -> Non
     low, high = row.known.saturated_output_tokens_s
     assert low <= 1226 <= high
     assert row.instances > 1  # one would give a token in 71 ms
+
+
+def test_bands_of_a_row_hold_those_of_published_load_tests(chat: PlanReport) -> None:
+    row = next(row for row in chat.candidates if row.pp == 1 and row.stack == "nxdi-vllm")
+    model = CostModel.of(NAMED["llama-8b"], instance(row.device), row.tp, Runtime(row.dtype))
+    band = load_band("itl", model, STACKS[row.stack], row.batch, chat.buckets.decode)
+    low, high = row.known.tpot_s
+    assert low is not None
+    assert low <= row.tpot_s * band.low * 1.001
+    assert high is None or high >= row.tpot_s * band.high * 0.999
+    assert row.known.saturated_output_tokens_s[0] < row.saturated_output_tokens_s
