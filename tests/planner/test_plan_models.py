@@ -108,7 +108,7 @@ def test_a_public_model_is_planned_by_its_name(name: str) -> None:
     [
         ("deepseek-ai/DeepSeek-V3-0324", "latent attention (MLA)"),
         ("kimi-k2-instruct", "latent attention (MLA)"),
-        ("google/gemma-4-31b-it", "KV heads that differ by layer"),
+        ("google/gemma-4-E2B-it", "KV heads that differ by layer"),
         ("Falcon-H1-0.5B-Instruct", "a state in place of keys and values"),
         ("Llama-3.2-11B-Vision-Instruct", "cross attention"),
     ],
