@@ -49,7 +49,7 @@ UNITS = {each.name: getattr(Clients(), each.name) for each in fields(Clients)} |
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Which hosts are told apart. `tie`: weight of differences between hosts; None: they are one."""
+    """Hosts that have coefficients of their own. `tie`: weight of their differences; None: all are one."""
 
     name: str
     has_host: bool = True

@@ -52,7 +52,7 @@ class ServingCoefficients:
     clients: Clients = field(default_factory=Clients)
 
     def host(self, stack: StackName) -> HostWork:
-        """Return the host time of a stack; zero if no load test has told it."""
+        """Return the host time of a stack; zero without a load test of the stack."""
         return self.hosts.get(stack, HostWork())
 
 
