@@ -100,7 +100,7 @@ class Replica:
             gate_s, together = gated(self.policy, rate, busy / (1 - idle), self.prefill_s, self.step_s(max(1.0, busy)))
             turn_s, beside_s = gate_s * (1 - idle), (together - 1) * self.prefill_s * (1 - idle)
         # Little's law gives the time in a slot. The prefill and the rest of its step precede the first token.
-        tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps) / self.tokens_per_step
+        tpot_s = self._evened(max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps), rate, busy)
         held, held_s = self._slot_wait(rate, queued, 1 - idle)
         soon_s = (turn_s + beside_s) / (1 - idle)  # a request with a slot still waits for its turn, as the others do
         waits = (
@@ -109,7 +109,16 @@ class Replica:
         )
         wait_s = held * held_s + turn_s + beside_s
         tpot_sd_s = hypot(self._stall_s(rate), self._step_spread_s(busy, chain.spread))
-        return MeanTimes(self.request_s + wait_s + alone_s, tpot_s, wait_s, waits, tpot_sd_s)
+        return MeanTimes(self.request_s + wait_s + alone_s, tpot_s / self.tokens_per_step, wait_s, waits, tpot_sd_s)
+
+    def _evened(self, step_s: float, rate: float, busy: float) -> float:
+        """Return the mean time of a step with the prompts of others, from that of a lone replica.
+
+        The least loaded replica gets the next request, so that prompts come more evenly than a Poisson process. Evenly
+        spaced ones would take their share of the time from steps of the mean number of slots.
+        """
+        even_s = min(step_s, self.step_s(max(1.0, busy)) / (1 - self._others_load(rate)))
+        return even_s + (step_s - even_s) / self.peers
 
     def _slot_wait(self, rate: float, queued: float, most: float) -> tuple[float, float]:
         """Return the share of requests that wait for a slot, at most `most`, and how long they do.

@@ -205,5 +205,7 @@ def test_replicas_that_share_a_queue_wait_less_for_a_slot_and_are_no_slower() ->
     rate = 0.8 * alone.saturation
     waits = [replace(alone, peers=peers).at(rate) for peers in (1, 2, 8, 64)]
     assert [service.ttft_s for service in waits] == sorted((service.ttft_s for service in waits), reverse=True)
-    assert {service.tpot_s for service in waits} == {waits[0].tpot_s}
+    tpots = [service.tpot_s for service in waits]  # prompts come more evenly to the least loaded
+    assert tpots == sorted(tpots, reverse=True)
+    assert tpots[-1] >= alone.decode_s
     assert waits[-1].ttft_s > alone.prefill_s
