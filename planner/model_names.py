@@ -13,7 +13,7 @@ from ..server.checkpoint.json_file import refusals_of
 from ..server.checkpoint.model_config import read_model_config
 from ..server.errors import SettingsError
 from ..server.models.planned import planned_spec
-from ..server.models.public import NAMED, SHORT_NAMES, TEST_SHAPES, TEST_VOCABULARY, candidates, models
+from ..server.models.public import NAMED, SHORT_NAMES, TEST_SHAPES, TEST_VOCABULARY, candidates, models, why_not_planned
 from ..server.models.spec import ModelSpec
 
 MAX_NEAR = 3  # names that a refusal offers
@@ -50,6 +50,8 @@ def resolve_decoder(model: str) -> ModelSpec:
 
 
 def _unknown(model: str) -> str:
+    if mechanism := why_not_planned(model):
+        return f"model {model!r} has {mechanism}, which the cost model does not price"
     near = _nearest(model)
     return (
         f"model {model!r} is no checkpoint directory, no config.json file and no known name."

@@ -5,7 +5,8 @@ NeuronserveError
 │   ├── SettingsError             settings are wrong or contradict each other
 │   ├── CheckpointError           the checkpoint: which file, which tensor, why
 │   ├── DeviceError               no such accelerator, or it cannot do that
-│   │   └── DeviceMemoryError     the model does not fit on the accelerator; carries the account
+│   │   ├── DeviceMemoryError     the model does not fit on the accelerator; carries the account
+│   │   └── KnownFailure          reports say that a real accelerator does not run it (--strict-device)
 │   ├── HostMemoryError           the host has less memory than the emulation needs
 │   ├── AdapterSlotsFull          more LoRA adapters than there is room for
 │   ├── EngineLost                an engine died while it served: exit code 1 at the server's end
@@ -37,8 +38,7 @@ NeuronserveError
     ├── EngineDead                503: the engine process has ended
     └── StorageFull               507: nothing more can be stored
 
-Errors of one room stay there: `ChatError` and `Unreachable` (server/chat, server/monitor), `ClientFailed`,
-`CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError` and `InjectedLimit` (testkit).
+Errors of one room stay there, such as `ChatError` (chat), `Unreachable` (monitor) and `InjectedError` (testkit).
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class CheckpointError(StartError):
     """The checkpoint cannot be served: names the file, the tensor where there is one, and the reason."""
 
     def __init__(self, file: str, reason: str, tensor: str | None = None) -> None:
-        where = file if tensor is None else f"{file}: tensor {tensor}"
-        super().__init__(f"{where}: {reason}")
+        super().__init__(f"{file if tensor is None else f'{file}: tensor {tensor}'}: {reason}")
         self.file, self.tensor, self.reason = file, tensor, reason
 
 
@@ -73,6 +72,10 @@ class DeviceError(StartError):
 
 class DeviceMemoryError(DeviceError):
     """The model does not fit in device memory. The message holds the whole account."""
+
+
+class KnownFailure(DeviceError):
+    """A real accelerator is reported not to run the model: names the error, its source and date."""
 
 
 class HostMemoryError(StartError):
@@ -112,10 +115,8 @@ class RequestError(NeuronserveError):
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.param = param
-        if code is not None:
-            self.code = code
+        self.message, self.param = message, param
+        self.code = self.code if code is None else code
 
 
 class InvalidRequest(RequestError):

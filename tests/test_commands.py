@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from neuronserve.cli import main
 from neuronserve.cli.every import BY_COMMAND, KINDS
 from neuronserve.planner.settings.simulate import SimulateSettings
-from neuronserve.server.settings.base import Settings
+from neuronserve.server.settings.base import Settings, write_report
 from neuronserve.server.settings.sources import names
 
 API = {"fastapi", "uvicorn", "starlette"}
@@ -23,7 +24,7 @@ code = neuronserve.cli.main(sys.argv[1:]) if sys.argv[1:] else 0
 print(*sys.modules, sep="\\n", file=sys.stderr)
 sys.exit(code)
 """
-SAMPLE = next((Path(__file__).parent / "planner").rglob("*.csv"))
+SAMPLE = Path(__file__).parent / "planner" / "published_sample.csv"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,16 @@ def test_plan_of_an_encoder_prices_texts(tmp_path: Path, capsys: pytest.CaptureF
     report = json.loads(out.read_text())
     assert report["buckets"] == {"prefill": 256}
     assert report["candidates"][0]["at_rate"]["on_demand"]["texts_usd"] > 0
+
+
+def test_a_report_has_null_for_an_infinite_number(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    write_report(out, {"rate": math.inf, "rows": [(1.5, -math.inf, math.nan)], "text": "inf"})
+    assert json.loads(out.read_text(), parse_constant=pytest.fail) == {
+        "rate": None,
+        "rows": [[1.5, None, None]],
+        "text": "inf",
+    }
 
 
 def test_simulate_is_the_same_for_the_same_seed(tmp_path: Path) -> None:

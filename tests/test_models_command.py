@@ -24,7 +24,7 @@ def verdict(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
 def test_a_checkpoint_that_can_be_served(capsys: pytest.CaptureFixture[str]) -> None:
     code, words = verdict(capsys, str(DEFAULT_MODEL))
     assert code == 0
-    assert words.startswith("yes; 1.2 GiB on inf2.xlarge TP1; tools: hermes; reasoning: none; LlamaForCausalLM, 5.2M")
+    assert words.startswith("yes; 1.1 GiB on inf2.xlarge TP1; tools: hermes; reasoning: none; LlamaForCausalLM, 5.2M")
 
 
 @pytest.mark.parametrize(

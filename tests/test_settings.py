@@ -202,7 +202,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
     | {"cpu_binding", "num_gpu_blocks_override", "catalog", "region", "spot_discount"}
     | {"model", "tokenizer", "served_model_name", "api_key", "api_key_file", "admin_api_key", "trace_dir"}
-    | {"host_memory_gib", "max_engine_restarts", "engine_hang_timeout", "spare_engine"}
+    | {"host_memory_gib", "max_engine_restarts", "engine_hang_timeout", "spare_engine", "strict_device"}
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console"}

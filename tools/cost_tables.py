@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 
-from neuronserve.planner.calibrate.report import PHASES
-from neuronserve.server.cost.calibration import Calibration, ErrorStats
-from neuronserve.server.cost.evidence import Point
+from neuronserve.planner.validate.document import Table
+from neuronserve.planner.validate.markdown import lines
+from neuronserve.server.cost.calibration import Calibration
 from neuronserve.server.cost.stacks import STACKS, HostWork
 from neuronserve.server.cost.terms import TERMS
-
-STEP_WAYS, SERVING_WAYS = ("source", "model", "degree"), ("source", "model")
 
 
 def blocks(calibration: Calibration) -> dict[str, Callable[[], str]]:
@@ -20,10 +18,8 @@ def blocks(calibration: Calibration) -> dict[str, Callable[[], str]]:
     return {name: partial(block, calibration) for name, block in _BLOCKS.items()}
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of Markdown."""
-    lines = [f"| {' | '.join(cells)} |\n" for cells in (head, *rows)]
-    return "".join([lines[0], "|---" * len(head), "|\n", *lines[1:]])
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return lines(Table(tuple(head), tuple(map(tuple, rows))))
 
 
 def _fit(calibration: Calibration) -> str:
@@ -34,7 +30,7 @@ def _fit(calibration: Calibration) -> str:
         str(calibration.num_rows),
         f"`{calibration.data_sha256}`",
     )
-    return table(("", ""), zip(names, values, strict=True))
+    return _table(("", ""), zip(names, values, strict=True))
 
 
 def _coefficients(calibration: Calibration) -> str:
@@ -43,7 +39,7 @@ def _coefficients(calibration: Calibration) -> str:
         (f"`{name}`", _value(found.get(name)), term.unit, f"{term.start:.3g}", term.component)
         for name, term in TERMS.items()
     ]
-    return table(("term", "coefficient", "unit", "start", "part of a step"), rows)
+    return _table(("term", "coefficient", "unit", "start", "part of a step"), rows)
 
 
 def _value(value: float | None) -> str:
@@ -56,7 +52,7 @@ def _hosts(calibration: Calibration) -> str:
         (f"`{stack}`", *(f"{getattr(work, name):.3g}" for name in names)) for stack, work in calibration.hosts.items()
     ]
     clients = [(f"clients: `{name}`", f"{value:.3g}") for name, value in calibration.clients.items()]
-    return table(("stack", *(f"`{name}`" for name in names)), rows) + "\n" + table(("load tests", ""), clients)
+    return _table(("stack", *(f"`{name}`" for name in names)), rows) + "\n" + _table(("load tests", ""), clients)
 
 
 def _stacks(_: Calibration) -> str:
@@ -71,80 +67,7 @@ def _stacks(_: Calibration) -> str:
         )
         for stack in STACKS.values()
     ]
-    return table(("stack", "what it does", "a prompt fills the", "a step reads the", "samples on the", "source"), rows)
-
-
-def _steps(calibration: Calibration) -> str:
-    return _errors(calibration, lambda name: not name.startswith("serving") and "contradicted" not in name, STEP_WAYS)
-
-
-def _serving(calibration: Calibration) -> str:
-    def is_sound(name: str) -> bool:
-        return name.startswith("serving") and "contradicted" not in name and "saturated" not in name
-
-    return _errors(calibration, is_sound, SERVING_WAYS)
-
-
-def _apart(calibration: Calibration) -> str:
-    rows = [
-        (f"`{name}`", str(group.n), _stats(group.all))
-        for name, group in calibration.errors.items()
-        if "contradicted" in name or "saturated" in name
-    ]
-    return table(("group", "n", "error of the shipped fit"), rows)
-
-
-def _errors(calibration: Calibration, is_shown: Callable[[str], bool], ways: Sequence[str]) -> str:
-    rows = [
-        (f"`{name}`", str(group.n), *(_stats(group.left_out.get(way)) for way in ways))
-        for name, group in calibration.errors.items()
-        if is_shown(name)
-    ]
-    return table(("group", "n", *(f"unseen {way}" for way in ways)), rows)
-
-
-def _baselines(calibration: Calibration) -> str:
-    plain = calibration.baselines
-    rows = [
-        (
-            f"`{name}`",
-            *(_stats(groups.get(name)) for groups in plain.values()),
-        )
-        for name in calibration.errors
-        if not name.startswith("serving") and "contradicted" not in name
-    ]
-    return table(("group", *plain), rows)
-
-
-def _stats(stats: ErrorStats | None) -> str:
-    """Median and 90th percentile of sizes, and the bias."""
-    if stats is None:
-        return "-"
-    return f"{stats.median:.1%}/{stats.p90:.1%}, {stats.bias:+.1%}"
-
-
-def _evidence(calibration: Calibration) -> str:
-    evidence, rows = calibration.evidence, []
-    for phase in PHASES:
-        own = [each for each in evidence.samples if each.point.phase == phase]
-        for chip, has_experts in sorted({(each.point.chip, each.point.has_experts) for each in own}):
-            kind = [each for each in own if (each.point.chip, each.point.has_experts) == (chip, has_experts)]
-            points = [each.point for each in kind]
-            sizes = [_range(points, name) for name in ("billions", "tp", "batch", "positions")]
-            counts = str(len(kind)), str(sum(each.num_rows for each in kind))
-            rows.append((phase, chip, "MoE" if has_experts else "dense", *counts, *sizes))
-    return table(("phase", "chip", "", "steps", "rows", "B parameters", "cores", "slots", "positions"), rows)
-
-
-def _range(points: Sequence[Point], name: str) -> str:
-    values = [getattr(point, name) for point in points]
-    least, most = (f"{value:.3g}" if name == "billions" else f"{value:,}" for value in (min(values), max(values)))
-    return least if least == most else f"{least} to {most}"
-
-
-def _coverage(calibration: Calibration) -> str:
-    rows = [(phase, *(f"{share:.0%}" for share in calibration.evidence.coverage(phase))) for phase in PHASES]
-    return table(("phase", "configurations within the band that other sources give", "their rows"), rows)
+    return _table(("stack", "what it does", "a prompt fills the", "a step reads the", "samples on the", "source"), rows)
 
 
 _BLOCKS: dict[str, Callable[[Calibration], str]] = {
@@ -152,10 +75,4 @@ _BLOCKS: dict[str, Callable[[Calibration], str]] = {
     "coefficients": _coefficients,
     "hosts": _hosts,
     "stacks": _stacks,
-    "steps": _steps,
-    "serving": _serving,
-    "apart": _apart,
-    "baselines": _baselines,
-    "evidence": _evidence,
-    "coverage": _coverage,
 }

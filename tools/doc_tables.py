@@ -14,8 +14,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from neuronserve.planner.validate.releases import releases
 from neuronserve.server.cost.calibration import shipped_calibration
-from tools import cost_tables, errors_table, family_table, metrics_table, models_table, plan_table, settings_table
+from tools import (
+    cost_tables,
+    errors_table,
+    family_table,
+    memory_accounts,
+    metrics_table,
+    models_table,
+    pair_table,
+    plan_table,
+    settings_table,
+    validation_tables,
+)
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 Blocks = Mapping[str, Callable[[], str]]
@@ -23,7 +35,10 @@ Blocks = Mapping[str, Callable[[], str]]
 PAGES: dict[str, Blocks] = {
     "guides/load-tests.md": {"plans": plan_table.table},
     "internals/cost-model.md": cost_tables.blocks(shipped_calibration()),
+    "internals/planner.md": {"pairs": pair_table.table, "stand_ins": pair_table.stand_ins},
+    "internals/validation.md": validation_tables.blocks(releases()[-1], shipped_calibration()),
     "reference/errors.md": {"errors": errors_table.table},
+    "reference/hardware.md": {"accounts": memory_accounts.table},
     "reference/metrics.md": {"families": metrics_table.table},
     "reference/models.md": {"families": family_table.table, "models": models_table.table},
     "reference/settings.md": {"settings": settings_table.table},

@@ -85,6 +85,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
         commands.calibrate,
         "fit the cost model to published measurements, or check the stored fit",
     ),
+    "validate": (commands.validate, "hold predictions against published measurements: errors, bands, what is unknown"),
     "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
     "chat": (commands.chat, "talk to a running server, or to any endpoint with OpenAI's API"),
     "ls": (commands.ls, "list the emulated devices and their users, as neuron-ls does"),

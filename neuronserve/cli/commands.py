@@ -25,16 +25,13 @@ def serve(call: Call) -> None:
     gc.disable()  # until the server has loaded: saves a tenth of the import time
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
+    from neuronserve.cli.real_device import check_serve
     from neuronserve.cli.serve import additions_of, serve_settings
-    from neuronserve.server.device.support import log_support
     from neuronserve.server.link.handle import EngineHandle
 
     settings = call.settings(serve_settings())
     settings.require_price()
-    log_support(
-        settings.model, settings.device, settings.tensor_parallel_size, settings.max_model_len, settings.features
-    )
-    model_path = _model_path(settings)
+    model_path = check_serve(settings, partial(_model_path, settings))
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from neuronserve.server.api.http.deferred import import_fastapi
@@ -128,14 +125,14 @@ def compile_ahead(call: Call) -> None:
     settings = call.settings(CompileSettings)
     from rich.console import Console
 
-    from neuronserve.server.device.support import failures_anywhere
+    from neuronserve.cli.real_device import check_compile
     from neuronserve.server.engine.load.artifact_writer import compile_model
     from neuronserve.server.engine.load.compile_report import render
     from neuronserve.server.settings.base import write_report
 
-    for fact in failures_anywhere(settings.model):
-        print(f"warning: known not to run on {fact}", file=sys.stderr)
-    report = compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+    say = partial(print, file=sys.stderr)
+    model_path = check_compile(settings, partial(_model_path, settings), say)
+    report = compile_model(settings.compile_config(model_path), say)
     Console().print(render(report))
     write_report(settings.json_file, report.as_json())
 
@@ -160,11 +157,21 @@ def models(call: Call) -> int:
 
 def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or compare the stored fit with rows; print tables, write JSON if asked."""
-    from neuronserve.planner.calibrate.command import run_calibration
+    from neuronserve.planner.calibrate.command import Tables, run_calibration
     from neuronserve.planner.settings.calibrate import CalibrateSettings
+    from neuronserve.server.settings.base import slice_of
 
     settings = call.settings(CalibrateSettings)
-    run_calibration(settings.rows, settings.json_file, settings.stack, is_fit=settings.data is not None)
+    run_calibration(slice_of(Tables, settings), settings.json_file, settings.stack)
+
+
+def validate(call: Call) -> None:
+    """Hold the calibration in force against published rows; print, and write the page and the report if asked."""
+    from neuronserve.planner.settings.validate import ValidateSettings
+    from neuronserve.planner.validate.command import run_validation
+
+    settings = call.settings(ValidateSettings)
+    run_validation(settings.data, settings.encoders, settings.outputs)
 
 
 def observe(call: Call) -> None:

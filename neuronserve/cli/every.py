@@ -35,9 +35,10 @@ if is_installed("planner"):
     from neuronserve.planner.settings.observe import ObserveSettings
     from neuronserve.planner.settings.plan import PlanSettings
     from neuronserve.planner.settings.simulate import SimulateSettings
+    from neuronserve.planner.settings.validate import ValidateSettings
 
     BY_COMMAND |= {"plan": PlanSettings, "simulate": SimulateSettings}
-    BY_COMMAND |= {"calibrate": CalibrateSettings, "observe": ObserveSettings}
+    BY_COMMAND |= {"calibrate": CalibrateSettings, "validate": ValidateSettings, "observe": ObserveSettings}
 if is_installed("testkit"):
     from neuronserve.testkit.settings.cassette import RecordSettings, ReplaySettings
     from neuronserve.testkit.settings.survive import SurviveSettings

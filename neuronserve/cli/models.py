@@ -37,7 +37,7 @@ from neuronserve.server.text.parsers.formats import CALLS, REASONING, parsers_fo
 
 LIMITS = StepLimits(512, 64, 1)  # defaults of `serve`
 BLOCK_SIZE = 32
-UTILIZATION = 0.9
+UTILIZATION = 0.92
 TEXT_LENGTH = 512  # tokens of an encoder's pass, unless the model's limit is lower
 
 

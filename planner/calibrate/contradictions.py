@@ -6,7 +6,7 @@ does not say which is right. Both are compared separately (Llama-2-7B on TP2: 61
 Load tests: some are faster than the table's own steps of the same graph. One published series (Llama-2-7B on TP12, more
 than one user) gave a token in 17 ms on a graph whose step takes 32 ms by the same source, and more tokens a second than
 that graph gives with all slots full. Others had another number of users than stated: by Little's law, requests a second
-times the time of one is the number of open requests.
+times the time of one is the number of open requests. Users beyond the slots wait for an answer to end.
 """
 
 from __future__ import annotations
@@ -108,6 +108,14 @@ def _reason(row: PublishedRow, same_graph: Sequence[PublishedRow]) -> str:
     return ""
 
 
+def _least_wait_s(row: PublishedRow, users: int, per_s: float) -> float:
+    """Return the least mean TTFT if `users` send at once and one slot becomes free for each answer of the window."""
+    slots = row.counts.get("batch_size", users) * row.counts.get("dp", 1)
+    answers = per_s * WINDOW_S
+    waiting = max(0.0, min(answers, users) - slots)
+    return waiting**2 / (2 * per_s * answers)
+
+
 def _wrong_users(row: PublishedRow) -> str:
     """Return why the stated users of a load test contradict its own figures; empty if they do not."""
     users, figures = row.counts.get("concurrency", 0), row.measures
@@ -115,6 +123,9 @@ def _wrong_users(row: PublishedRow) -> str:
     is_closed = row.label("arrival") in ("throughput", "synchronous")
     if not (is_closed and users and per_s and tokens_s and "ttft_ms" in figures and "tpot_ms" in figures):
         return ""
+    waits_s, wait_s = _least_wait_s(row, users, per_s), figures["ttft_ms"] / 1e3
+    if waits_s > USERS_APART * wait_s:
+        return f"a first token comes after {wait_s:.1f} s where {users} users wait {waits_s:.1f} s for their first slot"
     request_s = (figures["ttft_ms"] + figures["tpot_ms"] * (tokens_s / per_s - 1)) / 1e3
     if STEADY_TURNS * request_s > WINDOW_S or _ratio(per_s * request_s, users) <= USERS_APART:
         return ""

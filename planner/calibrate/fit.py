@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def _without_series(matrix: Vector, scale: Vector, series: NDArray[np.int64]) ->
     return matrix - scale[:, None] * np.repeat(shared, np.diff(starts, append=len(series)), axis=0)
 
 
-def bounded_least_squares(matrix: Vector, target: Vector) -> Vector:
+def bounded_least_squares(matrix: NDArray[np.floating[Any]], target: NDArray[np.floating[Any]]) -> Vector:
     """Return unknowns of at least 0 that bring matrix @ x nearest to `target`."""
     try:
         from scipy.optimize import nnls
@@ -100,8 +101,8 @@ def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
     """Return unknowns of at least `least` that bring matrix @ x nearest to `target`, pulled towards 1."""
     pull = PULL**2
     triangle = np.linalg.cholesky(matrix.T @ matrix + pull * np.eye(len(least))).T  # few unknowns, many rows
-    right = matrix.T @ (target - matrix @ least) + pull * (1 - least)
-    return least + bounded_least_squares(triangle, np.linalg.solve(triangle.T, right))
+    right = np.linalg.solve(triangle.T, matrix.T @ (target - matrix @ least) + pull * (1 - least))
+    return least + bounded_least_squares(np.asarray(triangle, np.float64), np.asarray(right, np.float64))
 
 
 def _reweighted(ratio: Vector) -> Vector:

@@ -38,6 +38,7 @@ Vector = NDArray[np.float64]
 Rows = NDArray[np.bool_]
 Knob = tuple[str, str]  # a host or the clients, and the name of one coefficient
 CLIENTS = "clients"
+WITHOUT_HOST = ("spacing_s", "stop_rate")  # what clients do by themselves
 UNITS = {each.name: getattr(Clients(), each.name) for each in fields(Clients)} | {
     "request_s": 0.05,
     "slot_s": 2e-4,
@@ -48,7 +49,7 @@ UNITS = {each.name: getattr(Clients(), each.name) for each in fields(Clients)} |
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Which hosts are told apart. `tie`: weight of differences between hosts; None: they are one."""
+    """Hosts that have coefficients of their own. `tie`: weight of their differences; None: all are one."""
 
     name: str
     has_host: bool = True
@@ -58,7 +59,7 @@ class Structure:
         """Return the share of each unknown in each knob, `[knobs, unknowns]`, and differences kept small."""
         keys: dict[Knob, int] = {}
         for owner, name in knobs:
-            if owner == CLIENTS or self.has_host:
+            if self.has_host or name in WITHOUT_HOST:
                 is_own = owner == CLIENTS or self.tie is not None
                 keys.setdefault((owner if is_own else "", name), len(keys))
         spread = np.zeros((len(knobs), len(keys)))
@@ -111,14 +112,12 @@ class Responses:
         size = spread.shape[1]
         matrix, target = self.slopes[kept] @ spread, (self.measured - self.base + self.slopes @ self.point)[kept]
         weights = np.bincount(self.series)[self.series[kept]] ** -0.25 / ROBUST_SCALE
-        extra = np.vstack((PULL * np.eye(size), ties))
+        pull = PULL**2 * np.eye(size) + ties.T @ ties
         scale, found = weights, np.zeros(size)
         for _ in range(MAX_ROUNDS):
-            stacked = (
-                np.vstack((matrix * scale[:, None], extra)),
-                np.concatenate((target * scale, np.zeros(len(extra)))),
-            )
-            found = bounded_least_squares(*stacked)
+            scaled = matrix * scale[:, None]
+            triangle = np.linalg.cholesky(scaled.T @ scaled + pull).T  # few unknowns, many rows
+            found = bounded_least_squares(triangle, np.linalg.solve(triangle.T, scaled.T @ (target * scale)))
             errors = (matrix @ found - target) / ROBUST_SCALE
             scale = weights * (1 + errors**2) ** -0.25
         return np.asarray(spread @ found)
@@ -209,4 +208,4 @@ def with_value(coefficients: ServingCoefficients, knob: Knob, value: float) -> S
         return replace(coefficients, clients=replace(coefficients.clients, **{name: value}))
     stack: StackName = owner  # type: ignore[assignment]
     host = replace(coefficients.host(stack), **{name: value})
-    return replace(coefficients, hosts=coefficients.hosts | {stack: host})
+    return replace(coefficients, hosts={**coefficients.hosts, stack: host})

@@ -155,7 +155,7 @@ class Setup:
             raise Unusable("no length is stated")
         is_tnx_other = _is_tnx(row) and "llama" not in row.label("model")
         runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk, is_tnx_other=is_tnx_other)
-        part = instance(row.texts["instance"])
+        part = instance(row.texts["instance"]).with_lnc(row.lnc)
         return cls(row, shape, part, StepWork(shape, part, row.counts["tp"], runtime), batch, is_continuous, max_len)
 
     @property

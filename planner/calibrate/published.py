@@ -17,7 +17,7 @@ from ...server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")
-OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes")  # a table may have none of them
+OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes", "date")  # a table may have none of them
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
 SHAPE = {  # columns, and the fields of DecoderSizes that they are
@@ -36,6 +36,9 @@ LOAD_MEASURES = ("output_tok_s", "req_per_s")
 COLUMNS = (*TEXT, *LABELS, *COUNTS, *LENGTHS, *SHAPE, *EXPERTS, *MEASURES)
 
 _SDK = re.compile(r"2\.(\d+)")
+_LNC = re.compile(r"\blnc ?(\d)\b")
+
+Cells = dict[str, str]  # by column
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,12 @@ class PublishedRow:
         return int(found[1]) if found else CURRENT_SDK
 
     @property
+    def lnc(self) -> int | None:
+        """Physical cores in a logical one, by the notes of the row; None if they name none."""
+        found = _LNC.search(self.label("notes"))
+        return int(found[1]) if found else None
+
+    @property
     def samples_on_host(self) -> bool:
         """Whether logits leave the device at every step, by the notes of the row."""
         return "cpu sampling" in self.label("notes")
@@ -69,33 +78,48 @@ class PublishedRow:
 
 def read_rows(path: Path) -> list[PublishedRow]:
     """Return all rows of the file. Raises SettingsError with the line number for an invalid table."""
+    return [_row(cells, line, str(path)) for line, cells in read_cells(path, COLUMNS)]
+
+
+def parse_rows(lines: Iterable[str], where: str) -> list[PublishedRow]:
+    """Return the rows of an open table. Raises SettingsError with `where` and the line."""
+    return [_row(cells, line, where) for line, cells in parse_cells(lines, where, COLUMNS)]
+
+
+def read_cells(path: Path, columns: Iterable[str]) -> list[tuple[int, Cells]]:
+    """Return line number and cells of each row of a file. Raises SettingsError, as `parse_cells`."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            return parse_rows(lines, str(path))
+            return parse_cells(lines, str(path), columns)
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def parse_rows(lines: Iterable[str], where: str) -> list[PublishedRow]:
-    """Return the rows of an open table. Raises SettingsError with `where` and the line."""
+def parse_cells(lines: Iterable[str], where: str, columns: Iterable[str]) -> list[tuple[int, Cells]]:
+    """Return line number and cells of each row of an open table that has at least `columns`.
+
+    Raises SettingsError with `where` and the line.
+    """
     reader = csv.DictReader(lines, strict=True)
+    found: list[tuple[int, Cells]] = []
     try:
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
         if missing:
             raise SettingsError(f"{where}, line 1: the header has no column {', '.join(missing)}")
-        rows = [_row(cells, reader.line_num, where) for cells in reader]
+        for cells in reader:
+            if None in cells or None in cells.values():
+                raise SettingsError(f"{where}, line {reader.line_num}: the number of cells is not that of the header")
+            found.append((reader.line_num, cells))
     except csv.Error as error:
         raise SettingsError(f"{where}, line {reader.reader.line_num}: {error}") from error
-    if not rows:
+    if not found:
         raise SettingsError(f"{where} has a header and no rows")
-    return rows
+    return found
 
 
-def _row(cells: dict[str | None, str], line: int, where: str) -> PublishedRow:
-    if None in cells or None in cells.values():
-        raise SettingsError(f"{where}, line {line}: the number of cells is not that of the header")
+def _row(cells: Cells, line: int, where: str) -> PublishedRow:
     at = f"{where}, line {line}"
     names = (*COLUMNS[len(TEXT) + len(LABELS) :], *LOAD_COUNTS, *LOAD_MEASURES)
     numbers = {name: _number(cells.get(name, ""), name, at) for name in names}

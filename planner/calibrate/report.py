@@ -9,12 +9,14 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
-from ...server.cost.evidence import Evidence, Phase, Series
+from ...server.cost.evidence import Evidence, Series
 from ...server.errors import SettingsError
+from .accuracy import Coverage, coverage_of, outcomes
+from .comparison import Figure, compare_load_tests, compare_steps
 from .observation import Observation, observe
 from .published import PublishedRow, data_hash, read_rows
 from .serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
@@ -26,7 +28,6 @@ from .step_errors import (
     coefficients_without,
 )
 
-PHASES: tuple[Phase, ...] = get_args(Phase)
 Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 
@@ -41,6 +42,21 @@ class CalibrationReport:
     rows: tuple[RowError, ...]
     serving: tuple[ServingError, ...]  # of load tests: up to three figures a row
     skipped: Skipped  # a row has up to two reasons
+    observations: tuple[Observation, ...] = ()  # those of `rows`
+    steps: tuple[Figure, ...] = ()  # `rows`, each with its series and band
+    load: tuple[Figure, ...] = ()  # `serving`, the same
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """All compared figures."""
+        return *self.steps, *self.load
+
+    @property
+    def coverage(self) -> dict[str, Coverage]:
+        """Shares of the table's figures within their bands, by group; groups without bands are left out."""
+        names = dict.fromkeys(each.group for each in self.figures)
+        found = {name: coverage_of(outcomes(each for each in self.figures if each.group == name)) for name in names}
+        return {name: each for name, each in found.items() if each is not None}
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values: `groups` by name with errors; baselines; all rows; skipped rows and reasons."""
@@ -52,10 +68,7 @@ class CalibrationReport:
                 name: {group: stats and asdict(stats) for group, stats in groups.items()}
                 for name, groups in self.baselines.items()
             },
-            "band_coverage": {
-                phase: dict(zip(("configurations", "rows"), self.calibration.evidence.coverage(phase), strict=True))
-                for phase in PHASES
-            },
+            "band_coverage": {name: asdict(coverage) for name, coverage in self.coverage.items()},
             "rows": [asdict(row) for row in self.rows],
             "serving": [asdict(row) for row in self.serving],
             "skipped": [{"row_id": row_id, "reason": reason} for row_id, reason in self.skipped],
@@ -97,7 +110,7 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         evidence=Evidence((*steps.evidence.samples, *served.samples)),
         baselines=steps.baselines | served.baselines,
     )
-    return _report(found, True, steps, served, skipped)
+    return _report(found, True, (rows, observations), (steps, served), skipped)
 
 
 def run_check(data: Path, calibration: Calibration | None = None, stack: StackName | None = None) -> CalibrationReport:
@@ -111,15 +124,23 @@ def run_check(data: Path, calibration: Calibration | None = None, stack: StackNa
     served = check_serving(rows, calibration, stack)
     observations, skipped = _usable(rows, data, is_enough=bool(served.errors))
     steps = check_steps(observations, dict(calibration.coefficients), calibration.evidence)
-    return _report(calibration, False, steps, served, skipped)
+    return _report(calibration, False, (rows, observations), (steps, served), skipped)
 
 
 def _report(
-    calibration: Calibration, is_fit: bool, steps: StepOutcome, served: ServingOutcome, skipped: Skipped
+    calibration: Calibration,
+    is_fit: bool,
+    table: tuple[Sequence[PublishedRow], Sequence[Observation]],
+    outcome: tuple[StepOutcome, ServingOutcome],
+    skipped: Skipped,
 ) -> CalibrationReport:
+    (rows, observations), (steps, served) = table, outcome
     groups = steps.groups | served.groups
     rest = steps.baselines | served.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
-    return CalibrationReport(calibration, is_fit, groups, *rest)
+    months, evidence = {row.row_id: row.texts["date"][:7] for row in rows}, calibration.evidence
+    figures = compare_steps(observations, steps.rows, months, evidence)
+    load = compare_load_tests(served.errors, rows, evidence)
+    return CalibrationReport(calibration, is_fit, groups, *rest, tuple(observations), tuple(figures), tuple(load))
 
 
 def _usable(rows: Sequence[PublishedRow], data: Path, is_enough: bool = False) -> tuple[list[Observation], Skipped]:

@@ -8,14 +8,14 @@ repeated without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...server.cost.terms import DECODE_TERMS, PREFILL_TERMS
+from ...server.cost.terms import DECODE_TERMS, ENCODE_TERMS, PREFILL_TERMS
 from .fit import FIXED, NAMES, OPTIONAL, Problem, Vector
 from .observation import Observation
 
@@ -29,24 +29,29 @@ Rows = NDArray[np.bool_]
 Labels = NDArray[np.int64]  # fold of each row
 Terms = tuple[int, ...]
 Fit = Callable[[Rows], Vector]
-PHASES = tuple(tuple(NAMES.index(name) for name in terms) for terms in (DECODE_TERMS, PREFILL_TERMS))
+PHASES = tuple(tuple(NAMES.index(name) for name in terms) for terms in (DECODE_TERMS, PREFILL_TERMS, ENCODE_TERMS))
 
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """Ways to leave rows out: by series, by source and by model; and what decides whether a term is known."""
+    """Labels of the rows by way to leave them out."""
 
     labels: dict[str, Labels]
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> Folds:
-        return cls(
+        return cls.by(
             {
-                "series": _numbered([o.series for o in observations]),
-                "source": _numbered([o.source for o in observations]),
-                "model": _numbered([o.shape for o in observations]),
+                "series": [o.series for o in observations],
+                "source": [o.source for o in observations],
+                "model": [o.shape for o in observations],
             }
         )
+
+    @classmethod
+    def by(cls, keys: Mapping[str, Sequence[Hashable]]) -> Folds:
+        """Return folds of the rows that have equal keys, by way."""
+        return cls({way: _numbered(found) for way, found in keys.items()})
 
 
 def _numbered(keys: Sequence[Hashable]) -> Labels:
@@ -54,26 +59,30 @@ def _numbered(keys: Sequence[Hashable]) -> Labels:
     return np.array([numbers[key] for key in keys])
 
 
-def mean_fit(problem: Problem, folds: Folds, rows: Rows) -> Vector:
+def mean_fit(problem: Problem, folds: Folds, rows: Rows, ways: Sequence[str] = ("series",)) -> Vector:
     """Return the mean coefficients of the admissible candidates, each phase by its own candidates.
 
-    Which terms are known follows from the models and sources of the whole table, and from no measured time.
+    Candidates are scored by what each of `ways` leaves out. Which terms are known follows from the models and sources
+    of the whole table, and from no measured time.
     """
     known, held = _known_terms(problem, folds, np.ones(len(rows), dtype=np.bool_))
     candidates = _candidates(known)
-    folded = Folds({"fold": folds.labels["series"] % NUM_FOLDS}).labels["fold"]
     fits = [problem.fit(terms, rows, held) for terms in candidates]
-    unseen = [left_out(problem, folded, rows, lambda kept, t=terms: problem.fit(t, kept, held)) for terms in candidates]
-    found = np.zeros(len(NAMES))
+
+    def unseen_by(terms: Terms) -> list[Vector]:
+        folded = [folds.labels[way] % NUM_FOLDS for way in ways]
+        return [left_out(problem, labels, rows, lambda kept: problem.fit(terms, kept, held)) for labels in folded]
+
+    unseen = [unseen_by(terms) for terms in candidates]
+    means = np.zeros(len(NAMES))
     for terms in PHASES:
-        own = rows & _is_of(problem, terms)
+        own = rows & _is_of(problem, terms) & np.isfinite(unseen[0]).all(axis=0)
+        scores = [0.0]  # one series: no candidate can be scored
         if own.any():
-            scores = [_score(problem, errors, own) for errors in unseen]
-            admissible = [fit for fit, score in zip(fits, scores, strict=True) if score <= min(scores) * NEARLY]
-        else:
-            admissible = fits[:1]
-        found[list(terms)] = np.mean(admissible, axis=0)[list(terms)]
-    return found
+            scores = [float(np.mean([_score(problem, errors, own) for errors in found])) for found in unseen]
+        admissible = [fit for fit, score in zip(fits, scores, strict=False) if score <= min(scores) * NEARLY]
+        means[list(terms)] = np.mean(admissible, axis=0)[list(terms)]
+    return means
 
 
 def _is_of(problem: Problem, terms: Terms) -> Rows:
@@ -101,7 +110,7 @@ def _candidates(known: Terms) -> list[Terms]:
     phases = [_drops([term for term in known if term in own]) for own in PHASES]
     longest = max(map(len, phases))
     pairs = zip(*(drops + [drops[0]] * (longest - len(drops)) for drops in phases), strict=True)
-    return [tuple(t for t in (*FIXED, *known) if t not in (*decode, *prefill)) for decode, prefill in pairs]
+    return [tuple(t for t in (*FIXED, *known) if not any(t in drop for drop in dropped)) for dropped in pairs]
 
 
 def _drops(terms: Sequence[int]) -> list[Terms]:
@@ -127,9 +136,11 @@ def left_out(problem: Problem, labels: Labels, rows: Rows, fit: Fit) -> Vector:
     return errors
 
 
-def nested_errors(problem: Problem, folds: Folds, rows: Rows) -> dict[str, Vector]:
-    """Return errors by way to leave rows out; candidates, scores and coefficients have not seen the predicted rows."""
+def nested_errors(
+    problem: Problem, folds: Folds, rows: Rows, ways: Sequence[str] = (), scored: Sequence[str] = ("series",)
+) -> dict[str, Vector]:
+    """Return errors by way to leave rows out: each of `ways`, or all. Nothing has seen the predicted rows."""
     return {
-        name: left_out(problem, labels, rows, lambda kept: mean_fit(problem, folds, kept))
-        for name, labels in folds.labels.items()
+        way: left_out(problem, folds.labels[way], rows, lambda kept: mean_fit(problem, folds, kept, scored))
+        for way in ways or folds.labels
     }

@@ -28,6 +28,7 @@ from ..simulate.records import Records
 from ..simulate.routing import RoundRobin
 from ..simulate.simulator import Driver
 from .contradictions import contradictions
+from .load_figures import QUANTITIES, Quantity, measured_figures
 from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths, is_llmperf, is_window_known
 from .observation import Setup, Unusable
 from .published import PublishedRow
@@ -40,10 +41,6 @@ TGI_1 = replace(POLICIES["tgi"], waiting_ratio=1.2)
 
 SATURATED = 0.8  # share of the highest measured tokens a second of a deployment
 
-DECODE_RATE = 1.02  # of the tokens that TTFT and TPOT leave a single user: more are 1 / TPOT, not a throughput
-ROUNDED = 0.01  # of a published figure
-
-QUANTITIES = ("throughput", "ttft", "itl")
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
 
 
@@ -55,7 +52,7 @@ class ServingCoefficients:
     clients: Clients = field(default_factory=Clients)
 
     def host(self, stack: StackName) -> HostWork:
-        """Return the host time of a stack; zero if no load test has told it."""
+        """Return the host time of a stack; zero without a load test of the stack."""
         return self.hosts.get(stack, HostWork())
 
 
@@ -82,7 +79,7 @@ class ServingRow:
     num_slots: int
     lengths: tuple[int, int]  # positions that a prompt is padded to, and that a step reads of each slot
     num_engines: int
-    measured: dict[str, float]  # stated figures by quantity
+    measured: dict[Quantity, float]  # stated figures by quantity
     contradiction: str = ""  # with other rows of the table; empty if there is none
     is_saturated: bool = False  # arrivals are nearly as fast as the deployment: queues grow with time
 
@@ -112,8 +109,12 @@ class ServingRow:
             num_slots=setup.batch,
             lengths=(setup.prompt_length(counts["input_len"]), setup.step_length(is_loaded=True)),
             num_engines=counts.get("dp", 1),
-            measured=_measured(row),
+            measured=measured_figures(row),
         )
+
+    def under(self, calibration: Calibration) -> ServingRow:
+        """Return the row with the step times of another calibration."""
+        return replace(self, model=CostModel(calibration, self.model.step_work, self.model.instance))
 
     @property
     def policy(self) -> BatchingPolicy:
@@ -143,7 +144,7 @@ class ServingRow:
         return self.model.point(phase, self.num_slots, self.lengths[1])
 
     @property
-    def fitted(self) -> dict[str, float]:
+    def fitted(self) -> dict[Quantity, float]:
         """Measured figures that a fit may use: not the TTFT of a queue that grows."""
         return {name: value for name, value in self.measured.items() if name != "ttft" or not self.is_saturated}
 
@@ -180,7 +181,7 @@ class ServingRow:
         waves = (clients.spacing_s, clients.stop_rate) if self.test.is_waves else ()
         return host, waves, clients.draw_s if self.draws else 0.0
 
-    def figures(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> dict[str, float]:
+    def figures(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> dict[Quantity, float]:
         """Return `predict` by quantity."""
         return dict(zip(QUANTITIES, self.predict(coefficients, num_waves), strict=True))
 
@@ -252,34 +253,6 @@ def _no_limits() -> tuple[SchedulerConfig, CacheConfig]:
     """Return limits that refuse nothing; the stack's own limits are its slots."""
     most = 1 << 30
     return SchedulerConfig(most, most, most, most), CacheConfig(most, 32, False)
-
-
-def _measured(row: PublishedRow) -> dict[str, float]:
-    columns = zip(QUANTITIES, ("output_tok_s", "ttft_ms", "tpot_ms"), strict=True)
-    found = {name: row.measures.get(column, 0.0) for name, column in columns}
-    if any(value < 0 for value in found.values()):
-        raise Unusable("a measured figure is negative")
-    found = {name: value for name, value in found.items() if value > 0}
-    if _is_decode_rate(row, found):
-        del found["throughput"]
-    if not found:
-        raise Unusable("no throughput, TTFT or time per token")
-    return found
-
-
-def _is_decode_rate(row: PublishedRow, found: dict[str, float]) -> bool:
-    """Return whether the "tokens a second" of a single user are 1 / TPOT: more than its answers have with their TTFT."""
-    if (
-        row.counts.get("concurrency") != 1
-        or not {"throughput", "itl"} <= found.keys()
-        or "incl" in row.label("tpot_stat")
-    ):
-        return False
-    tokens, step_ms = row.counts["output_len"], found["itl"]
-    least_ms = found.get("ttft", 0.0) + (tokens - 1) * step_ms
-    return found["throughput"] * least_ms / 1e3 > tokens * (
-        DECODE_RATE if "ttft" in found else 1 - 1 / tokens - ROUNDED
-    )
 
 
 def serving_rows(

@@ -10,17 +10,18 @@ import numpy as np
 
 from ...server.config.formats import StackName
 from ...server.cost.calibration import Calibration, ErrorStats, GroupError
-from ...server.cost.evidence import Phase, Sample, Series
+from ...server.cost.evidence import Point, Sample, Series
 from .host_fit import STRUCTURES, Responses, fit_hosts
+from .load_figures import QUANTITIES, Quantity
 from .load_generators import Clients
 from .published import PublishedRow
 from .serving import ServingCoefficients, ServingRow, serving_rows
-from .step_errors import stats_of
+from .step_errors import series_error, stats_of
 
-FIGURE_UNITS = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
+FIGURE_UNITS: dict[Quantity, str] = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
 NO_HOST, FACTOR = "no host", "constant factor"  # plain models of load tests
 FITTED = "fitted"
-Key = tuple[str, str]  # row and quantity
+Key = tuple[str, Quantity]  # row and quantity
 LeftOut = dict[Key, float]
 Without = Callable[[Series], Calibration]  # a fit of steps without a series
 
@@ -33,6 +34,7 @@ class ServingError:
     group: str  # serving_inf2 of throughput, serving_ttft_inf2 and serving_itl_inf2 of times; see `_group`
     model: str
     series: Series
+    point: Point
     unit: str
     measured: float
     predicted: float
@@ -78,13 +80,15 @@ def calibrate_serving(rows: Sequence[PublishedRow], calibration: Calibration, wi
     sound = [row for row in found if not row.contradiction]
     fit = fit_hosts(sound)
     unseen: dict[str, LeftOut] = {name: {} for name in (FITTED, NO_HOST, FACTOR)}
-    for series in dict.fromkeys(row.series for row in found if fit.responses):
-        for name, errors in _errors_without(series, serving_rows(rows, without(series))[0], fit.responses).items():
-            unseen[name] |= errors
+    for series in dict.fromkeys(row.series for row in found):
+        if fit.responses is not None and any(row.series != series for row in sound):
+            rest = without(series)
+            left_out = _errors_without(series, [row.under(rest) for row in found], fit.responses)
+            unseen = {name: unseen[name] | left_out[name] for name in unseen}
     errors = [error for row in found for error in _errors(row, fit.coefficients, unseen[FITTED])]
-    groups = {(row.row.row_id, name): _group(row, name) for row in found for name in row.measured}
+    groups: dict[Key, str] = {(row.row.row_id, name): _group(row, name) for row in found for name in row.measured}
     plain = {name: _by_group(groups, unseen[name]) for name in (NO_HOST, FACTOR)}
-    samples = _samples(sound, unseen[FITTED])
+    samples = samples_of(sound, unseen[FITTED])
     return ServingOutcome(fit.coefficients, tuple(errors), tuple(skipped), fit.structure.name, plain, samples)
 
 
@@ -99,7 +103,8 @@ def _errors_without(series: Series, rows: Sequence[ServingRow], responses: Respo
     bare = seen.fit(STRUCTURES[0], kept)
     hostless = _relative(own, seen.coefficients(bare))
     off = seen.errors(bare, kept)
-    factors = {name: exp(-float(np.median(off[seen.names[kept] == name]))) for name in set(seen.names[kept].tolist())}
+    names = seen.names[kept]
+    factors = {name: exp(-float(np.median(off[names == name]))) for name in QUANTITIES if name in names}
     return {
         FITTED: _relative(own, seen.coefficients(seen.fit(seen.choose(kept), kept))),
         NO_HOST: hostless,
@@ -123,6 +128,7 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> li
             group=_group(row, name),
             model=row.row.texts["model"],
             series=row.series,
+            point=row.point(name),
             unit=FIGURE_UNITS[name],
             measured=measured,
             predicted=predicted[name],
@@ -133,7 +139,7 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> li
     ]
 
 
-def _group(row: ServingRow, quantity: str) -> str:
+def _group(row: ServingRow, quantity: Quantity) -> str:
     """Return a group such as serving_inf2 or serving_ttft_inf2.
 
     Contradicted rows have their own group, and so has TTFT of saturated tests, which depends on the test's length more
@@ -153,24 +159,29 @@ def _by_group(groups: dict[Key, str], errors: LeftOut) -> dict[str, ErrorStats |
 
 
 def _group_error(errors: Sequence[ServingError]) -> GroupError:
-    held = [error.left_out for error in errors]
     every = stats_of(np.array([error.error for error in errors]))
-    return GroupError(len(errors), every, {} if None in held else {"series": stats_of(np.array(held))})
+    held = np.array([np.nan if error.left_out is None else error.left_out for error in errors])
+    if np.isnan(held).any():
+        return GroupError(len(errors), every)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(error.series for error in errors))}
+    series = np.array([numbers[error.series] for error in errors])
+    return GroupError(len(errors), every, {"series": stats_of(held)}, series_error(held, series))
 
 
-def _samples(rows: Sequence[ServingRow], unseen: LeftOut) -> tuple[Sample, ...]:
+def samples_of(rows: Sequence[ServingRow], unseen: LeftOut) -> tuple[Sample, ...]:
     """Return measured over predicted figures, by fits without the series, as the median over tests of equal load."""
-    alike: dict[tuple[object, ...], list[tuple[ServingRow, Phase, float]]] = {}
+    alike: dict[tuple[object, ...], list[tuple[ServingRow, Point, float]]] = {}
     for row in rows:
         for name in row.fitted:
             error = unseen.get((row.row.row_id, name))
             if error is not None:
-                phase: Phase = name  # type: ignore[assignment]
-                alike.setdefault((row.series, row.point(phase), row.load), []).append((row, phase, 1 / (1 + error)))
+                alike.setdefault((row.series, row.point(name), row.load), []).append(
+                    (row, row.point(name), 1 / (1 + error))
+                )
     return tuple(_sample(own) for own in alike.values())
 
 
-def _sample(tests: Sequence[tuple[ServingRow, Phase, float]]) -> Sample:
-    row, phase, _ = tests[0]
+def _sample(tests: Sequence[tuple[ServingRow, Point, float]]) -> Sample:
+    row, point, _ = tests[0]
     error = float(np.median([ratio for _, _, ratio in tests]))
-    return Sample(row.point(phase), row.row.texts["model"], row.source, len(tests), error)
+    return Sample(point, row.row.texts["model"], row.source, len(tests), error, row.row.sdk)

@@ -21,8 +21,8 @@ from .selection import Folds, Labels, Rows, left_out, mean_fit, nested_errors
 
 # Bytes of weights and cache, layers and slots for a decode step; operations and calls for a prompt.
 SIX_TERMS = ("weights", "kv", "layer_launch", "slot_layer", "prefill_matmul", "prefill_call")
-COMPUTE = ("decode_matmul", "prefill_matmul", "attention")
-MEMORY = ("weights", "prefill_weights", "kv")
+COMPUTE = ("decode_matmul", "prefill_matmul", "attention", "encode_matmul")
+MEMORY = ("weights", "prefill_weights", "kv", "encode_weights")
 
 
 def six_coefficients(problem: Problem, labels: Labels, rows: Rows) -> Vector:
@@ -85,7 +85,7 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
     problem, rows = Problem(observations), np.array(["contradicted" not in name for name in names])
     fitted = mean_fit(problem, folds, rows)
     unseen = nested_errors(problem, folds, rows)
-    stats = {way: _stats_by_group(names, errors) for way, errors in unseen.items()}
+    stats = {way: stats_by_group(names, errors) for way, errors in unseen.items()}
     every = np.ones(len(names), dtype=np.bool_)
     errors = problem.errors(fitted, every)
     groups = {
@@ -98,13 +98,13 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
         for name in sorted(set(names.tolist()))
     }
     plain = {
-        SIX: _stats_by_group(names, six_coefficients(problem, folds.labels["series"], rows)),
-        ROOFLINE: _stats_by_group(names, np.where(rows, roofline(problem), np.nan)),
+        SIX: stats_by_group(names, six_coefficients(problem, folds.labels["series"], rows)),
+        ROOFLINE: stats_by_group(names, np.where(rows, roofline(problem), np.nan)),
         REPEATS: repeat_spread(observations, names),
     }
     coefficients = as_coefficients(fitted)
     evidence = _evidence(observations, unseen["series"])
-    return StepOutcome(coefficients, groups, _rows(observations, names, errors, unseen["series"]), plain, evidence)
+    return StepOutcome(coefficients, groups, row_errors(observations, names, errors, unseen["series"]), plain, evidence)
 
 
 def check_steps(observations: Sequence[Observation], coefficients: dict[str, float], evidence: Evidence) -> StepOutcome:
@@ -118,10 +118,10 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
         for name in sorted(set(names.tolist()))
     }
     plain = {
-        ROOFLINE: _stats_by_group(names, roofline(problem)),
+        ROOFLINE: stats_by_group(names, roofline(problem)),
         REPEATS: repeat_spread(observations, names),
     }
-    return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
+    return StepOutcome(coefficients, groups, row_errors(observations, names, errors, None), plain, evidence)
 
 
 def coefficients_without(observations: Sequence[Observation], series: tuple[str, int, str]) -> dict[str, float]:
@@ -133,7 +133,7 @@ def coefficients_without(observations: Sequence[Observation], series: tuple[str,
     return as_coefficients(mean_fit(problem, folds, rows))
 
 
-def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
+def stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
     """Return statistics by group; None for a group with unpredicted rows."""
     own = {name: errors[names == name] for name in sorted(set(names.tolist()))}
     return {name: None if np.isnan(found).any() else stats_of(found) for name, found in own.items()}
@@ -191,7 +191,7 @@ def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
     return Evidence(samples)
 
 
-def _rows(
+def row_errors(
     observations: Sequence[Observation], names: NDArray[np.str_], errors: Vector, unseen: Vector | None
 ) -> tuple[RowError, ...]:
     held = [None] * len(observations) if unseen is None else [float(e) if np.isfinite(e) else None for e in unseen]

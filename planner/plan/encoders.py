@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import ceil, exp, inf
+from math import ceil, inf
 from typing import Any
 
 from ...server.config.formats import WeightFormats
@@ -23,21 +23,26 @@ from ...server.models.spec import ModelSpec
 from ...server.placement.fit import budget_bytes
 from ...server.placement.footprint import encoder_bytes
 from ..model_names import resolve_shape
+from .known import quantile, sized_at
 from .options import PlanOptions, bucket
 from .parts import parts_in_question
-from .queueing import BISECTIONS, MAX_LOAD
+from .queueing import MAX_LOAD
 from .report import NO_POWER, Excluded, price_notes
+from .text_batches import ClosedLoop, TextTimes, load_within
+from .times import Limit
 from .weight_types import QUANTIZATION, WeightDtype, why_no_type
 from .words import check_degrees, nothing_fits, over_budget
 
 OPTIONS = (  # fields of PlanOptions that apply to an encoder
-    *("model", "input_tokens", "request_rate", "ttft_s", "usd_per_hour", "devices", "tensor_parallel_sizes"),
+    *("model", "input_tokens", "request_rate", "ttft_s", "ttft_p95_s", "ttft_p99_s", "usd_per_hour", "devices"),
+    *("task", "tensor_parallel_sizes", "confidence"),
     *("dtypes", "max_batch", "device_memory_utilization", "price_basis"),
 )
 NO_SERVER = (
-    "an encoder is planned as the accelerator alone: its times leave out what a server's host adds to a request, which "
-    "was not measured for encoders"
+    "times are those of the compiled model, measured without a server: what a server's host adds to a request is left "
+    "out"
 )
+FORMS = ((1, 1), (0, 1), (0, 2))  # models (0: one on each core) and workers of each, as in published benchmarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,13 @@ class EncoderRow:
     memory_budget_bytes: int
     pass_s: float
     latency_s: float  # at the rate: from the arrival of a text to its vector
+    latency_p50_s: float
+    latency_p99_s: float
     load: float  # share of full passes, back to back
     saturated_texts_s: float  # of one instance, every pass full
+    forms: tuple[ClosedLoop, ...]  # of one instance under the load of benchmarks
     instances: int
+    sized_at: float  # quantile of the pass's time at which the instances are enough
     instances_band: tuple[int | None, int | None]  # P10 and P90; None when no number of them holds the limit
     at_rate: dict[PriceBasis, TextPrice | None]  # None: no price is published
     band: Band  # factors of `pass_s`, and the evidence
@@ -81,11 +90,12 @@ class EncoderRow:
         return self.pass_s * self.band.low, self.pass_s * self.band.high
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Return the sort key: within the limits first, then priced, then by the 90th percentile of the cost."""
+        """Return the sort key: within the limits, then with fewer unknowns, then by the 90th percentile of the cost."""
         price, most = self.at_rate[basis], self.instances_band[1]
         cost = inf if price is None else price.hourly_usd
         sure = inf if most is None else cost / self.instances * most
-        return not self.meets_slo, sure, cost, self.latency_s, self.device, self.tp, self.dtype
+        unknowns = len(self.extrapolated.split("; ")) if self.extrapolated else 0
+        return not self.meets_slo, unknowns, sure, cost, self.latency_s, self.device, self.tp, self.dtype
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; bands are objects with p10 and p90."""
@@ -122,7 +132,7 @@ class EncoderReport:
 
 
 def plan_encoder(options: PlanOptions) -> EncoderReport:
-    """Plan over the catalogue's instances. `ttft_s` limits a text's mean latency; `request_rate` is texts a second.
+    """Plan over the catalogue's instances. `ttft_s` and its quantiles limit a text's latency; the rate is texts/s.
 
     Raises the errors of `plan`, and SettingsError for a model that is no encoder or has too few positions for a text.
     """
@@ -154,14 +164,17 @@ class _Search:
     bucket: int
 
     def part(self, part: Instance) -> Iterator[EncoderRow | Excluded]:
-        for tp in self.options.tensor_parallel_sizes or part.allowed_tp:
-            if tp not in part.allowed_tp:
+        for dtype in self.options.dtypes:
+            if missing := why_no_type(dtype, part):
+                yield Excluded(part.name, None, dtype, missing)
                 continue
-            for dtype in self.options.dtypes:
-                if missing := why_no_type(dtype, part):
-                    yield Excluded(part.name, tp, dtype, missing)
+            for tp in self.options.tensor_parallel_sizes or part.allowed_tp:
+                if tp not in part.allowed_tp:
                     continue
-                yield from self._batches(part, tp, dtype)
+                found = list(self._batches(part, tp, dtype))
+                yield from found
+                if not self.options.tensor_parallel_sizes and isinstance(found[0], EncoderRow):
+                    break  # Neuron's software for encoders gives each core a copy of its own
 
     def _batches(self, part: Instance, tp: int, dtype: WeightDtype) -> Iterator[EncoderRow | Excluded]:
         """Yield batches of powers of two, as long as they fit."""
@@ -181,15 +194,16 @@ class _Search:
 
     def _row(self, part: Instance, cost: CostModel, dtype: WeightDtype, batch: int, needed: int) -> EncoderRow:
         options, tp = self.options, cost.step_work.core.tp
-        step = cost.encode(batch, self.bucket)
-        band = cost.calibration.evidence.band(cost.point("prefill", batch, self.bucket))
-        limit, dp = options.ttft_s or inf, part.num_cores // tp
+        step = cost.encode(batch, self.bucket, is_labelled=options.task != "embed")
+        band = cost.calibration.evidence.band(cost.point("encode", batch, self.bucket))
+        dp, share = part.num_cores // tp, sized_at(step.extrapolated, options)
         full_s = dp * batch / step.elapsed_s
-        pass_s = (step.elapsed_s, step.elapsed_s * band.low, step.elapsed_s * band.high)
+        sized_s = step.elapsed_s * quantile(band, share)
+        pass_s = (sized_s, step.elapsed_s * band.low, step.elapsed_s * band.high)
         within, *counts = (self._count(seconds, batch, dp) for seconds in pass_s)
-        count = within or ceil(options.request_rate / (full_s * MAX_LOAD))
+        count = within or ceil(options.request_rate * sized_s / (dp * batch * MAX_LOAD))
         at = options.request_rate / (count * full_s)
-        latency = latency_s(step.elapsed_s, batch, at)
+        times = TextTimes(step.elapsed_s, batch, at)
         at_rate = {basis: _price(part.usd(basis), count, options) for basis in PRICE_BASES}
         price = at_rate[options.price_basis]
         return EncoderRow(
@@ -201,15 +215,19 @@ class _Search:
             memory_bytes=needed,
             memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
             pass_s=step.elapsed_s,
-            latency_s=latency,
+            latency_s=times.latency_s,
+            latency_p50_s=times.quantile_s(0.5),
+            latency_p99_s=times.quantile_s(0.99),
             load=at,
             saturated_texts_s=full_s,
+            forms=tuple(ClosedLoop.of(step.elapsed_s, batch, models or dp, workers) for models, workers in FORMS),
             instances=count,
+            sized_at=share,
             instances_band=(counts[0], counts[1]),
             at_rate=at_rate,
             band=band,
             misses=(
-                *(() if within else (_too_slow(step.elapsed_s, limit),)),
+                *(() if within else (_too_slow(sized_s, options.limits),)),
                 *over_budget(None if price is None else price.hourly_usd, options),
             ),
             extrapolated=step.extrapolated,
@@ -217,35 +235,13 @@ class _Search:
 
     def _count(self, pass_s: float, batch: int, dp: int) -> int | None:
         """Return the instances that serve the rate within the limit; None if no number does."""
-        load = load_within(pass_s, batch, self.options.ttft_s or inf)
+        load = load_within(pass_s, batch, self.options.limits)
         return ceil(self.options.request_rate * pass_s / (dp * batch * load)) if load else None
 
 
-def latency_s(pass_s: float, batch: int, load: float) -> float:
-    """Return mean seconds from a text's arrival to the end of its pass, on a replica with Poisson arrivals.
-
-    The wait is half of the pass under way, if there is one, and the delay of a full queue; M/D/1 for a batch of 1. The
-    share of time with a pass under way is at least the load; for large batches it is that of a server that takes all
-    waiting texts.
-    """
-    arrivals = load * batch  # during a pass
-    under_way = max(load, 1 - 1 / (1 + arrivals * exp(min(arrivals, 50.0))))
-    return pass_s * (1 + under_way / 2 + load**2 / (2 * batch * (1 - load)))
-
-
-def load_within(pass_s: float, batch: int, limit_s: float) -> float:
-    """Return the highest load, at most MAX_LOAD, whose latency is within the limit; 0 if there is none."""
-    low, high = 0.0, MAX_LOAD
-    if latency_s(pass_s, batch, high) <= limit_s:
-        return high
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if latency_s(pass_s, batch, middle) <= limit_s else (low, middle)
-    return low
-
-
-def _too_slow(pass_s: float, limit_s: float) -> str:
-    return f"latency is {pass_s * 1e3:.1f} ms without any load: the limit is {limit_s * 1e3:.1f} ms"
+def _too_slow(pass_s: float, limits: tuple[Limit, ...]) -> str:
+    least = min(limit.seconds for limit in limits)
+    return f"latency is {pass_s * 1e3:.1f} ms without any load: the limit is {least * 1e3:.1f} ms"
 
 
 def _price(hourly: float | None, count: int, options: PlanOptions) -> TextPrice | None:

@@ -22,6 +22,11 @@ from .times import MeanTimes
 MOST_INSTANCES = 1 << 30
 
 
+def sized_at(extrapolated: str, options: PlanOptions) -> float:
+    """Return the quantile of times at which a row is sized: at least the 90th percentile without measurements."""
+    return max(options.confidence, SLOW_END) if extrapolated else options.confidence
+
+
 def quantile(band: Band, share: float) -> float:
     """Return the factor of a predicted time that `share` of measurements do not exceed, from 0.5 on.
 

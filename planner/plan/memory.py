@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ...server.cost.pipeline import stage_layers
 from ...server.cost.shape import STORED_BYTES
+from ...server.cost.stacks import STACKS
 from ...server.device.instances import Instance
 from ...server.device.ledger import Use
 from ...server.host.memory import GIB
@@ -22,7 +23,7 @@ from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from ...server.placement.core_share import lora_bytes
 from ...server.placement.footprint import Footprint, ServingShape, StepLimits
-from .options import Buckets, PlanOptions
+from .options import Buckets, KVDtype, PlanOptions
 from .report import Candidate
 from .weight_types import QUANTIZATION, WeightDtype
 
@@ -37,11 +38,15 @@ class Beside:
     tokens_per_slot: int = 1  # of a decode step
     stored_loras: int = 0
     lora_rank: int = 0
+    fills_first_core: bool = False  # see Stack
+    kv_cache_dtype: KVDtype = "bfloat16"
 
     @classmethod
     def of(cls, options: PlanOptions, draft: ModelSpec | None) -> Beside:
         guesses = 0 if options.speculation is None else options.speculation.num_tokens
-        return cls(draft, guesses + 1, options.max_loras, options.lora_rank)
+        fills_first = options.stack is not None and STACKS[options.stack].fills_first_core
+        kv_dtype = options.kv_cache_dtype
+        return cls(draft, guesses + 1, options.max_loras, options.lora_rank, fills_first, kv_dtype)
 
 
 class Memory:
@@ -81,7 +86,16 @@ class Memory:
         """Return the shape whose largest step is a whole prompt in its bucket, or the tokens of all slots."""
         tokens = batch * self._beside.tokens_per_slot
         limits = StepLimits(num_tokens=max(self._buckets.prefill, tokens), num_samples=tokens, num_workers=1)
-        return ServingShape("bfloat16", self._buckets.decode, BLOCK_SIZE, limits, QUANTIZATION[dtype])
+        fills_first = self._beside.fills_first_core
+        return ServingShape(
+            "bfloat16",
+            self._buckets.decode,
+            BLOCK_SIZE,
+            limits,
+            QUANTIZATION[dtype],
+            fills_first_core=fills_first,
+            kv_cache_dtype=self._beside.kv_cache_dtype,
+        )
 
 
 def _longest_stage(model: ModelSpec, stages: int) -> ModelSpec:

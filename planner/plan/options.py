@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Literal, get_args
 
 from ...server.config.formats import StackName
-from ...server.cost.speculation import Speculation
+from ...server.cost.speculation import METHODS, Speculation, SpeculativeMethod
 from ...server.cost.stacks import STACKS, USUAL_STACKS, Stack, default_stack
 from ...server.device.buckets import SMALLEST_BUCKET
 from ...server.device.instances import Instance
 from ...server.device.prices import PRICE_BASES, PriceBasis
 from ...server.errors import SettingsError
 from ...server.models.spec import ModelSpec
+from ...server.placement.cache_layout import KV_CELL_BYTES
 from .bounds import MAX_BATCH, MAX_CONFIDENCE, MAX_RATE, MAX_TOKENS, MIN_CONFIDENCE, MIN_RATE
 from .times import Limit
 from .weight_types import COMPARED, DTYPES, WeightDtype
@@ -25,7 +27,9 @@ LIMITS = {  # fields of PlanOptions, and the figures that they limit
     "tpot_p95_s": Limit("TPOT", 0.0, 0.95),
     "tpot_p99_s": Limit("TPOT", 0.0, 0.99),
 }
-SPECULATION = ("speculative_model", "num_speculative_tokens", "acceptance_rate")  # fields of PlanOptions
+TextTask = Literal["embed", "rerank", "classify"]
+SPECULATION = ("num_speculative_tokens", "acceptance_rate")  # fields of PlanOptions
+KVDtype = Literal["bfloat16", "fp8"]  # types of the cache in Neuron's own software
 MAX_GUESSES, MAX_LORAS, MAX_LORA_RANK = 64, 4096, 512
 
 
@@ -59,7 +63,7 @@ class PlanOptions:
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
     stack: StackName | None = None  # serving software; None: the usual one of each instance today
     max_batch: int = 256  # the largest batch with measurements behind it
-    device_memory_utilization: float = 0.9  # as the server's default
+    device_memory_utilization: float = 0.92  # as the server's default
     price_basis: PriceBasis = "on_demand"  # candidates are sorted by this price
     chip_watts: float | None = None  # power of one serving chip; no figure is published
     grid_g_per_kwh: float | None = None  # grams of CO2 equivalent for a kilowatt-hour
@@ -68,11 +72,14 @@ class PlanOptions:
     logical_nc_configs: tuple[int, ...] = ()  # physical cores in a logical one; () = as each chip comes
     instances_per_replica: tuple[int, ...] = ()  # () = 1, or more if no single instance holds the model
     save_sharded_checkpoint: bool = False  # weights were sharded on another host: loading reads one shard after another
-    speculative_model: str | None = None  # draft, in bfloat16
+    kv_cache_dtype: KVDtype = "bfloat16"
+    speculative_method: SpeculativeMethod = "draft_model"  # of a plan with guesses
+    speculative_model: str | None = None  # draft, in bfloat16; None for methods with a head of the model's own sizes
     num_speculative_tokens: int | None = None  # guesses of the draft in a step
     acceptance_rate: float | None = None  # share of guesses that are right if all guesses before are
     max_loras: int = 0  # adapters on the cores
     max_lora_rank: int = 16
+    task: TextTask = "embed"  # of an encoder: whether a pass returns vectors or scores
 
     def __post_init__(self) -> None:
         for name, most in (("input_tokens", MAX_TOKENS), ("output_tokens", MAX_TOKENS), ("max_batch", MAX_BATCH)):
@@ -116,25 +123,44 @@ class PlanOptions:
         self._check_features()
 
     def _check_features(self) -> None:
-        given = [getattr(self, name) is not None for name in SPECULATION]
-        if any(given) and not all(given):
-            raise SettingsError(f"{', '.join(SPECULATION)}: speculative decoding needs all of them, or none is given")
+        if self.kv_cache_dtype not in get_args(KVDtype):
+            raise SettingsError(f"kv_cache_dtype is {self.kv_cache_dtype!r}: one of {', '.join(get_args(KVDtype))}")
+        self._check_speculation()
+        for name, least, most in (("max_loras", 0, MAX_LORAS), ("max_lora_rank", 1, MAX_LORA_RANK)):
+            if not least <= getattr(self, name) <= most:
+                raise SettingsError(f"{name} is {getattr(self, name)}: from {least} to {most} is possible")
+
+    def _check_speculation(self) -> None:
+        method = self.speculative_method
+        if method not in METHODS:
+            raise SettingsError(f"speculative_method is {method!r}: one of {', '.join(METHODS)}")
+        has_head = METHODS[method].head_layers > 0
+        needed = SPECULATION if has_head else ("speculative_model", *SPECULATION)
+        given = [getattr(self, name) is not None for name in needed]
+        if has_head and self.speculative_model is not None:
+            raise SettingsError(
+                f"speculative_model is {self.speculative_model!r}: {method} has a head of the sizes of the model itself"
+            )
+        if (any(given) or has_head) and not all(given):
+            raise SettingsError(f"{', '.join(needed)}: speculative decoding needs all of them, or none is given")
         if self.num_speculative_tokens is not None and not 1 <= self.num_speculative_tokens <= MAX_GUESSES:
             raise SettingsError(
                 f"num_speculative_tokens is {self.num_speculative_tokens}: from 1 to {MAX_GUESSES} is possible"
             )
         if self.acceptance_rate is not None and not 0 <= self.acceptance_rate <= 1:
             raise SettingsError(f"acceptance_rate is {self.acceptance_rate}: from 0 to 1 is possible")
-        for name, least, most in (("max_loras", 0, MAX_LORAS), ("max_lora_rank", 1, MAX_LORA_RANK)):
-            if not least <= getattr(self, name) <= most:
-                raise SettingsError(f"{name} is {getattr(self, name)}: from {least} to {most} is possible")
 
     @property
     def speculation(self) -> Speculation | None:
         """Speculation by the draft model; None without one."""
         if self.num_speculative_tokens is None or self.acceptance_rate is None:
             return None
-        return Speculation(self.num_speculative_tokens, self.acceptance_rate)
+        return Speculation(self.num_speculative_tokens, self.acceptance_rate, self.speculative_method)
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of one element of the KV cache."""
+        return KV_CELL_BYTES[self.kv_cache_dtype]
 
     @property
     def lora_rank(self) -> int:
@@ -144,7 +170,11 @@ class PlanOptions:
     @property
     def features(self) -> tuple[str, ...]:
         """Features in use beside plain decoding, by their names in support.json."""
-        used = {"speculation": self.speculation is not None, "lora": self.max_loras > 0}
+        used = {
+            "speculation": self.speculation is not None,
+            "lora": self.max_loras > 0,
+            "kv_cache_quantization": self.kv_cache_dtype != "bfloat16",
+        }
         return tuple(name for name, is_used in used.items() if is_used)
 
     @property

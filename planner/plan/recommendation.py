@@ -23,6 +23,8 @@ def sentence(report: PlanReport) -> str:
     """Return the first row with its evidence; if no row holds the limits, also the limits that the first misses."""
     row = report.candidates[0]
     behind = f"TPOT {evidence(row.known.decode)}; TTFT {evidence(row.known.prefill)}."
+    if row.known_failure:
+        behind += f" A real accelerator is known not to run it: {row.known_failure}."
     if row.meets_slo:
         return f"Take {_figures(report, row)}. {verdict(report, row)} {behind}"
     return f"No configuration holds the limits. The first ({'; '.join(row.misses)}): {_figures(report, row)}. {behind}"

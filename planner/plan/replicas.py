@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
 from ...server.cost.calibration import default_calibration
 from ...server.cost.evidence import Band, Phase
+from ...server.cost.pairs import SpeculativeBands
 from ...server.cost.pipeline import PipelineModel
-from ...server.cost.speculation import SpeculativeModel, StepTimes
+from ...server.cost.speculation import SpeculativeModel, StepTimes, head_of
 from ...server.cost.stacks import Stack
 from ...server.cost.work import Runtime
 from ...server.device.buckets import powers_of_two
@@ -22,7 +25,9 @@ from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
 from .demand import Demand
 from .options import Buckets, PlanOptions
+from .parts import place_of
 from .queueing import Replica
+from .report import Candidate
 from .weight_types import WeightDtype
 
 
@@ -36,6 +41,7 @@ class PlannedLoad:
     demand: Demand
     buckets: Buckets
     prompts: dict[Stack, tuple[tuple[int, float], ...]]  # compiled lengths, ascending, and shares of the requests
+    bands: SpeculativeBands | None = None
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> PlannedLoad:
@@ -46,7 +52,8 @@ class PlannedLoad:
             demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
             buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
         prompts = {stack: _padded(demand, stack, buckets.decode) for stack in options.stacks}
-        return cls(model, _draft(model, options), options, demand, buckets, prompts)
+        bands = None if options.speculation is None else SpeculativeBands(options.speculative_method)
+        return cls(model, _draft(model, options), options, demand, buckets, prompts, bands)
 
 
 def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int, float], ...]:
@@ -57,8 +64,10 @@ def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int
 
 
 def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
-    if options.speculative_model is None:
+    if options.speculation is None:
         return None
+    if options.speculative_model is None:
+        return head_of(model, options.speculation.method)
     draft = resolve_decoder(options.speculative_model)
     if draft.vocab_size != model.vocab_size:
         raise SettingsError(
@@ -85,12 +94,21 @@ class Group:
         options, part = planned.options, part_of(place)
         stack, speculation = options.stack_on(part), options.speculation
         checked = 1 if speculation is None else speculation.num_tokens + 1
-        runtime = Runtime(dtype, stack.is_continuous, tokens_per_slot=checked, lora_rank=options.lora_rank)
+        runtime = Runtime(
+            dtype,
+            stack.is_continuous,
+            tokens_per_slot=checked,
+            lora_rank=options.lora_rank,
+            kv_bytes=options.kv_bytes,
+        )
         own = PipelineModel.of(planned.model, place, tp, stages, runtime)
-        if speculation is None or planned.draft is None:
+        if speculation is None or planned.draft is None or planned.bands is None:
             return cls(place, tp, dtype, stages, own, stack)
-        draft = PipelineModel.of(planned.draft, place, tp, stages, Runtime(is_continuous=stack.is_continuous))
-        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, speculation.num_tokens), stack)
+        method, guesses = speculation.method, speculation.num_tokens
+        beside = replace(runtime, weight_dtype="bfloat16", tokens_per_slot=method.tokens_per_run(guesses), lora_rank=0)
+        draft = PipelineModel.of(planned.draft, place, tp, stages, beside)
+        widened = partial(planned.bands.widened, chip=part.chip.name)
+        return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, method.runs(guesses), widened), stack)
 
     @property
     def part(self) -> Instance:
@@ -109,6 +127,13 @@ class Group:
     def prompts(self, planned: PlannedLoad) -> tuple[tuple[int, float], ...]:
         """Return the compiled lengths of prompts, ascending, each with its share of the requests."""
         return planned.prompts[self.stack]
+
+    def bucket_edge(self, planned: PlannedLoad) -> BucketEdge | None:
+        """Return the edge of a compiled length that costs the prompts most; None if none does."""
+        stack, demand = self.stack, planned.demand
+        buckets = stack.prompt_buckets(planned.buckets.decode)
+        graphs = PromptGraphs(buckets, stack.prompt_margin, lambda length: self.cost.prefill(length, length).elapsed_s)
+        return graphs.edge(dict(demand.prompts), ADDED_TOKENS if demand.trace is None else 0)
 
     def replica(self, planned: PlannedLoad, batch: int) -> tuple[Replica, float, str]:
         """Return the replica, the idle share of its stages in decode, and why no measurement supports its times."""
@@ -168,3 +193,11 @@ class Group:
             return ()
         smaller = (1 << power for power in range(batch.bit_length() - 1))
         return tuple((slots, self.cost.decode(slots, planned.buckets.decode).elapsed_s) for slots in smaller)
+
+
+def edge_notes(planned: PlannedLoad, row: Candidate, parts: tuple[Instance, ...]) -> Iterator[str]:
+    """Yield what an edge between two compiled lengths costs the prompts of a row, and the length that avoids it."""
+    part = next(part for part in parts if (part.name, part.chip.lnc) == (row.device, row.lnc))
+    group = Group.of(planned, place_of(part, row.instances_per_replica), row.tp, row.dtype, row.pp)
+    if (edge := group.bucket_edge(planned)) is not None:
+        yield f"first row: {edge}"

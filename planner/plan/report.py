@@ -5,8 +5,8 @@ It holds and sorts figures, and computes only prices per token. An unknown figur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...server.config.formats import StackName
 from ...server.cost.evidence import Provenance
 from ...server.device.instances import Instance
 from ...server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with
-from ...server.device.support import Verdict, verdict
+from ...server.device.support import Question, Verdict, answer, last_release
 from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from .demand import Demand
@@ -109,6 +109,7 @@ class Candidate:
     lnc: int = 1  # physical NeuronCores in a logical one
     instances_per_replica: int = 1
     tokens_per_step: float = 1.0  # tokens of a slot in a decode step: more than one with speculative decoding
+    known_failure: str = ""  # report that a real accelerator does not run it, with error, source and date
     simulated: Simulated | None = None  # of the first row
 
     @property
@@ -136,7 +137,7 @@ class Candidate:
         return inf if price is None or most is None else price.hourly_usd / self.instances * most
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Return the sort key: within the limits first, then priced, then by cost, then by its 90th percentile.
+        """Return the sort key: limits first, then no known failure, then priced, then cost, then its 90th percentile.
 
         The cost is that of the instances at the quantile `sized_at`, which is the slow end of the band for a row
         without measurements: it comes first only if it wins even so.
@@ -145,6 +146,7 @@ class Candidate:
         cost = (1, 0.0) if price is None else (0, price.hourly_usd)
         return (
             not self.meets_slo,
+            bool(self.known_failure),
             *cost,
             self.sure_hourly_usd(basis),
             _RANK[self.known.provenance],
@@ -217,8 +219,7 @@ class PlanReport:
         return {place: self._verdict(*place) for place in dict.fromkeys(row.place for row in self.candidates)}
 
     def _verdict(self, device: str, tp: int, pp: int) -> Verdict:
-        features = (*("pipeline_parallelism",) * (pp > 1), *self.options.features)
-        return verdict(self.options.model, self.part(device), tp, features=features, length=self.buckets.decode)
+        return verdict_on(self.options, self.buckets, self.part(device), tp, pp)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for JSON: seconds, bytes, dollars; null means "not known"."""
@@ -237,6 +238,25 @@ class PlanReport:
             "excluded": [asdict(entry) for entry in self.excluded],
             "notes": list(self.notes),
         }
+
+
+def verdict_on(options: PlanOptions, buckets: Buckets, part: Instance, tp: int, pp: int) -> Verdict:
+    """Return what is known of the model on the real accelerator, in `pp` stages of `tp` cores."""
+    features = (*("pipeline_parallelism",) * (pp > 1), *options.features)
+    release, stack = last_release(part.chip.name), options.stack_on(part).name
+    return answer(Question(options.model, part, tp, release, features, buckets.decode, stack))
+
+
+def with_known_failures(
+    candidates: Iterable[Candidate], options: PlanOptions, buckets: Buckets, parts: Iterable[Instance]
+) -> list[Candidate]:
+    """Return `candidates`, those that a real accelerator is reported not to run with the first report."""
+    rows, of_name = list(candidates), {part.name: part for part in parts}
+    failures = {
+        place: verdict_on(options, buckets, of_name[place[0]], *place[1:]).failures
+        for place in dict.fromkeys(row.place for row in rows)
+    }
+    return [replace(row, known_failure=str(found[0])) if (found := failures[row.place]) else row for row in rows]
 
 
 def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:

@@ -25,8 +25,8 @@ from .memory import Beside, Memory, loading_notes, why_not_loaded
 from .options import LIMITS, PlanOptions
 from .parts import GROUP_SIZES, parts_in_question, place_of
 from .queueing import Replica
-from .replicas import Group, PlannedLoad
-from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from .replicas import Group, PlannedLoad, edge_notes
+from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes, with_known_failures
 from .sizing import Sizing
 from .weight_types import WeightDtype, why_no_type
 from .words import (
@@ -69,10 +69,12 @@ def plan_model(
         excluded += found[1]
     if not candidates:
         raise nothing_fits(model, options, excluded)
+    candidates = with_known_failures(candidates, options, planned.buckets, parts)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
     notes = (
         *demand_notes(planned.demand),
         *slo_notes(options, candidates),
+        *edge_notes(planned, candidates[0], parts),
         *loading_notes(model, options, parts, candidates),
         *price_notes(parts, options.chip_watts),
     )
@@ -122,11 +124,16 @@ class _Search:
                 yield Excluded(place.name, tp, None, allowed(part))
                 continue
             for dtype in options.dtypes:
-                if missing := why_no_type(dtype, part):
+                if missing := why_no_type(dtype, part) or self._why_no_cache(part):
                     yield Excluded(place.name, tp, dtype, missing)
                     continue
                 for stages in options.pipeline_parallel_sizes:
                     yield from self._batches(place, tp, dtype, stages * count)
+
+    def _why_no_cache(self, part: Instance) -> str:
+        """Return why `part` has no cache of the wanted type; empty if it has."""
+        kv_dtype = self._options.kv_cache_dtype
+        return "" if kv_dtype == "bfloat16" else why_no_type(kv_dtype, part)
 
     def _batches(self, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
         """Yield candidates with batches of powers of two, as long as they fit."""

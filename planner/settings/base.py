@@ -19,7 +19,7 @@ WHICH_MODEL = (
 class PlannerSettings(TimeSettings, ReportSettings):
     model: CliPositionalArg[str] = Field("llama-8b", description=WHICH_MODEL)
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
-    device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
+    device_memory_utilization: float = Field(0.92, gt=0, le=1, description="share of device memory that may be used")
     stack: StackName | None = Field(
         None, description="serving software on the accelerator (default: what one would run on it today)"
     )

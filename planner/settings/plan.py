@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag, NoDecode
 
 from ...server.config import CatalogConfig
+from ...server.cost.speculation import SpeculativeMethod
 from ...server.device.prices import DEFAULT_REGION
 from ...server.errors import SettingsError
 from ...server.settings.base import File, Numbers, Texts, slice_of, split_commas
@@ -17,7 +18,7 @@ from ..emit.folder import Emission
 from ..model_names import resolve_shape
 from ..plan.bounds import MAX_CONFIDENCE, MAX_RATE, MAX_TOKENS, MIN_CONFIDENCE, MIN_RATE
 from ..plan.demand import with_trace
-from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, PlanOptions
+from ..plan.options import LIMITS, MAX_GUESSES, MAX_LORA_RANK, MAX_LORAS, KVDtype, PlanOptions, TextTask
 from ..plan.weight_types import COMPARED, WeightDtype
 from .base import PlannerSettings
 
@@ -41,9 +42,13 @@ class DeploymentSettings(CatalogSettings):
     save_sharded_checkpoint: CliToggleFlag[bool] = Field(
         False, description="weights are sharded elsewhere, so the instance's host needs no memory for all of them"
     )
+    kv_cache_dtype: KVDtype = Field("bfloat16", description="type of the KV cache; fp8 may save memory and no time")
+    speculative_method: SpeculativeMethod = Field(
+        "draft_model", description="speculative decoding by a draft model, or by a head of EAGLE3 or P-EAGLE"
+    )
     speculative_model: str | None = Field(None, description="draft model of speculative decoding, as MODEL")
     num_speculative_tokens: int | None = Field(
-        None, ge=1, le=MAX_GUESSES, description="tokens that the draft guesses in a step"
+        None, ge=1, le=MAX_GUESSES, description="tokens that are guessed in a step"
     )
     acceptance_rate: float | None = Field(
         None, ge=0, le=1, description="share of guesses that are right if all guesses before them are"
@@ -63,20 +68,9 @@ class DeploymentSettings(CatalogSettings):
 
 
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
-    *("output_tokens", "tpot_ms", "ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
-    *(
-        "pipeline_parallel_sizes",
-        "stack",
-        "trace",
-        "chip_watts",
-        "grid_g_per_kwh",
-        "confidence",
-        "check",
-        "gpus",
-        "picture",
-        "emit",
-        "emit_row",
-    ),
+    *("output_tokens", "tpot_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
+    *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "grid_g_per_kwh"),
+    *("check", "gpus", "picture", "emit", "emit_row"),
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
 
@@ -118,6 +112,9 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         (1,),
         validation_alias="pipeline_parallel_size",
         description="numbers of pipeline stages to consider, with commas",
+    )
+    task: TextTask = Field(
+        "embed", description="of an encoder: vectors (embed), or scores of pairs (rerank) or texts (classify)"
     )
     chip_watts: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="power of one chip, for tokens per joule (default: not known)"
@@ -179,7 +176,9 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         return slice_of(View, self)
 
     def options(self, trace: Workload | None) -> PlanOptions:
-        """Return the planner's options; lengths of a trace override given ones."""
+        """Return the planner's options; lengths of a trace override given ones. Raises SettingsError."""
+        if "task" in self.model_fields_set and not self.is_encoder:
+            raise SettingsError(f"--task is {self.task}: {self.model} is no encoder")
         options = slice_of(
             PlanOptions,
             self,

@@ -7,7 +7,7 @@ from pydantic_settings import CliPositionalArg
 
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from ...server.config.formats import Quantization
-from ...server.settings.base import File, slice_of
+from ...server.settings.base import File, Numbers, slice_of
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange, read_lengths
 from ...server.workload.slo import Slo
@@ -32,6 +32,12 @@ class SimulateSettings(PlannerSettings):
     )
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
     max_num_seqs: int = Field(MAX_NUM_SEQS, ge=1, description="slots that decode is compiled for")
+    context_encoding_buckets: Numbers = Field(
+        (), description="compiled prompt lengths, with commas (default: those of --stack)"
+    )
+    token_generation_buckets: Numbers = Field(
+        (), description="compiled context lengths of decode, with commas (default: those of --stack)"
+    )
     quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(
@@ -115,6 +121,8 @@ class SimulateSettings(PlannerSettings):
             model=resolve_decoder(self.model),
             instance=self.device,
             workload=self.workload,
+            prefill_buckets=self.context_encoding_buckets or None,
+            decode_buckets=self.token_generation_buckets or None,
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
         )

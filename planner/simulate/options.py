@@ -42,7 +42,7 @@ class SimulationOptions:
     block_size: int = 32
     num_blocks: int | None = None  # None: as many as the device memory holds
     enable_prefix_caching: bool = True
-    device_memory_utilization: float = 0.9
+    device_memory_utilization: float = 0.92
     quantization: Quantization | None = None
     prefill_buckets: tuple[int, ...] | None = None  # None: those of the stack
     decode_buckets: tuple[int, ...] | None = None  # None: those of the stack
@@ -166,7 +166,14 @@ class SimulationOptions:
         """
         longest = min(max(self.prefill_buckets or (self.max_model_len,)), self.scheduler.max_num_batched_tokens)
         limits = StepLimits(max(longest, self.max_num_seqs), self.max_num_seqs, num_workers=1)  # prompts go one by one
-        shape = ServingShape("bfloat16", self.max_model_len, self.block_size, limits, self.quantization)
+        shape = ServingShape(
+            "bfloat16",
+            self.max_model_len,
+            self.block_size,
+            limits,
+            self.quantization,
+            fills_first_core=self.serving_stack.fills_first_core,
+        )
         held, utilization = self.device, self.device_memory_utilization
         footprint = require_fit(self.model, held, self.tensor_parallel_size, shape, utilization)
         most = footprint.max_blocks(budget_bytes(held, utilization))

@@ -7,17 +7,21 @@ The cost of replicas is in bill.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from ...server.clock import NS
 from ...server.cost.calibration import default_calibration
+from ...server.cost.evidence import Band
 from ...server.workload.workload import BoolArray, FloatArray, IntArray
 from .bill import Bill, Cost
 from .fleet import Fleet
+from .load_bands import LoadFigure
 from .options import SimulationOptions
 from .records import SHARES, Records
 from .scaling import Scaling
@@ -37,7 +41,9 @@ class SimulationReport:
         records: Records,
         fleet: Fleet[Any],
         extrapolated: tuple[str, ...],
+        bands: Mapping[LoadFigure, Band],
     ) -> None:
+        self.factors = bands
         self.options, self.num_blocks, self.records = options, num_blocks, records
         self.fleet, self.extrapolated = fleet, extrapolated
         self.engines = tuple(totals for replica in fleet.replicas for totals in replica.totals)
@@ -158,7 +164,34 @@ class SimulationReport:
         for name, spread in self.spreads.items():
             latencies |= spread.as_json(name)
         scaling = {"slo": self.limits(), "autoscaling": self._scaling_json()}
-        return self._load_json() | latencies | self._cost_json() | self._deployment_json() | scaling
+        known = {name: dict(zip(("p10", "p90"), ends, strict=True)) for name, ends in self.bands.items()}
+        evidence = {"bands": known, "band_factors": {name: band.as_json() for name, band in self.factors.items()}}
+        return self._load_json() | latencies | self._cost_json() | self._deployment_json() | evidence | scaling
+
+    @cached_property
+    def bands(self) -> dict[str, tuple[float, float]]:
+        """P10 and P90 of the output tokens a second, and of the mean TTFT and TPOT in ms.
+
+        Answers to an open workload do not outrun its arrivals, so neither do their tokens.
+        """
+        figures: dict[LoadFigure, tuple[str, float]] = {
+            "throughput": ("output_throughput", self._per_second(self.total_output_tokens)),
+            "ttft": ("mean_ttft_ms", self.spreads["ttft"].mean),
+            "itl": ("mean_tpot_ms", self.spreads["tpot"].mean),
+        }
+        found = {
+            key: (value * self.factors[figure].low, value * self.factors[figure].high)
+            for figure, (key, value) in figures.items()
+        }
+        if self.options.max_concurrency is None:
+            low, high = found["output_throughput"]
+            found["output_throughput"] = low, max(figures["throughput"][1], min(high, self._offered_tokens_s))
+        return found
+
+    @property
+    def _offered_tokens_s(self) -> float:
+        arrivals_s = float(np.ptp(self.options.workload.arrival_ns)) / NS
+        return self.total_output_tokens / arrivals_s if arrivals_s else inf
 
     def limits(self) -> dict[str, dict[str, Any]]:
         """Return for each limit its value, whether mean and percentiles keep it, and the share of requests that do."""

@@ -25,6 +25,7 @@ from ...server.scheduler.admission import check_queue, resolve_max_tokens
 from ...server.workload.workload import Workload
 from .autoscaling import policy_of
 from .fleet import Fleet
+from .load_bands import LOAD_FIGURES, load_band
 from .options import SimulationOptions
 from .records import NEVER, Engine, Records
 from .report import SimulationReport
@@ -59,7 +60,10 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     driver = Driver(fleet, options.workload, records, options.scheduler, cache, balancer)
     driver.request_ns = round(host.work.request_s * NS)
     driver.run(options.max_concurrency)
-    return SimulationReport(options, cache.num_blocks, records, fleet, tuple(pricer.extrapolated))
+    longest = int((options.workload.input_len + options.workload.output_len).max())
+    positions = pricer.decode_bucket(min(options.max_model_len, longest))
+    bands = {each: load_band(each, model, stack, options.max_num_seqs, positions) for each in LOAD_FIGURES}
+    return SimulationReport(options, cache.num_blocks, records, fleet, tuple(pricer.extrapolated), bands)
 
 
 def _fleet(options: SimulationOptions, replica: Callable[[], Sequence[ScheduledEngine]]) -> Fleet[ScheduledEngine]:

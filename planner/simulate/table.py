@@ -49,7 +49,9 @@ def _load(report: SimulationReport) -> Table:
     table.add_row("requests", f"{figures['request_throughput']:,.2f} /s")
     if report.request_goodput is not None:
         table.add_row("requests within the limits", f"{report.request_goodput:,.2f} /s")
+    low, high = report.bands["output_throughput"]
     table.add_row("output tokens", f"{figures['output_throughput']:,.1f} /s")
+    table.add_row("output tokens, P10-P90", f"{low:,.1f}-{high:,.1f} /s")
     table.add_row("all tokens", f"{figures['total_token_throughput']:,.1f} /s")
     table.add_row("input tokens from the prefix cache", f"{figures['total_cached_tokens']:,}")
     table.add_row("preemptions", f"{figures['num_preemptions']:,}")
@@ -69,11 +71,13 @@ def _title(report: SimulationReport) -> str:
 
 def _times(report: SimulationReport) -> Table:
     table = Table("ms", title="Times")
-    for column in ("mean", "median", "p90", "p95", "p99"):
+    for column in ("mean", "P10-P90 of the mean", "median", "p90", "p95", "p99"):
         table.add_column(column, justify="right")
     for name, spread in report.spreads.items():
-        figures = (spread.mean, spread.median, spread.p90, spread.p95, spread.p99)
-        table.add_row(_TIMES[name], *(f"{figure:,.2f}" for figure in figures))
+        mean, *figures = (spread.mean, spread.median, spread.p90, spread.p95, spread.p99)
+        ends = report.bands.get(f"mean_{name}_ms")
+        band = "" if ends is None else f"{ends[0]:,.2f}-{ends[1]:,.2f}"
+        table.add_row(_TIMES[name], f"{mean:,.2f}", band, *(f"{figure:,.2f}" for figure in figures))
     return table
 
 

@@ -69,11 +69,13 @@ class Calibration:
     clients: Mapping[str, float] = field(default_factory=dict)  # of load tests; only their check needs them
     evidence: Evidence = field(default_factory=lambda: Evidence(()))
     baselines: Mapping[str, Mapping[str, ErrorStats | None]] = field(default_factory=dict)  # simpler models, by group
+    encoders_sha256: str = ""  # of the table of encoders; empty before a fit to one
 
     @property
     def version(self) -> str:
         """Name of the calibration in inventories and reports."""
-        return f"{VERSION}-{self.date}-{self.data_sha256[:12]}"
+        encoders = f"-{self.encoders_sha256[:6]}" if self.encoders_sha256 else ""
+        return f"{VERSION}-{self.date}-{self.data_sha256[:12]}{encoders}"
 
     def host(self, stack: StackName) -> HostWork:
         """Return the host time that a stack adds; zero without a load test of the stack."""
@@ -85,6 +87,7 @@ class Calibration:
             "version": VERSION,
             "date": self.date,
             "data_sha256": self.data_sha256,
+            "encoders_sha256": self.encoders_sha256,
             "num_rows": self.num_rows,
             "coefficients": {
                 name: {"value": value, "unit": TERMS[name].unit, "meaning": TERMS[name].meaning}
@@ -178,6 +181,7 @@ class _Stored(msgspec.Struct):
     errors: dict[str, GroupError]
     evidence: list[_StoredSample]
     baselines: dict[str, dict[str, ErrorStats | None]] = {}
+    encoders_sha256: str = ""
 
     def calibration(self) -> Calibration:
         """Return the calibration. Raises JsonError when a coefficient is unknown, or a required one is missing."""
@@ -197,6 +201,7 @@ class _Stored(msgspec.Struct):
             {str(name): value for name, value in self.clients.items()},
             Evidence(sample.sample() for sample in self.evidence),
             self.baselines,
+            self.encoders_sha256,
         )
 
 

@@ -10,6 +10,7 @@ from ..clock import NS
 from ..config.formats import StackName
 from ..device.buckets import smallest
 from ..types import StepPlan
+from .bucket_edges import PromptGraphs
 from .model import CostModel, StepCost
 from .pricer import GraphRun, StepCharge, reasons_of
 
@@ -20,15 +21,19 @@ class EncodePricer:
     stack: StackName = "ideal"  # no stack's host time with an encoder is known
     request_s = 0.0
 
-    def __init__(self, model: CostModel, max_texts: int, buckets: tuple[int, ...]) -> None:
-        """`buckets` are compiled lengths, ascending."""
-        self._model, self._max_texts, self._buckets = model, max_texts, buckets
+    def __init__(self, model: CostModel, max_texts: int, buckets: tuple[int, ...], is_labelled: bool = False) -> None:
+        """`buckets` are compiled lengths, ascending; `is_labelled`: a pass returns scores, not vectors."""
+        self._model, self._max_texts, self._buckets, self._is_labelled = model, max_texts, buckets, is_labelled
         self._costs: dict[tuple[int, int], StepCost] = {}
         self.extrapolated: dict[str, None] = {}
 
     @property
     def calibration(self) -> str:
         return self._model.calibration.version
+
+    @property
+    def prompt_graphs(self) -> PromptGraphs:
+        return PromptGraphs(self._buckets, 0, lambda bucket: self._cost(1, bucket).elapsed_s)
 
     def why_extrapolated(self) -> tuple[str, ...]:
         costs = self._cost(1, self._buckets[-1]), self._cost(self._max_texts, self._buckets[-1])
@@ -60,7 +65,7 @@ class EncodePricer:
     def _cost(self, batch: int, bucket: int) -> StepCost:
         found = self._costs.get((batch, bucket))
         if found is None:
-            found = self._costs[batch, bucket] = self._model.encode(batch, bucket)
+            found = self._costs[batch, bucket] = self._model.encode(batch, bucket, self._is_labelled)
             self.extrapolated |= dict.fromkeys(reasons_of(found))
         return found
 

@@ -136,13 +136,16 @@ class Evidence:
         self.samples = tuple(samples)
         self.band = lru_cache(maxsize=None)(self._band)
         self.why_outside = lru_cache(maxsize=None)(self._why_outside)
+        self._without = lru_cache(maxsize=None)(self._without_series)
 
     def _band(self, point: Point, unseen: Series | None = None) -> Band:
         """Return the band of a step at `point`, without the samples of the series `unseen`."""
-        own = [each for each in self._of(point.phase) if each.series != unseen]
+        if unseen is not None:
+            return self._without(unseen).band(point)
+        own = self._of(point.phase)
         if not own:
             return UNKNOWN
-        far = self._distances(point) if unseen is None else np.array([point.distance(each.point) for each in own])
+        far = self._distances(point)
         half = spread([each.error for each in own], far, [each.series for each in own])
         reasons = self.why_outside(point)
         half *= 1 + WIDENING * max(0.0, float(far.min()) - 1) + UNMEASURED * len(reasons)
@@ -151,6 +154,9 @@ class Evidence:
         provenance: Provenance = "measured" if alike else "formula" if reasons else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(exp(-half), exp(half), provenance, rows, nearest.name)
+
+    def _without_series(self, unseen: Series) -> Evidence:
+        return Evidence(each for each in self.samples if each.series != unseen)
 
     def _distances(self, point: Point) -> NDArray[np.float64]:
         """Return the distance of `point` to each sample of its phase, as Point.distance does."""
@@ -178,7 +184,8 @@ class Evidence:
         if not samples:
             return (f"the calibration has no measured {point.phase}",)
         if not on_chip:
-            return (f"no {point.phase} of an LLM on {point.chip} is among the measurements",)
+            what = "pass of an encoder" if point.phase == "encode" else f"{point.phase} of an LLM"
+            return (f"no {what} on {point.chip} is among the measurements",)
         kind = [each for each in on_chip if each.has_experts == point.has_experts]
         if not kind:
             return (f"no {point.phase} of {_kind(point)} on {point.chip} is among the measurements",)
@@ -189,6 +196,10 @@ class Evidence:
             reasons.append(f"fewer than {LEAST_MODELS} models were measured with {bits:.0f}-bit weights")
         found = (_out_of_range(point, kind, name) for name in RANGES)
         return (*reasons, *filter(None, found))
+
+    def series_of(self, phase: Phase) -> frozenset[Series]:
+        """Return the series that figures of a phase were measured in."""
+        return frozenset(each.series for each in self._of(phase))
 
     def _of(self, phase: Phase) -> tuple[Sample, ...]:
         return self._phases[phase]

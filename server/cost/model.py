@@ -11,14 +11,15 @@ from typing import get_args
 from ..device.instances import Instance
 from ..models.spec import ModelSpec
 from .calibration import Calibration, default_calibration
-from .evidence import Phase, Point
+from .evidence import Band, Phase, Point
 from .shape import matrix_billions
 from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-MATMULS = ("decode_matmul", "prefill_matmul", "expert_matmul", "attention")  # terms counted in operations
-READS = ("weights", "prefill_weights", "kv")  # terms counted in bytes of device memory
+MATMULS = ("decode_matmul", "prefill_matmul", "expert_matmul", "attention", "encode_matmul")  # counted in operations
+READS = ("weights", "prefill_weights", "kv", "encode_weights")  # terms counted in bytes of device memory
+LABELS = 2  # scores of a text that a classifier returns; any number of this size takes the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,21 @@ class CostModel:
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 
-    def encode(self, texts: int, bucket: int) -> StepCost:
+    def prompt_s(self, bucket: int) -> float:
+        """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
+        return self.prefill(bucket, bucket).elapsed_s
+
+    def encode(self, texts: int, bucket: int, is_labelled: bool = False) -> StepCost:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
-        `prefill_call`, a server's host time of a prompt, is left out, since encoders were not measured in a server.
+        The host gets a vector of each token, as Neuron's software returns them, or with `is_labelled` two scores of
+        each text.
         """
         if not (texts >= 1 and bucket >= 1):
             raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
-        work = self.step_work.prefill(bucket, prompts=texts) | {"prefill_call": 0.0}
-        return self._price(work, texts * bucket, self.point("prefill", texts, bucket))
+        values = LABELS if is_labelled else bucket * self.step_work.model.hidden_size
+        work = self.step_work.encode(bucket, texts, texts * values)
+        return self._price(work, texts * bucket, self.point("encode", texts, bucket))
 
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
         """Return the coordinates of a step among the measured ones."""
@@ -120,10 +127,16 @@ class CostModel:
             bool(load.core.experts),
         )
 
+    def band(self, phase: Phase, batch: int, positions: int) -> Band:
+        """Return the band of a step, or of a figure of a server under load."""
+        found = self.calibration.evidence.band(self.point(phase, batch, positions))
+        return found.beyond(len(self.unmeasured))
+
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no measurement supports any step of this model, regardless of batch and length."""
         instance, reasons = self.instance, self.step_work.runtime.unmeasured
+        reasons = tuple(filter(None, (*reasons, self.step_work.model.stand_in)))
         if instance.is_user_given:
             own = f"figures of {instance.name} are from a catalogue file, not from the accelerator that was measured"
             reasons = (own, *reasons)

@@ -14,6 +14,7 @@ from ..clock import NS
 from ..config.formats import StackName
 from ..device.buckets import smallest
 from ..types import StepPlan
+from .bucket_edges import PromptGraphs
 from .model import CostModel, StepCost
 from .stacks import HostWork, Stack
 
@@ -119,6 +120,11 @@ class Pricer(Protocol):
         """Host seconds of a request before it is in the queue."""
         ...
 
+    @property
+    def prompt_graphs(self) -> PromptGraphs:
+        """Compiled lengths of prompts, or of texts, with their times."""
+        ...
+
     def why_extrapolated(self) -> tuple[str, ...]:
         """Return why no measurement supports the times of this model on this accelerator; empty when one does."""
         ...
@@ -162,6 +168,10 @@ class StepPricer:
     @property
     def request_s(self) -> float:
         return self._host.work.request_s
+
+    @property
+    def prompt_graphs(self) -> PromptGraphs:
+        return PromptGraphs(self._prefill_buckets, self._host.prompt_margin, self._model.prompt_s)
 
     def why_extrapolated(self) -> tuple[str, ...]:
         costs = self._decode(self.decode_buckets[-1], self._slots)[1], self._prefill(0, self._prefill_buckets[-1])[1]

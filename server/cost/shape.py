@@ -58,6 +58,24 @@ def matrix_billions(model: ModelSpec) -> float:
     return matrix_params(model) / 1e9
 
 
+# Architectures whose cache holds only a window: GptOssKVCacheManager, and `sliding_window` and
+# `layer_to_cache_size_mapping` of KVCacheManager, of neuronx-distributed-inference at 4bcdc54b. Others read all.
+WINDOWED = ("GptOssForCausalLM", "MistralForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration")
+
+
+@lru_cache(maxsize=256)
+def layer_windows(model: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """Return pairs of cached positions and layers; 0 positions: the layers cache all."""
+    if model.architecture in WINDOWED or model.stand_in:
+        return tuple(Counter(layer.mixer.window for layer in model.layers).items())
+    return ((0, model.num_layers),)
+
+
+def cached_positions(model: ModelSpec, positions: int) -> int:
+    """Return the positions that one sequence of `positions` holds in the cache, summed over the layers."""
+    return sum(min(positions, window or positions) * layers for window, layers in layer_windows(model))
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertLayers:
     """Equal layers, each with `count` feed-forward networks, of which a token uses `per_token`."""

@@ -1,18 +1,26 @@
-"""Seconds of the steps of speculative decoding: a target model that checks the tokens of a draft model.
+"""Seconds of the steps of speculative decoding: a target model that checks the tokens of a draft.
 
-Formulas only: no measurement with speculation is fitted. The scheme is fused speculation of NxD Inference
-(models/model_base.py of neuronx-distributed-inference at 4bcdc54b, NeuronFusedSpecModel). One graph on the same cores
-runs the draft once for each guessed token and once more to fill its cache, then the target once over the guesses and
-the token before them. `speculation_length` counts the tokens that the target reads.
+A step runs the draft, then the target once over the guesses and the token before them. Methods differ in the draft and
+in how often it runs: one row of METHODS each. Sources: NeuronFusedSpecModel in models/model_base.py of
+neuronx-distributed-inference at 4bcdc54b, vllm-neuron/docs/design/speculation of aws-neuron-sdk at 81ce03ae, and
+examples/models/gpt_oss/peagle of nkipy at b91c9800. Published times with and without a draft give the band (pairs.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
+from ..models.sizes import DecoderSizes
+from ..models.spec import ModelSpec
 from .evidence import Band, Phase
 from .pipeline import PipelineCost, PipelineModel
+
+SpeculativeMethod = Literal["draft_model", "eagle3", "p_eagle"]
+SPECULATION_REASON = "speculative decoding is priced by formula, with the band of published pairs"
+NUM_STATES = 3  # hidden states of the target that an EAGLE3 head reads
+P_EAGLE_LAYERS = 4  # of the only published P-EAGLE head
 
 
 class StepTimes(Protocol):
@@ -24,11 +32,60 @@ class StepTimes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Method:
+    """One way of guessing. `head_layers` is 0 if the draft is a model of its own, which has its own number."""
+
+    head_layers: int
+    is_parallel: bool = False  # all guesses come from one run
+    fills_cache: bool = False  # one more run writes the last guess into the draft's cache
+
+    def runs(self, guesses: int) -> int:
+        """Return how often the draft runs in a step."""
+        return 1 if self.is_parallel else guesses + self.fills_cache
+
+    def tokens_per_run(self, guesses: int) -> int:
+        """Return the tokens of a slot that a run of the draft computes."""
+        return guesses if self.is_parallel else 1
+
+
+METHODS: dict[SpeculativeMethod, Method] = {
+    "draft_model": Method(0, fills_cache=True),
+    "eagle3": Method(1),
+    "p_eagle": Method(P_EAGLE_LAYERS, is_parallel=True),
+}
+
+
+def head_of(target: ModelSpec, method: Method) -> ModelSpec:
+    """Return a decoder with as many weights as the method's head for `target`: its sizes, and its vocabulary.
+
+    The first layer reads embedding and state side by side, so its projections of query, key and value have twice the
+    input; a matrix [3 hidden, hidden] joins the target's states. Both are counted as width of the network, of which one
+    element has 3 hidden weights. Published heads have smaller vocabularies.
+    """
+    heads = target.num_heads + 2 * target.num_kv_heads
+    joined = (target.hidden_size * NUM_STATES + heads * target.head_dim) // 3
+    return DecoderSizes(
+        method.head_layers,
+        target.hidden_size,
+        target.widest_intermediate + joined // method.head_layers,
+        target.num_heads,
+        target.num_kv_heads,
+        target.head_dim,
+        target.vocab_size,
+    ).spec("EAGLE head", target.max_position)
+
+
+@dataclass(frozen=True, slots=True)
 class Speculation:
     """Guesses of a draft: `num_tokens` a step. A guess after right ones is right with `acceptance_rate`."""
 
     num_tokens: int
     acceptance_rate: float  # 0 to 1
+    name: SpeculativeMethod = "draft_model"
+
+    @property
+    def method(self) -> Method:
+        return METHODS[self.name]
 
     @property
     def tokens_per_step(self) -> float:
@@ -40,16 +97,22 @@ class Speculation:
 
 
 class SpeculativeModel:
-    """Times of target and draft together. The target's runtime has `num_tokens` + 1 tokens per slot."""
+    """Times of target and draft together.
 
-    def __init__(self, target: PipelineModel, draft: PipelineModel, num_tokens: int) -> None:
-        self._target, self._draft, self._num_tokens = target, draft, num_tokens
+    The target's runtime has one token more per slot than there are guesses, the draft's has `Method.tokens_per_run`.
+    `runs` is `Method.runs`. `widened` returns the band of a step of both from the target's own.
+    """
+
+    def __init__(
+        self, target: PipelineModel, draft: PipelineModel, runs: int, widened: Callable[[Band, Phase], Band]
+    ) -> None:
+        self._target, self._draft, self._runs, self._widened = target, draft, runs, widened
         self._coefficients = target.stages[0].calibration.coefficients
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
-        """Return the cost of the guesses, one after the other, and of their check, in one call."""
-        guess = self._draft.decode(batch, bucket)
-        return _longer(self._target.decode(batch, bucket), (self._num_tokens + 1) * guess.elapsed_s)
+        """Return the cost of the draft's runs, one after the other, and of the check, in one call."""
+        run_s = self._draft.decode(batch, bucket).elapsed_s
+        return _longer(self._target.decode(batch, bucket), self._runs * run_s)
 
     def prefill(self, tokens: int, bucket: int) -> PipelineCost:
         """Return the cost of the prompt through both models in one call; the draft needs its cache too."""
@@ -57,9 +120,10 @@ class SpeculativeModel:
         return _longer(self._target.prefill(tokens, bucket), both)
 
     def band(self, phase: Phase, batch: int, positions: int) -> Band:
-        """Return the band of the target's step, whose provenance is a formula."""
-        return self._target.band(phase, batch, positions)
+        """Return the band of the target's step, widened by the errors of published pairs."""
+        return self._widened(self._target.band(phase, batch, positions), phase)
 
 
 def _longer(cost: PipelineCost, seconds: float) -> PipelineCost:
-    return replace(cost, elapsed_s=cost.elapsed_s + seconds, interval_s=cost.interval_s + seconds)
+    reasons = "; ".join(filter(None, (cost.extrapolated, SPECULATION_REASON)))
+    return replace(cost, elapsed_s=cost.elapsed_s + seconds, interval_s=cost.interval_s + seconds, extrapolated=reasons)

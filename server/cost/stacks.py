@@ -29,6 +29,7 @@ class Stack:
     samples_on_device: bool = True
     pads_slots: bool = False  # a step runs on the smallest power of two of slots, not on all slots
     prompt_margin: int = 0  # positions that a prompt leaves free in each bucket but the longest
+    fills_first_core: bool = False  # the first core has the embedding and the output layer whole, as measured
     host_of: StackName | None = None  # stack with the same server, whose load tests give the host's times
 
     @property
@@ -76,6 +77,7 @@ STACKS: dict[StackName, Stack] = {
             "neuron",
             "model length",
             "model length",
+            fills_first_core=True,
             host_of="nxdi-vllm",
         ),
         Stack(
@@ -96,6 +98,7 @@ STACKS: dict[StackName, Stack] = {
             "tgi",
             "model length",
             "model length",
+            fills_first_core=True,
         ),
         Stack(
             "nxd-static",

@@ -21,7 +21,7 @@ class Term:
     """
 
     component: Component
-    unit: str  # the coefficient's
+    unit: str  # the coefficient's: "1" = multiple of the time at peak, "share" of it, or "s"
     start: float
     meaning: str
     is_optional: bool = True
@@ -60,4 +60,12 @@ PREFILL_TERMS: dict[str, Term] = {
     "expert_matmul": _at_peak("compute", 4.0, "all experts over all tokens, in tiles of 128", is_optional=True),
     "tnx_activation": Term("activation", "s", 9e-7, "as activation, more than Llama on transformers-neuronx"),
 }
-TERMS: dict[str, Term] = DECODE_TERMS | PREFILL_TERMS
+ENCODE_TERMS: dict[str, Term] = {  # of one pass of an encoder
+    "encode_matmul": _at_peak("compute", 2.5, "matmuls of a pass, attention included"),
+    "encode_layer": Term("overhead", "s", 2e-5, "one layer of a pass", False),
+    "encode_call": Term("overhead", "s", 2e-4, "one pass: its start by the host, and its end"),
+    "encode_activation": Term("activation", "s", 3e-7, "one token of a pass in one layer, per 4,096 of hidden size"),
+    "encode_weights": Term("memory", "share", 0.2, "time at peak of streaming a pass's weights, not hidden by matmuls"),
+    "encode_output": Term("memory", "s", 1e-10, "one byte of a pass's result, brought to the host"),
+}
+TERMS: dict[str, Term] = DECODE_TERMS | PREFILL_TERMS | ENCODE_TERMS

@@ -13,11 +13,12 @@ from ..errors import DeviceError, SettingsError
 from ..host.memory import GIB
 from ..models.spec import ModelSpec
 from ..placement.core_share import core_lora_weights
-from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape
+from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape, cached_positions
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
 OLD_GATHER_SDK = 19  # 2.19
+RETURNED_BYTES = 4  # of a value that a pass returns: float32
 CURRENT_SDK = 28  # 2.28, the newest release in the published rows
 
 Work = dict[str, float]  # units by the name of their term; a missing term is 0
@@ -33,12 +34,12 @@ class Runtime:
     tokens_per_slot: int = 1  # of a decode step: with speculative decoding the draft's tokens and one more
     lora_rank: int = 0  # of the adapter of each slot; 0: no adapters
     is_tnx_other: bool = False  # transformers-neuronx with a model other than Llama
+    kv_bytes: float = ACTIVATION_BYTES  # of one element of the KV cache
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no published measurement covers this software."""
         reasons = {
-            "no measurement of speculative decoding is in the calibration": self.tokens_per_slot > 1,
             "no measurement with 4-bit weights is in the calibration": STORED_BYTES.get(self.weight_dtype, 2) < 1,
             "no measurement with LoRA adapters is in the calibration": self.lora_rank > 0,
         }
@@ -90,8 +91,9 @@ class StepWork:
         return 2 * self.model.num_layers * tokens * self.model.hidden_size * ACTIVATION_BYTES * self.ring_share
 
     def kv_bytes(self, positions: int) -> float:
-        """Return the bytes of K and V of `positions` cached positions over all layers on one core."""
-        return 2.0 * positions * self.model.num_layers * self.core.kv_heads * self.model.head_dim * ACTIVATION_BYTES
+        """Return the bytes of K and V on one core of one sequence that was compiled for `positions` positions."""
+        held = cached_positions(self.model, positions)
+        return 2.0 * held * self.core.kv_heads * self.model.head_dim * self.runtime.kv_bytes
 
     def attention_flops(self, pairs: float) -> float:
         """Return one core's operations for `pairs` query-key pairs in every head and layer: scores, weighted values."""
@@ -104,13 +106,13 @@ class StepWork:
         is_gathered = self.runtime.is_continuous and batch > 1
         work = {
             "weights": self._stored_bytes(weights, batch) * self.byte_s,
-            "kv": self.kv_bytes(positions) * self.byte_s,
+            "kv": batch * self.kv_bytes(bucket) * self.byte_s,
             "layer_launch": float(model.num_layers),
             "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
             "ring_collectives": float(model.num_layers) if self.has_ring else 0.0,
             "decode_matmul": self.matmul_flops(tokens, tokens) * self.flop_s,
             "slot_layer": self._token_layers(tokens),
-            "kv_gather": positions * model.num_layers / self.engines if is_gathered else 0.0,
+            "kv_gather": batch * cached_positions(model, bucket) / self.engines if is_gathered else 0.0,
             "dequant": self._widened(weights),
             "expert_load": float(sum(group.layers * group.gathered(tokens) for group in self.core.experts)),
         }
@@ -128,7 +130,7 @@ class StepWork:
         activation = self._token_layers(tokens)
         return {
             "prefill_weights": self._stored_bytes(weights, prompts) * self.byte_s,
-            "kv": self.kv_bytes(prompts * behind) * self.byte_s,
+            "kv": prompts * self.kv_bytes(behind) * self.byte_s,
             "dequant": self._widened(weights),
             "prefill_matmul": self.dense_flops(tokens, sampled) * self.flop_s,
             "activation": activation,
@@ -138,6 +140,28 @@ class StepWork:
             "expert_matmul": 2.0 * tokens * sum(group.tiled for group in self.core.experts) * self.flop_s,
             "prefill_link": self.link_bytes(tokens) * self.link_byte_s,
             "tnx_activation": activation if self.runtime.is_tnx_other else 0.0,
+        }
+
+    def encode(self, bucket: int, texts: int, values: int) -> Work:
+        """Return the work of one pass of an encoder over `texts` texts padded to `bucket`, which returns `values`.
+
+        The values are float32. The output layer is left out. Collectives are those of other steps: passes were
+        measured on one core alone.
+        """
+        model, tokens = self.model, texts * bucket
+        weights = self.weights_read(tokens) - self.core.head_weights
+        flops = self.matmul_flops(tokens, 0) + self.attention_flops(texts * float(bucket) * bucket)
+        return {
+            "encode_matmul": flops * self.flop_s,
+            "encode_layer": float(model.num_layers),
+            "encode_call": 1.0,
+            "encode_activation": self._token_layers(tokens),
+            "encode_weights": weights * self.weight_bytes * self.byte_s,
+            "encode_output": values * RETURNED_BYTES,
+            "dequant": self._widened(weights),
+            "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
+            "ring_collectives": float(model.num_layers) if self.has_ring else 0.0,
+            "prefill_link": self.link_bytes(tokens) * self.link_byte_s,
         }
 
     def _stored_bytes(self, weights: float, adapters: int) -> float:

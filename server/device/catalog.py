@@ -59,7 +59,7 @@ class Catalog:
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise DeviceError(f"there is no device {name!r}.{hint} Known: {', '.join(self._by_name)}")
         lnc = self._config.logical_nc_config
-        return found if lnc is None else found.with_lnc(lnc)
+        return found.with_lnc(lnc)
 
     def _grouped(self, row: Instance) -> Instance:
         """Return `row` with the logical core configuration in force, if its chip has that."""

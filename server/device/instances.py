@@ -63,9 +63,12 @@ class Instance:
         """Logical NeuronCores of the instance, the ones that software sees."""
         return self.num_chips * self.chip.cores_per_chip
 
-    def with_lnc(self, lnc: int) -> Instance:
-        """Return the instance with `lnc` physical cores in each logical core. Raises DeviceError if the chip cannot."""
-        return self if lnc == self.chip.lnc else replace(self, chip=self.chip.with_lnc(lnc))
+    def with_lnc(self, lnc: int | None) -> Instance:
+        """Return the instance with `lnc` physical cores in each logical core; None: as the chip comes.
+
+        Raises DeviceError if the chip cannot.
+        """
+        return self if lnc is None or lnc == self.chip.lnc else replace(self, chip=self.chip.with_lnc(lnc))
 
     @property
     def memory_per_host_bytes(self) -> int:

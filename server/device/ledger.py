@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from ..errors import DeviceMemoryError
 from ..host.memory import GIB
 
-Use = Literal["weights", "kv", "scratchpad", "collectives", "runtime"]
+Use = Literal["weights", "kv", "scratchpad", "collectives", "dma_rings", "code", "runtime"]
 USES: tuple[Use, ...] = get_args(Use)
 
 MIB = 1 << 20

@@ -1,13 +1,13 @@
 """Whether a model is known to run on the real accelerator: dated statements with their sources, in support.json.
 
-A statement is a row with conditions on the model's name, the chip, the instance, the degree, the SDK release, the
-features in use and the length. A condition that is left out always holds. A row that applies reports that the model
-`runs` or `fails`, or states a `limit` of models that run, or the `status` of support. Without a row nothing is known.
+A statement is a row with conditions on the model's name and size, the chip, the instance, the degree, the SDK release,
+the serving stack, the features in use and the length. A condition that is left out always holds. A row that applies
+reports that the model `runs` or `fails`, or states a `limit` of models that run, or the `status` of support. A failure
+has the `error` that the software prints, if it prints one. Without a row nothing is known.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,10 +17,7 @@ from typing import Any, Literal
 
 from ..errors import DeviceError
 from ..typed_json import decode
-from .catalog import instances
 from .instances import Instance
-
-log = logging.getLogger("neuronserve.support")
 
 FactKind = Literal["runs", "fails", "limit", "status"]
 Outcome = Literal["known to run", "known not to run", "not known"]
@@ -38,12 +35,13 @@ class Release:
 class Question:
     """A model on an accelerator, in one configuration."""
 
-    model: str  # its plain name
-    instance: Instance | None  # None: any
-    tp: int | None
+    model: str  # hub id, path or short name
+    instance: Instance
+    tp: int
     release: str
     features: Collection[str] = ()
     length: int = 0  # positions; 0: not stated
+    stack: str = ""  # serving software; empty: not stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +52,30 @@ class Fact:
     what: str
     source: str  # link
     date: str  # ISO, of the source; a month if the day is not known
+    error: str = ""  # as the software prints it
+    software: str = ""  # it was seen with
     models: str = ""  # regular expression, searched in a plain name
+    billions: float = 0  # of parameters by the model's name, at least
     parts: tuple[str, ...] = ()  # names of chips
     instances: tuple[str, ...] = ()
     tp: tuple[int, ...] = ()
     tp_except: tuple[int, ...] = ()  # every degree but these
     since: str = ""  # first release, and last: "2.28" has all of 2.28.x
     until: str = ""
+    stacks: tuple[str, ...] = ()  # serving software
     features: tuple[str, ...] = ()  # all must be in use
     longer_than: int = 0  # positions
 
     def applies(self, asked: Question) -> bool:
         """Return whether all conditions hold."""
         return (
-            self.is_about(asked.model)
+            self.is_about(plain_name(asked.model))
+            and (not self.billions or billions(asked.model) >= self.billions)
             and self._is_on(asked.instance)
             and self.holds_in(asked.release)
             and (not self.tp or asked.tp in self.tp)
-            and (not self.tp_except or asked.tp not in (None, *self.tp_except))
+            and (not self.tp_except or asked.tp not in self.tp_except)
+            and (not self.stacks or asked.stack in self.stacks)
             and set(self.features) <= set(asked.features)
             and (not self.longer_than or asked.length > self.longer_than)
         )
@@ -87,8 +91,9 @@ class Fact:
 
     def is_of_chip(self, chip: str) -> bool:
         """Return whether the statement is about all models on a chip, under no condition but the release."""
-        rest = (self.models, self.instances, self.tp, self.tp_except, self.features, self.longer_than)
-        return chip in self.parts and not any(rest)
+        name = (self.models, self.billions)
+        rest = (self.instances, self.tp, self.tp_except, self.stacks, self.features, self.longer_than)
+        return chip in self.parts and not any((*name, *rest))
 
     def proves(self, asked: Question) -> bool:
         """Return whether this reports that the model runs in just that configuration: instance, degree and features."""
@@ -97,16 +102,16 @@ class Fact:
 
     @property
     def statement(self) -> str:
-        """The statement with its releases, source and date, without the accelerator that it is about."""
-        return f"{_range(self.since, self.until)}{self.what} ({self.source}, {self.date})"
+        """The statement with its error, releases, source and date, without the accelerator that it is about."""
+        error = f": {self.error}" if self.error else ""
+        seen = f"{self.software}; " if self.software else ""
+        return f"{_range(self.since, self.until)}{self.what}{error} ({seen}{self.source}, {self.date})"
 
     def __str__(self) -> str:
         tp = f", TP {' or '.join(map(str, self.tp))}" if self.tp else ""
         return f"{', '.join(self.instances or self.parts)}{tp}: {self.statement}"
 
-    def _is_on(self, instance: Instance | None) -> bool:
-        if instance is None:
-            return True
+    def _is_on(self, instance: Instance) -> bool:
         return (not self.parts or instance.chip.name in self.parts) and (
             not self.instances or instance.name in self.instances
         )
@@ -123,14 +128,24 @@ class Verdict:
     limits: tuple[Fact, ...]  # of models that run
     status: tuple[Fact, ...]  # of support for the chip
 
+    @property
+    def failures(self) -> tuple[Fact, ...]:
+        """Reports that the configuration does not run."""
+        return _of(self.facts, "fails")
+
+    @property
+    def heading(self) -> str:
+        """The outcome, with the release and the features that it is about."""
+        used = f" with {', '.join(self.features)}" if self.features else ""
+        return f"{self.outcome} (SDK {self.release}{used})"
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         nearest = "; nearest: " if self.outcome == "not known" else ": "
         found = nearest + "; ".join(map(str, self.facts)) if self.facts else ""
-        used = f" with {', '.join(self.features)}" if self.features else ""
-        return f"{self.outcome} (SDK {self.release}{used}){found}"
+        return f"{self.heading}{found}"
 
 
 def verdict(
@@ -146,21 +161,20 @@ def verdict(
     `release`: of the SDK; None = the last one that supports the chip. `features`: in use, named as in support.json.
     `length`: positions of the longest context. Raises DeviceError for a release that support.json lacks.
     """
-    table = _table()
     release = last_release(instance.chip.name) if release is None else _known(release)
-    asked = Question(plain_name(model), instance, tp, release, features, length)
+    return answer(Question(model, instance, tp, release, features, length))
+
+
+def answer(asked: Question) -> Verdict:
+    """Return the known facts about one configuration."""
+    table = _table()
     applying = [fact for fact in table.facts if fact.applies(asked)]
     failures = _of(applying, "fails")
     proofs = tuple(fact for fact in applying if fact.proves(asked))
     outcome: Outcome = "known not to run" if failures else "known to run" if proofs else "not known"
-    found = failures or proofs or tuple(_nearest(table.facts, asked.model, instance))
-    return Verdict(outcome, release, tuple(features), found, _of(applying, "limit"), _of(applying, "status"))
-
-
-def failures_anywhere(model: str) -> tuple[Fact, ...]:
-    """Return the reports that `model` does not run on some chip."""
-    name = plain_name(model)
-    return tuple(fact for fact in _table().facts if fact.kind == "fails" and fact.models and fact.is_about(name))
+    found = failures or proofs or tuple(_nearest(table.facts, plain_name(asked.model), asked.instance))
+    limits, status = _of(applying, "limit"), _of(applying, "status")
+    return Verdict(outcome, asked.release, tuple(asked.features), found, limits, status)
 
 
 def chip_status(chip: str) -> tuple[str, tuple[Fact, ...]]:
@@ -168,19 +182,6 @@ def chip_status(chip: str) -> tuple[str, tuple[Fact, ...]]:
     newest = _table().releases[-1].sdk
     facts = (fact for fact in _table().facts if fact.is_of_chip(chip) and fact.holds_in(newest))
     return newest, tuple(facts)
-
-
-def log_support(model: str, device: str, tp: int, max_model_len: int | None, features: tuple[str, ...]) -> None:
-    """Log a known failure as a warning, any other outcome as information, and further facts for --log-level debug."""
-    for instance in (each for each in instances() if each.name == device):
-        release, status = chip_status(instance.chip.name)
-        found = verdict(model, instance, tp, features=features, length=max_model_len or 0)
-        level = logging.WARNING if found.outcome == "known not to run" else logging.INFO
-        log.log(level, "a real %s with TP %d: %s", instance.name, tp, found)
-        for fact in found.limits:
-            log.debug("a real %s: %s", instance.name, fact.statement)
-        for fact in status:
-            log.debug("%s under SDK %s: %s", instance.chip.name, release, fact.statement)
 
 
 def last_release(chip: str) -> str:
@@ -195,6 +196,13 @@ def last_release(chip: str) -> str:
 def plain_name(model: str) -> str:
     """Return the name that patterns are searched in: the last path component, lower case, without -, _ and spaces."""
     return re.sub(r"[-_\s]", "", model.rstrip("/").rpartition("/")[2].lower())
+
+
+def billions(model: str) -> float:
+    """Return the parameters that a model's name states, in 1e9: 8 of Llama-3.1-8B, 56 of Mixtral-8x7B; else 0."""
+    words = re.split(r"[-_\s]", model.rstrip("/").rpartition("/")[2].lower())
+    sizes = (re.fullmatch(r"(?:(\d+)x)?(\d+(?:\.\d+)?)b", word) for word in words)
+    return max((int(size[1] or 1) * float(size[2]) for size in sizes if size), default=0.0)
 
 
 def facts() -> tuple[Fact, ...]:

@@ -7,13 +7,18 @@ accounts. The engine loop knows nothing of these.
 
 from __future__ import annotations
 
+import logging
+
 from ..clock import NS, Waiter
+from ..cost.bucket_edges import ObservedPrompts
 from ..cost.meter import Meter
 from ..cost.pricer import Pricer, StepCharge
 from ..cost.timeline import Timeline
 from ..link.messages import Tokens
 from ..types import DeviceStep, StepPlan, StepResult
 from .loop import Outbox, Pending, Runner
+
+log = logging.getLogger("neuronserve.engine")
 
 PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not late
 
@@ -27,6 +32,7 @@ class MeteredRunner:
 
     def __init__(self, runner: Runner, pricer: Pricer, meter: Meter, clock: Waiter, is_paced: bool) -> None:
         self._runner, self._pricer, self._meter, self._clock, self._is_paced = runner, pricer, meter, clock, is_paced
+        self._prompts = ObservedPrompts(pricer.prompt_graphs)
         self._timeline = Timeline(self._now_ns())
 
     def submit(self, plan: StepPlan) -> Pending:
@@ -39,6 +45,8 @@ class MeteredRunner:
             result = pending()
             late_ns = self._end(due_ns)
             self._meter.add(plan, charge)
+            if self._is_paced and (edge := self._prompts.add(run.num_tokens for run in charge.prefills)) is not None:
+                log.warning("%s", edge)
             return result._replace(device=_report(charge, idle_ns, lag_ns, late_ns))
 
         return collect

@@ -103,7 +103,7 @@ class _Encoder:
         formats, tp = loaded.formats, self._config.tensor_parallel_size
         runtime = Runtime(stored_dtype(formats.quantization, formats.dtype))
         model = CostModel.of(loaded.placement.spec, self._instance, tp, runtime)
-        return EncodePricer(model, compiled.slots, compiled.context_encoding)
+        return EncodePricer(model, compiled.slots, compiled.context_encoding, loaded.encoder.head.is_classifier)
 
     def _ledger(self, loaded: LoadedEncoder) -> MemoryLedger:
         """Return the account of the accelerator's memory on each core of the group."""

@@ -56,7 +56,7 @@ class EngineFacts:
 class CoreMemory:
     """Memory of one modelled NeuronCore in bytes, by use."""
 
-    used: dict[str, int]  # by use: weights, kv, scratchpad, collectives, runtime
+    used: dict[str, int]  # by use: weights, kv, scratchpad, collectives, dma_rings, code, runtime
     budget: int  # largest sum that may be used
     capacity: int  # of the core
 

@@ -5,6 +5,7 @@ A generic key has several names; the first that is present counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from .families import ARCHITECTURES, FAMILIES, model_spec_of
 from .families.generic import TRAITS, GenericConfig
 from .families.text_part import TEXT_PARTS
 from .spec import ModelSpec
+from .stand_in import DELTA_NET, with_delta_net
 
 # Other names of a key, in the order of preference; a dot goes into an object.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -50,14 +52,21 @@ REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_si
 # Mechanisms that no record of a model has, by the keys that say so.
 NOT_EXPRESSED = {
     "is_encoder_decoder": "an encoder with a decoder",
-    "kv_lora_rank": "multi-head latent attention",
-    "state_size": "a state-space model",
-    "mamba_d_state": "a state-space model",
-    "mamba_expand": "a state-space model",
+    "kv_lora_rank": "latent attention (MLA)",
+    "state_size": "a state in place of keys and values",
+    "mamba_d_state": "a state in place of keys and values",
+    "mamba_expand": "a state in place of keys and values",
+    "attention_hidden_size": "a state in place of keys and values",
     "linear_num_value_heads": "linear attention",
+    "attn_type_list": "linear attention",
     "hybrid_override_pattern": "layers of several kinds",
     "block_types": "layers of several kinds",
+    "block_configs": "KV heads that differ by layer",
+    "num_global_key_value_heads": "KV heads that differ by layer",
+    "num_kv_shared_layers": "layers that read the KV of others",
+    "cross_attention_layers": "cross attention",
 }
+BY_LAYER = ("num_key_value_heads", "num_kv_heads")  # keys whose value may be a list, one number a layer
 
 
 def planned_spec(config: Values) -> ModelSpec:
@@ -71,9 +80,11 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    for key, mechanism in NOT_EXPRESSED.items():
-        if values.get(key):
-            raise refuse(key, values[key], f"{mechanism} cannot be planned")
+    is_delta_net = values.get("model_type") in DELTA_NET
+    for key, mechanism in _mechanisms(values):
+        if not (is_delta_net and mechanism == "linear attention"):
+            named = stated or shown(values.get("model_type"))
+            raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
     model_type = _model_type(values)
     keys = {"model_type": model_type, **_first_names(values)}
     if model_type in TRAITS and TRAITS[model_type].max_position:
@@ -85,7 +96,15 @@ def planned_spec(config: Values) -> ModelSpec:
         spec = model_spec_of({**values, **keys, "architectures": [ARCHITECTURES[model_type]]})
     else:
         spec = read_record(keys, GenericConfig).spec(model_type, keys)
+    if is_delta_net:
+        spec = with_delta_net(spec, {**values, **keys})
     return replace(spec, architecture=stated or model_type)
+
+
+def _mechanisms(values: Values) -> Iterator[tuple[str, str]]:
+    """Yield each key that states a mechanism that no record has, with the mechanism."""
+    yield from ((key, mechanism) for key, mechanism in NOT_EXPRESSED.items() if values.get(key))
+    yield from ((key, "KV heads that differ by layer") for key in BY_LAYER if isinstance(values.get(key), list))
 
 
 def _model_type(values: Values) -> str:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,29 @@ class PublicModel:
 
 
 @cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(TABLE.read_text())
+    return table
+
+
+@cache
 def models() -> tuple[PublicModel, ...]:
     """Return all rows in the order of the table."""
-    table = json.loads(TABLE.read_text())
-    return tuple(_rows(table["columns"], table["families"]))
+    return tuple(_rows(_table()["columns"], _table()["families"]))
+
+
+def why_not_planned(name: str) -> str:
+    """Return the mechanism of a public model that the records of a model do not express; empty for other names.
+
+    `not_planned` of the table has patterns of names without organisation, such as deepseek-v3*.
+    """
+    own = name.lower().rpartition("/")[2]
+    found = (mechanism for mechanism, patterns in _table()["not_planned"].items() if _matches(own, patterns))
+    return next(found, "")
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _rows(columns: list[str], families: list[dict[str, Any]]) -> Iterator[PublicModel]:

@@ -81,6 +81,7 @@ class ModelSpec:
     head: HeadSpec | None = None  # None: an encoder, or a decoder that only embeds texts
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
+    stand_in: str = ""  # for planning: why some layers are priced as others; empty: none is
 
     def __hash__(self) -> int:
         """Hash a few sizes: graphs are looked up by model, and hashing every layer would take longer."""

@@ -16,8 +16,13 @@ from .scrape import Endpoint, Scrape, Unreachable, Window, histogram_percentiles
 from .server_state import CoreState, ServerState
 
 STEP_SECONDS = "neuronserve:engine_step_seconds"
-GROUP = {"constants": ("weights",), "model_code": (), "model_shared_scratchpad": ("scratchpad",)}
-GROUP |= {"runtime_memory": ("runtime", "collectives"), "tensors": ("kv",)}
+GROUP: dict[str, tuple[str, ...]] = {
+    "constants": ("weights",),
+    "model_code": ("code",),
+    "model_shared_scratchpad": ("scratchpad",),
+    "runtime_memory": ("runtime", "collectives", "dma_rings"),
+    "tensors": ("kv",),
+}
 
 
 class Monitor:

@@ -81,6 +81,18 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
     return sum(_op_bytes(op, share, formats) * count for op, count in counted)
 
 
+@lru_cache(maxsize=256)
+def undivided_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
+    """Return the bytes of the embedding and the output layer that are beyond an even share when a core has them whole.
+
+    So has the first core in optimum-neuron 6373c379, benchmark/vllm, memory_capacity_analysis.
+    """
+    one, share = CoreShare.of(model, 1), CoreShare.of(model, tp)
+    ops = (op for op, _ in decoder_graph(model).counted())
+    ends = [op for op in ops if isinstance(op, Embed) or (isinstance(op, Linear) and is_output(op))]
+    return sum(_op_bytes(op, one, formats) - _op_bytes(op, share, formats) for op in ends)
+
+
 def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
     cell = DTYPE_BYTES[formats.dtype]
     match op:

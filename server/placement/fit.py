@@ -12,7 +12,8 @@ from ..errors import DeviceError, DeviceMemoryError
 from ..host.memory import GIB
 from ..models.spec import ModelSpec
 from ..models.tensors import num_params
-from .footprint import Footprint, Line, ServingShape, encoder_lines
+from .footprint import Footprint, ServingShape, encoder_lines
+from .runtime_memory import Line
 
 MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer chips compute in
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log
@@ -95,15 +96,16 @@ def alternatives(
 def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape, utilization: float) -> str:
     footprint = Footprint.of(model, tp, shape, instance.chip.lnc)
     budget = budget_bytes(instance, utilization)
-    needs = footprint.with_kv(footprint.min_blocks)
-    over = sum(needs.values()) - budget
+    needs = [footprint.of_core(core, footprint.min_blocks) for core in range(min(tp, MAX_ROWS))]
+    over = sum(needs[0].values()) - budget
     per_chip = instance.chip.cores_per_chip
-    cores = [(core_name(core, per_chip), needs, budget) for core in range(min(tp, MAX_ROWS))]
+    cores = [(core_name(core, per_chip), used, budget) for core, used in enumerate(needs)]
+    where = "the first core" if footprint.first else "each core"
     rest = f"\nand {tp - MAX_ROWS} more cores alike" if tp > MAX_ROWS else ""
     return (
         f"NRT_RESOURCE (4): {model.architecture} with {num_params(model) / 1e9:.2f}B parameters in {shape.dtype} "
-        f"does not fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
-        f"(all are alike; kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
+        f"does not fit on {instance.name} with tensor_parallel_size {tp}: {where} lacks {over / GIB:.2f} GiB "
+        f"(kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
         f"{account_table(cores)}{rest}"
     )
 

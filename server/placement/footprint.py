@@ -7,7 +7,6 @@ the KV blocks. The host memory of the emulator is in host_footprint.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..config import LoraConfig
 from ..config.formats import (
@@ -29,23 +28,18 @@ from .core_share import (
     activation_bytes,
     lora_bytes,
     score_bytes,
+    undivided_bytes,
     weight_bytes,
 )
 from .kv_groups import KVGroups
+from .runtime_memory import Graphs, Line
 
-# Memory of the runtime on a core besides the model, from the only published breakdown (optimum-neuron 6373c379,
-# Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows), assumed for every core and chip. The compiled
-# program ("NEFF") includes the microcode, 96 MB for each physical core by the SDK's device-memory.rst, so a logical
-# core of several physical cores has it several times.
-DMA_RING_BYTES = 392 * MIB
-NEFF_BYTES = 319 * MIB
-MICROCODE_BYTES = 96 * MIB
-COLLECTIVES_BYTES = 472 * MIB  # with more than one core
-
-# The scratchpad grows by pages of 512 MiB by default (device-memory.rst). All published figures are multiples of that
-# (1,024 in the breakdown above, 512 in the out-of-memory reports of transformers-neuronx #49 and #92). Newer runtimes
-# have pages of 64 MiB, but no figure with them is published, so the larger page is charged.
+# All graphs of a core share a scratchpad, which grows by pages of 512 MiB by default (device-memory.rst). Published are
+# 512 with one sequence (transformers-neuronx #49 and #92) and 1,024 with 32 (optimum-neuron 6373c379), so several
+# sequences are charged a page more: a step that one account shows, no formula. Newer runtimes have pages of 64 MiB,
+# without a published figure.
 SCRATCHPAD_PAGE_BYTES = 512 * MIB
+GRAPHS = 2  # of prompts and of decode; more buckets add some, of which no account is published
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +75,7 @@ class ServingShape:
     lora: LoraConfig | None = None  # None: no adapters
     wide_modules: frozenset[str] = frozenset()
     from_values: bool = True  # see WeightFormats
+    fills_first_core: bool = False  # see Stack
 
     @property
     def kv_dtype(self) -> KVCacheDtype:
@@ -107,19 +102,15 @@ class ServingShape:
         return KVGroups.of(model, self.max_model_len, self.block_size, self.limits.num_tokens)
 
 
-class Line(NamedTuple):
-    """An entry of a core's account."""
-
-    use: Use
-    name: str
-    num_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Entries of one core without KV, the same on all cores of a group, and the bytes of each KV block."""
+    """Entries of the cores without KV, and the bytes of each KV block on a core.
+
+    Under optimum-neuron the first core of a group has `first` beside the `lines` of every core.
+    """
 
     lines: tuple[Line, ...]
+    first: tuple[Line, ...]
     kv_block: int
     min_blocks: int  # one sequence of the full length, and the null block
     groups: KVGroups
@@ -127,37 +118,43 @@ class Footprint:
     @classmethod
     def of(cls, model: ModelSpec, tp: int, shape: ServingShape, lnc: int = 1) -> Footprint:
         """`lnc`: physical cores in one of the `tp` logical cores. Raises DeviceError when `tp` is below 1."""
-        share, limits = CoreShare.of(model, tp), shape.limits
-        scores = score_bytes(model, share, limits.num_tokens, lnc)
-        activations = activation_bytes(model, share, limits.num_tokens, limits.num_samples, shape.dtype)
+        share, graphs = CoreShare.of(model, tp), Graphs(GRAPHS, model.num_layers, tp, lnc)
+        weights = weight_bytes(model, tp, shape.formats)
         lines = (
-            Line("weights", "weights", weight_bytes(model, tp, shape.formats)),
+            Line("weights", "weights", weights),
             *_adapters(model, tp, shape),
-            Line("scratchpad", "attention scores", scores),
-            Line("scratchpad", "activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES) - scores),
-            *_runtime_lines(tp, lnc),
+            *_scratchpad(model, share, shape, lnc),
+            *graphs.lines(weights),
         )
+        undivided = undivided_bytes(model, tp, shape.formats) if shape.fills_first_core else 0
+        whole = Line("weights", "undivided embedding and output layer", undivided)
+        first = (whole, *graphs.first_lines(undivided)) if undivided else ()
         cell = KV_CELL_BYTES[shape.kv_dtype]
         head = model.head_dim * cell + (SCALE_BYTES if cell == 1 else 0)  # of one token
         groups = shape.kv_groups(model)
         block = 2 * groups.block_layers * share.kv_heads * head * shape.block_size
-        return cls(lines, block, groups.blocks_of(shape.max_model_len) + 1, groups)
+        return cls(lines, first, block, groups.blocks_of(shape.max_model_len) + 1, groups)
+
+    def lines_of(self, core: int) -> tuple[Line, ...]:
+        """Return the entries of a core, counted from 0 in its group."""
+        return self.lines if core else (*self.lines, *self.first)
 
     @property
     def fixed(self) -> dict[Use, int]:
-        """Bytes by use, without KV."""
-        uses: dict[Use, int] = {}
-        for line in self.lines:
-            uses[line.use] = uses.get(line.use, 0) + line.num_bytes
-        return uses
+        """Bytes by use of every core, without KV."""
+        return _by_use(self.lines)
+
+    def of_core(self, core: int, num_blocks: int) -> dict[Use, int]:
+        """Return bytes by use of a core, counted from 0 in its group, with `num_blocks` KV blocks."""
+        return {**_by_use(self.lines_of(core)), "kv": num_blocks * self.kv_block}
 
     def with_kv(self, num_blocks: int) -> dict[Use, int]:
-        """Return bytes by use with `num_blocks` KV blocks."""
-        return {**self.fixed, "kv": num_blocks * self.kv_block}
+        """Return bytes by use of the first core, which is the fullest, with `num_blocks` KV blocks."""
+        return self.of_core(0, num_blocks)
 
     def max_blocks(self, budget_bytes: int) -> int:
-        """Return the number of KV blocks that fit beside the other entries; may be negative."""
-        return (budget_bytes - sum(line.num_bytes for line in self.lines)) // self.kv_block
+        """Return the number of KV blocks that fit beside the entries of the first core; may be negative."""
+        return (budget_bytes - sum(line.num_bytes for line in self.lines_of(0))) // self.kv_block
 
     def fits(self, budget_bytes: int) -> bool:
         """Return whether the model can serve one sequence of the full length."""
@@ -166,8 +163,26 @@ class Footprint:
     def enter(self, ledger: MemoryLedger, num_blocks: int) -> None:
         """Enter all lines on every core of `ledger`. Raises DeviceMemoryError when they do not fit."""
         for core in range(ledger.num_cores):
-            for line in (*self.lines, Line("kv", "blocks", num_blocks * self.kv_block)):
+            for line in (*self.lines_of(core), Line("kv", "blocks", num_blocks * self.kv_block)):
                 ledger.reserve(core, *line)
+
+
+def _by_use(lines: tuple[Line, ...]) -> dict[Use, int]:
+    uses: dict[Use, int] = {}
+    for line in lines:
+        uses[line.use] = uses.get(line.use, 0) + line.num_bytes
+    return uses
+
+
+def _scratchpad(model: ModelSpec, share: CoreShare, shape: ServingShape, lnc: int) -> tuple[Line, ...]:
+    limits = shape.limits
+    scores = score_bytes(model, share, limits.num_tokens, lnc)
+    activations = activation_bytes(model, share, limits.num_tokens, limits.num_samples, shape.dtype)
+    several = SCRATCHPAD_PAGE_BYTES if limits.num_samples > 1 else 0
+    return (
+        Line("scratchpad", "attention scores", scores),
+        Line("scratchpad", "activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES) - scores + several),
+    )
 
 
 def _adapters(model: ModelSpec, tp: int, shape: ServingShape) -> tuple[Line, ...]:
@@ -178,14 +193,6 @@ def _adapters(model: ModelSpec, tp: int, shape: ServingShape) -> tuple[Line, ...
     return (Line("weights", "LoRA adapters", lora_bytes(model, tp, rank, shape.lora.max_loras, slots)),)
 
 
-def _runtime_lines(tp: int, lnc: int) -> tuple[Line, ...]:
-    return (
-        Line("collectives", "buffers", COLLECTIVES_BYTES if tp > 1 else 0),
-        Line("runtime", "DMA rings", DMA_RING_BYTES),
-        Line("runtime", "NEFF and microcode", NEFF_BYTES + (lnc - 1) * MICROCODE_BYTES),
-    )
-
-
 def encoder_lines(
     model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1
 ) -> tuple[Line, ...]:
@@ -194,10 +201,11 @@ def encoder_lines(
     share = CoreShare.of(model, tp)
     scores = count * score_bytes(model, share, tokens, lnc)
     activations = activation_bytes(model, share, count * tokens, 0, formats.dtype)
+    weights = weight_bytes(model, tp, formats)
     return (
-        Line("weights", "weights", weight_bytes(model, tp, formats)),
+        Line("weights", "weights", weights),
         Line("scratchpad", "attention scores and activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES)),
-        *_runtime_lines(tp, lnc),
+        *Graphs(1, model.num_layers, tp, lnc).lines(weights),
     )
 
 

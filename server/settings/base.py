@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -108,9 +109,18 @@ def write_report(path: Path | None, value: Any) -> None:
     if path is None:
         return
     try:
-        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with null for numbers that JSON has no form of: infinity, and not a number."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def slice_of(kind: type[Slice], settings: BaseModel, **derived: Any) -> Slice:

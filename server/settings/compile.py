@@ -10,9 +10,10 @@ from ..config import CompileConfig
 from ..host.cpu_quota import host_threads
 from .base import ReportSettings, slice_of
 from .model import ModelSettings
+from .strict import StrictSettings
 
 
-class CompileSettings(ModelSettings, ReportSettings):
+class CompileSettings(ModelSettings, ReportSettings, StrictSettings):
     """Settings of `neuronserve compile`."""
 
     output: str = Field("", description="directory to write; must be new or empty")

@@ -36,7 +36,7 @@ class EmbedSettings(ModelSettings, PoolingSettings):
     max_num_batched_tokens: int = Field(
         1024, ge=1, le=131072, description="tokens in one step (at least those of the longest text allowed)"
     )
-    device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
+    device_memory_utilization: float = Field(0.92, gt=0, le=1, description="share of device memory that may be used")
     cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: as CPUs and quota allow)")
     cpu_binding: str = Field(
         NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"

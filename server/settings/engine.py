@@ -36,7 +36,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
     num_gpu_blocks_override: int | None = Field(
         None, ge=2, description="number of KV cache blocks (default: as many as fit in device memory)"
     )
-    device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
+    device_memory_utilization: float = Field(0.92, gt=0, le=1, description="share of device memory that may be used")
     cpu_threads: CpuThreads = Field(
         "auto", description="host threads; auto follows CPUs and quota, and uses one thread for small steps"
     )

@@ -33,13 +33,14 @@ from .logs import LogFormat, log_to_stderr
 from .model import DEFAULT_MODEL
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
+from .strict import StrictSettings
 from .tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
-class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySettings, TlsSettings):
+class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySettings, TlsSettings, StrictSettings):
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(

@@ -45,7 +45,7 @@ def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser 
             return "MODEL" if name == "model" else _flag(name)
         if name in environment or name in file:
             return ENV_PREFIX + name.upper() if name in environment else f"{config}: {name}"
-        return implied[name].source
+        return implied[name].source if name in implied else _flag(name)
 
     try:
         settings = kind(**{name: each.value for name, each in implied.items()} | values)
@@ -207,6 +207,8 @@ def _complaint(kind: type[Settings], name: str, error: Any) -> str:
     """Return the problem, the value and the limit in one line."""
     if error["type"] == "extra_forbidden":
         return f"there is no such setting{_nearest(name, names(kind))}"
+    if error["type"] == "missing":
+        return "is needed"
     message = str(error["msg"]).removeprefix("Value error, ").split(", unable to")[0].split(" after validation")[0]
     expected = re.sub(r"^(Input|String|Tuple|Value) should ", "must ", message)
     return f"{expected}, not {str(error['input'])[:80]!r}"

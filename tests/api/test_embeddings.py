@@ -19,6 +19,7 @@ import numpy as np
 import openai
 import pytest
 
+from neuronserve.server.device.ledger import USES
 from tests.api.serving import PATIENCE_S, Server, running_server
 from tests.encoders import LONGEST, VOCAB, loaded, random_model, save, write_json
 
@@ -220,9 +221,7 @@ def test_the_server_says_what_it_serves(http: httpx.Client) -> None:
     inventory = http.get("/inventory").json()
     assert inventory["pooling"]["pooling"] == ["mean"]
     assert inventory["memory"]["core"]["kv"] == 0 < inventory["memory"]["core"]["weights"]
-    assert inventory["memory"]["core"]["budget"] > sum(
-        inventory["memory"]["core"][use] for use in ("weights", "kv", "scratchpad", "collectives", "runtime")
-    )
+    assert inventory["memory"]["core"]["budget"] > sum(inventory["memory"]["core"][use] for use in USES)
     assert http.get("/health").json() == {"status": "ready"}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -56,12 +56,45 @@ def test_serve_tells_the_outcome_the_limits_and_the_status_of_the_part(tmp_path:
     assert "Inferentia2 under SDK 2.33.0: since SDK 2.31:" in told
 
 
-@pytest.mark.slow
-def test_compile_warns_whatever_the_part(tmp_path: Path) -> None:
-    for name, count in (("Qwen2.5-1.5B", 1), ("some-model", 0)):
-        model = shutil.copytree(DEFAULT_MODEL, tmp_path / name)
-        ended = run_command("compile", str(model), "-o", str(tmp_path / f"{name}-compiled"))
-        assert ended.returncode == 0, ended.stderr
-        warnings = [line for line in ended.stderr.splitlines() if line.startswith("warning:")]
-        assert len(warnings) == count
-        assert all("known not to run on Inferentia2" in line and CRASH in line for line in warnings)
+TOO_LONG = ("--tensor-parallel-size", "2", "--max-model-len")
+
+
+def _configured(folder: Path, name: str, positions: int = 131_072) -> str:
+    """Return a directory with a config.json alone, which is enough for a refusal before loading."""
+    (folder / name).mkdir()
+    config = json.loads((DEFAULT_MODEL / "config.json").read_text()) | {"max_position_embeddings": positions}
+    (folder / name / "config.json").write_text(json.dumps(config))
+    return str(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "error"),
+    [
+        ("Llama-3.1-8B-Instruct", (*TOO_LONG, "4096"), "NCC_INLA001"),
+        ("Llama-3.1-8B-Instruct", TOO_LONG[:2], "NCC_INLA001"),  # the model's own length
+        ("Qwen3-8B", ("--tensor-parallel-size", "2", "--device", "inf2.48xlarge"), "NCC_IXCG856"),
+        ("some-model", ("--stack", "vllm-neuron"), "ValueError: Unsupported instance family: inf2."),
+        ("some-model", ("--device", "trn1.32xlarge"), "NCC_ITEN404"),
+    ],
+)
+def test_serve_refuses_what_fails_if_it_is_strict(tmp_path: Path, name: str, args: tuple[str, ...], error: str) -> None:
+    ended = run_command("serve", _configured(tmp_path, name), *args, "--strict-device", *STOP)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("neuronserve: error: ")
+    assert error in line.split(": a real ")[0]
+    assert re.search(r"\(.*https://\S+, 20\d\d-\d\d-\d\d\)", line)
+    assert "without --strict-device" in line
+
+
+def test_compile_warns_of_the_part_and_refuses_if_it_is_strict(tmp_path: Path) -> None:
+    model = _configured(tmp_path, "Llama-3.1-8B-Instruct")
+    command = ("compile", model, "--report-only", *TOO_LONG)
+    ended = run_command(*command, "4096")
+    (warning,) = [line for line in ended.stderr.splitlines() if line.startswith("warning:")]
+    assert (ended.returncode, "NCC_INLA001" in warning, "torchneuronx" in warning) == (0, True, True)
+    assert "warning:" not in run_command(*command, "3072").stderr
+    refused = run_command(*command, "4096", "--strict-device")
+    assert refused.returncode == 2
+    assert "NCC_INLA001" in refused.stderr.splitlines()[-1]
+    assert run_command(*command, "3072", "--strict-device").returncode == 0

@@ -48,3 +48,11 @@ def test_a_batch_is_cheaper_than_its_texts_one_by_one() -> None:
 def test_batches_end_at_the_compiled_one() -> None:
     charge = EncodePricer(COST, 6, BUCKETS).charge(plan_of([100] * 6))
     assert charge.ns == round(COST.encode(6, 128).elapsed_s * NS)
+
+
+def test_a_classifier_returns_scores_in_place_of_vectors() -> None:
+    plan = plan_of([100] * 4)
+    vectors, scores = (
+        EncodePricer(COST, 16, BUCKETS, is_labelled=labelled).charge(plan).ns for labelled in (False, True)
+    )
+    assert scores == round(COST.encode(4, 128, is_labelled=True).elapsed_s * NS) < vectors

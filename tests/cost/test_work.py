@@ -26,7 +26,7 @@ def work(
 
 def test_every_term_is_of_some_step_and_every_work_has_its_term() -> None:
     steps = work(MIXTRAL, 8, Runtime("int8", is_continuous=True, sdk=10, is_tnx_other=True))
-    named = steps.decode(3, 1024) | steps.prefill(1024, behind=128)
+    named = steps.decode(3, 1024) | steps.prefill(1024, behind=128) | steps.encode(128, 1, 2)
     assert set(named) == set(TERMS)
     assert all(units > 0 for units in named.values()), "a step that does all kinds of work"
 
@@ -36,7 +36,7 @@ def test_a_term_starts_where_physics_allows_it(name: str) -> None:
     term = TERMS[name]
     assert term.start > 0
     assert term.start >= term.least >= 0
-    assert term.unit in ("1", "s")
+    assert term.unit in ("1", "s", "share")
     assert (term.least >= 1.0) == (term.unit == "1"), "what is a multiple of a peak is at least that peak's time"
     assert term.meaning
 

@@ -190,7 +190,19 @@ def test_a_model_that_does_not_fit_says_so_in_the_termination_message(tmp_path: 
     assert "NRT_RESOURCE (4): LlamaForCausalLM" in ended.message
     (head,) = (i for i, line in enumerate(message) if line.startswith("core "))
     assert message[head].split() == [
-        *("core", "weights", "kv", "scratchpad", "collectives", "runtime", "budget", "free", "(MiB)")
+        *(
+            "core",
+            "weights",
+            "kv",
+            "scratchpad",
+            "collectives",
+            "dma_rings",
+            "code",
+            "runtime",
+            "budget",
+            "free",
+            "(MiB)",
+        )
     ]
     assert message[head + 1].startswith("ND 0:NC 0")
     assert message[-2] == "and 16 more cores alike"

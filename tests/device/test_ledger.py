@@ -96,8 +96,8 @@ def test_a_refusal_names_what_was_asked_for_where_what_is_free_and_who_holds_the
     )
     assert head.split() == ["core", *USES, "budget", "free", "(MiB)"]
     assert [row[:9] for row in rows] == ["ND 0:NC 0", "ND 0:NC 1", "ND 1:NC 0", "ND 1:NC 1"]
-    assert rows[3][9:].split() == ["5,120.0", "0.0", "0.0", "0.0", "512.0", "8,192.0", "2,560.0"]
-    assert rows[0][9:].split() == ["0.0"] * 5 + ["8,192.0", "8,192.0"]
+    assert rows[3][9:].split() == ["5,120.0", *["0.0"] * 5, "512.0", "8,192.0", "2,560.0"]
+    assert rows[0][9:].split() == ["0.0"] * 7 + ["8,192.0", "8,192.0"]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ import pytest
 from neuronserve.server.device.catalog import instance, instances
 from neuronserve.server.device.support import (
     Fact,
+    Question,
     Release,
     Verdict,
+    answer,
+    billions,
     chip_status,
     facts,
-    failures_anywhere,
     last_release,
     plain_name,
     releases,
@@ -97,6 +99,12 @@ MODELS = [
     "meta-llama/Llama-3.2-3B",
     "Qwen/Qwen2.5-Coder-32B-Instruct",
     "meta-llama/Llama-3.1-70B-Instruct",
+    "meta-llama/Meta-Llama-3-8B-Instruct",
+    "RedHatAI/Llama-3.2-3B-Instruct-FP8-dynamic",
+    "codellama/CodeLlama-34b-Instruct-hf",
+    "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-VL-8B-Thinking",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507",
 ]
 
 
@@ -134,6 +142,7 @@ def test_a_row_has_a_source_and_a_date_and_stays_within_the_catalogue(fact: Fact
     known = [release.sdk for release in releases()]
     for bound in filter(None, (fact.since, fact.until)):
         assert any(sdk == bound or sdk.startswith(f"{bound}.") for sdk in known), bound
+    assert not (fact.error or fact.software) or fact.kind in ("fails", "limit")
     if fact.kind == "runs":
         assert fact.models
         assert fact.parts, "what runs elsewhere on the part is shown"
@@ -141,7 +150,9 @@ def test_a_row_has_a_source_and_a_date_and_stays_within_the_catalogue(fact: Fact
 
 @pytest.mark.parametrize("fact", ROWS)
 def test_each_row_can_be_reached(fact: Fact) -> None:
-    model = next(name for name in MODELS if re.search(fact.models, plain_name(name)))
+    model = next(
+        name for name in MODELS if re.search(fact.models, plain_name(name)) and billions(name) >= fact.billions
+    )
     on = next(
         each
         for each in instances()
@@ -149,7 +160,8 @@ def test_each_row_can_be_reached(fact: Fact) -> None:
     )
     tp = fact.tp[0] if fact.tp else 3 if fact.tp_except else 1
     release = next(each.sdk for each in reversed(releases()) if fact.holds_in(each.sdk))
-    found = verdict(model, on, tp, release, fact.features, fact.longer_than + 1 if fact.longer_than else 0)
+    length, stack = fact.longer_than + 1 if fact.longer_than else 0, "".join(fact.stacks[:1])
+    found = answer(Question(model, on, tp, release, fact.features, length, stack))
     if fact.kind != "runs":
         assert fact in found.facts + found.limits + found.status
     else:
@@ -169,7 +181,7 @@ VERDICTS = [
     ("/models/llama-2-7b-chat/", "inf2.xlarge", 2, "known to run", "pytorch.org"),
     ("meta-llama/Llama-3.3-70B-Instruct", "trn2.48xlarge", 64, "known to run", "trn2-llama3.3-70b-tutorial"),
     # Measured on another instance, or with another degree: told, not concluded from.
-    ("llama-8b", "inf2.xlarge", 2, "not known", "optimum-neuron"),
+    ("llama-8b", "inf2.8xlarge", 2, "not known", "optimum-neuron"),
     ("llama-70b", "inf2.48xlarge", 12, "not known", "inferentia-llama3.3-70b"),
     # Of the same dimensions, and not.
     ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "inf2.48xlarge", 24, "known to run", "inferentia-llama3.3-70b"),
@@ -201,7 +213,7 @@ def test_verdict(model: str, device: str, tp: int, outcome: str, source: str) ->
         ("inf2.48xlarge", "2.33.0", "known not to run"),
         ("trn1.32xlarge", "2.29.0", "known not to run"),
         ("trn2.48xlarge", "2.33.0", "known to run"),
-        ("inf1.24xlarge", "2.26.1", "not known"),
+        ("inf1.24xlarge", "2.26.1", "known not to run"),
         ("inf1.24xlarge", "2.27.0", "known not to run"),
     ],
 )
@@ -256,9 +268,38 @@ def test_status_by_release() -> None:
     assert {fact.kind for fact in found} == {"status", "fails"}
 
 
-def test_failures_on_any_part() -> None:
-    assert [fact.parts for fact in failures_anywhere("Qwen/Qwen2.5-1.5B")] == [("Inferentia2",)]
-    assert failures_anywhere("somebody/anything-5b") == ()
+def test_a_failure_states_its_error_as_the_software_prints_it() -> None:
+    found = verdict("meta-llama/Llama-3.1-8B-Instruct", instance("inf2.xlarge"), 2, length=3073)
+    (fact,) = found.failures
+    assert "NCC_INLA001" in fact.error
+    for part in (fact.error, fact.software, fact.source, fact.date, "TP 2"):
+        assert part in str(fact)
+    assert not verdict("meta-llama/Llama-3.1-8B-Instruct", instance("inf2.xlarge"), 2, length=3072).failures
+    assert not verdict("meta-llama/Llama-3.1-8B-Instruct", instance("inf2.48xlarge"), 8, length=4096).failures
+
+
+def test_a_failure_may_be_of_one_serving_stack_alone() -> None:
+    asked = [
+        Question("somebody/anything-5b", instance("inf2.xlarge"), 2, "2.28.1", stack=name)
+        for name in ("vllm-neuron", "nxdi-vllm", "")
+    ]
+    assert [len(answer(each).failures) for each in asked] == [2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", 8),
+        ("/models/Mixtral-8x7B-v0.1/", 56),
+        ("Qwen3-Coder-30B-A3B", 30),
+        ("Qwen2.5-0.5B", 0.5),
+        ("trinity-nano", 0),
+    ],
+)
+def test_a_size_rule_goes_by_the_name(model: str, size: float) -> None:
+    assert billions(model) == size
+    killed = [fact for fact in verdict(model, instance("inf2.xlarge"), 1).limits if "is killed" in fact.what]
+    assert len(killed) == (1 if size >= 6 or "nano" in model else 0)
 
 
 def test_an_unknown_release_is_refused_with_those_known() -> None:

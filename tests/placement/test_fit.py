@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.device.catalog import INSTANCES, instance
-from neuronserve.server.device.ledger import MIB
+from neuronserve.server.device.ledger import MIB, USES
 from neuronserve.server.errors import DeviceError, DeviceMemoryError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.sizes import DecoderSizes
@@ -76,11 +76,11 @@ def test_a_kv_block_of_one_core(model: ModelSpec, tp: int, kv_block: int) -> Non
     ("tokens", "scores", "activations"),
     [
         # of 32 heads x tokens^2, and 3 x hidden + 2 x (32 + 8) heads of 64 + 2 x ffn for each token, both x 2 bytes;
-        # 7.8 MiB of float32 logits of 64 samples; in pages of 512 MiB
-        (512, 16 * MIB, 496 * MIB),
-        (1024, 64 * MIB, 448 * MIB),
-        (3584, 784 * MIB, 240 * MIB),
-        (4096, 0, 512 * MIB),  # flash attention
+        # 7.8 MiB of float32 logits of 64 samples; in pages of 512 MiB, one of them for the several samples
+        (512, 16 * MIB, 1008 * MIB),
+        (1024, 64 * MIB, 960 * MIB),
+        (3584, 784 * MIB, 752 * MIB),
+        (4096, 0, 1024 * MIB),  # flash attention
     ],
 )
 def test_scratchpad_of_llama_1b(tokens: int, scores: int, activations: int) -> None:
@@ -89,19 +89,22 @@ def test_scratchpad_of_llama_1b(tokens: int, scores: int, activations: int) -> N
     assert (lines["attention scores"], lines["activations"]) == (scores, activations)
 
 
-@pytest.mark.parametrize(("tp", "collectives"), [(1, 0), (2, 472 * MIB)])
-def test_collectives_and_runtime(tp: int, collectives: int) -> None:
+@pytest.mark.parametrize(("tp", "collectives"), [(1, 0), (2, 36), (8, 63), (64, 70.875)])
+def test_memory_of_the_graphs(tp: int, collectives: float) -> None:
+    """Two graphs of 16 layers; collectives grow as (tp - 1) / tp, DMA rings with the weights."""
     fixed = Footprint.of(LLAMA_1B, tp, SHAPE).fixed
-    assert (fixed["collectives"], fixed["runtime"]) == (collectives, 711 * MIB)
+    assert fixed["collectives"] / MIB == collectives
+    assert (fixed["code"] / MIB, fixed["runtime"] / MIB) == (96 + 2 * 16 * 2.0625, 8)
+    assert fixed["dma_rings"] == int(220 / 1948 * fixed["weights"])
 
 
 @pytest.mark.parametrize(
     ("model", "tp", "blocks"),
     [
-        (LLAMA_1B, 1, 13_054),  # 16 GiB - 2.057 weights - 0.5 scratchpad - 0.694 runtime, in blocks of 1 MiB
-        (LLAMA_1B, 2, 27_271),  # twice and a little more: half a block each, and half the weights
-        (LLAMA_8B, 1, -39),  # 15 GiB of weights leave too little for the rest
-        (LLAMA_8B, 2, 3515),
+        (LLAMA_1B, 1, 12_846),  # 16 GiB - 2.057 weights - 1 scratchpad - 0.398 of graphs, in blocks of 1 MiB
+        (LLAMA_1B, 2, 27_963),  # twice and a little more: half a block each, and half the weights
+        (LLAMA_8B, 1, -481),  # 15 GiB of weights leave too little for the rest
+        (LLAMA_8B, 2, 3264),
     ],
     ids=["1b-tp1", "1b-tp2", "8b-tp1", "8b-tp2"],
 )
@@ -182,11 +185,14 @@ def test_a_refusal_says_what_lacks_who_needs_it_and_the_smallest_part_that_would
     first, head, core, advice = refusal(LLAMA_8B, "inf2.xlarge", 1)
     assert first == (
         "NRT_RESOURCE (4): LlamaForCausalLM with 8.03B parameters in bfloat16 does not fit on inf2.xlarge with "
-        "tensor_parallel_size 1: each core lacks 1.16 GiB "
-        "(all are alike; kv is the least that one sequence of max_model_len 8192 needs)"
+        "tensor_parallel_size 1: each core lacks 2.88 GiB "
+        "(kv is the least that one sequence of max_model_len 8192 needs)"
     )
-    assert head.split() == ["core", "weights", "kv", "scratchpad", "collectives", "runtime", "budget", "free", "(MiB)"]
-    assert core.split() == ["ND", "0:NC", "0", "15,316.5", "1,028.0", "512.0", "0.0", "711.0", "16,384.0", "-1,183.5"]
+    assert head.split() == ["core", *USES, "budget", "free", "(MiB)"]
+    assert core.split() == [
+        *("ND", "0:NC", "0", "15,316.5", "1,028.0", "1,024.0", "0.0", "1,729.8", "228.0", "8.0"),
+        *("16,384.0", "-2,950.3"),
+    ]
     assert advice == "the smallest that holds it: --device inf2.xlarge --tensor-parallel-size 2"
 
 
@@ -262,7 +268,7 @@ def test_a_share_of_the_memory_is_a_share_of_the_budget() -> None:
     assert budget_bytes(part, 0.5) == 8 * GIB
     require_fit(LLAMA_8B, part, 2, SHAPE, 0.7)
     first, *_ = refusal(LLAMA_8B, "inf2.xlarge", 2, utilization=0.5)
-    assert "lacks 1.64" in first
+    assert "lacks 2.13" in first
 
 
 def test_a_shorter_context_can_make_it_fit() -> None:

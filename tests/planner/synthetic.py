@@ -72,7 +72,7 @@ def observed(name: str, shape: ModelSpec, sizes: tuple[int, int, int], phase: Ph
     runtime = Runtime("int8" if kind % 3 == 0 else "bf16", is_continuous=bool(kind % 2))
     steps = StepWork(shape, instance("inf2.48xlarge"), tp, runtime)
     work = steps.decode(batch, positions) if phase == "decode" else steps.prefill(positions, min(batch, 4))
-    source = SOURCES[kind % len(SOURCES)]
+    source = SOURCES[kind // 2 % len(SOURCES)]
     point = Point(
         phase,
         "Inferentia2",

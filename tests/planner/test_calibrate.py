@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from io import StringIO
 from pathlib import Path
@@ -63,13 +64,13 @@ def test_the_shipped_calibration_holds_on_a_sample_of_what_it_was_fitted_to() ->
     assert report.calibration is default_calibration()
 
 
-def test_a_fit_to_few_rows_predicts_sources_models_and_degrees_that_it_did_not_see(fitted: CalibrationReport) -> None:
+def test_a_fit_to_few_rows_predicts_series_sources_and_models_that_it_did_not_see(fitted: CalibrationReport) -> None:
     held = fitted.groups["decode_dense_inf2"].left_out
-    assert set(held) == {"source", "model", "degree"}
+    assert set(held) == {"series", "source", "model"}
     for stats in held.values():
         assert stats is not None
-        assert stats.mean <= 0.2
-    assert fitted.groups["decode_dense_inf2"].all.mean <= 0.1
+        assert stats.mean <= 0.3
+    assert fitted.groups["decode_dense_inf2"].all.mean <= 0.12
 
 
 def test_contradicted_rows_are_compared_and_fitted_to_by_nobody(fitted: CalibrationReport, few: Path) -> None:
@@ -81,14 +82,14 @@ def test_contradicted_rows_are_compared_and_fitted_to_by_nobody(fitted: Calibrat
     assert all(row.left_out is None for row in rows.values())
     doubled = few.with_name("doubled.csv")
     doubled.write_text(few.read_text().replace(",61.1765,", ",611.765,"))
-    assert run_calibrate(doubled).calibration.coefficients == fitted.calibration.coefficients
+    assert run_calibrate(doubled).calibration.coefficients == pytest.approx(fitted.calibration.coefficients)
 
 
 def test_plain_models_stand_beside_and_are_worse(fitted: CalibrationReport) -> None:
-    assert set(fitted.baselines) == PLAIN | {"repeated runs"}
-    assert all(set(stats) == GROUPS for stats in fitted.baselines.values())
+    assert set(fitted.baselines) >= PLAIN | {"repeated runs"}
+    assert all(set(fitted.baselines[name]) == GROUPS for name in PLAIN)
     for stats in (fitted.baselines[name] for name in PLAIN):
-        found, unseen = stats["decode_dense_inf2"], fitted.groups["decode_dense_inf2"].left_out["source"]
+        found, unseen = stats["decode_dense_inf2"], fitted.groups["decode_dense_inf2"].left_out["series"]
         assert found is not None
         assert unseen is not None
         assert found.mean > unseen.mean
@@ -100,7 +101,7 @@ def test_a_check_never_fits(fitted: CalibrationReport, few: Path, monkeypatch: p
         raise AssertionError("a check has fitted")
 
     monkeypatch.setattr("neuronserve.planner.calibrate.fit._least_squares", refuse)
-    monkeypatch.setattr(serving_errors, "fit_serving", refuse)
+    monkeypatch.setattr(serving_errors, "fit_hosts", refuse)
     monkeypatch.setattr(calibrating, "calibrate_steps", refuse)
     checked = run_check(few, fitted.calibration)
     assert checked.calibration is fitted.calibration
@@ -121,7 +122,7 @@ def test_group_figures_are_those_of_their_rows(fitted: CalibrationReport) -> Non
         assert group.all.median == pytest.approx(np.median(np.abs(errors)))
         assert group.all.p90 == pytest.approx(np.quantile(np.abs(errors), 0.9))
         assert group.all.bias == pytest.approx(np.median(errors))
-        unseen = group.left_out["source"]
+        unseen = group.left_out["series"]
         if unseen is not None:
             assert unseen.mean == pytest.approx(np.mean([abs(row.left_out or 0) for row in rows]))
 
@@ -134,8 +135,8 @@ def test_every_row_is_compared_or_skipped_with_a_reason(fitted: CalibrationRepor
     assert ("924", "decode: tokens were sampled on the host") in fitted.skipped
 
 
-def test_evidence_is_of_sources_that_a_fit_had_not_seen(fitted: CalibrationReport) -> None:
-    samples = fitted.calibration.evidence.samples
+def test_evidence_is_of_series_that_a_fit_had_not_seen(fitted: CalibrationReport) -> None:
+    samples = [each for each in fitted.calibration.evidence.samples if each.point.phase in ("decode", "prefill")]
     by_row = {(row.row_id, row.group.split("_")[0]): row for row in fitted.rows}
     assert sum(each.num_rows for each in samples) == sum(row.left_out is not None for row in fitted.rows)
     (one,) = [
@@ -151,18 +152,34 @@ def test_the_json_is_plain_and_carries_the_calibration(fitted: CalibrationReport
     text = json.dumps(fitted.as_json())
     record = json.loads(text)
     assert set(record["groups"]) >= GROUPS
-    assert set(record["groups"]["decode_trn1"]) == {"n", "all", "left_out"}
+    assert set(record["groups"]["decode_trn1"]) == {"n", "all", "left_out", "series"}
     assert set(record["groups"]["decode_trn1"]["all"]) == {"mean", "median", "p90", "bias"}
-    for phase in ("decode", "prefill"):
-        coverage = fitted.calibration.evidence.coverage(phase)
-        assert tuple(record["band_coverage"][phase].values()) == coverage
-    assert set(record["baselines"]) == PLAIN | {"repeated runs"}
+    assert set(record["band_coverage"]) >= GROUPS
+    assert set(record["baselines"]) >= PLAIN | {"repeated runs"}
     assert record["rows"][0].keys() >= {"row_id", "group", "measured_ms", "predicted_ms", "error", "left_out"}
     assert Calibration.from_json(text, "report").as_dict() == record["calibration"]
 
 
+def test_a_check_measures_coverage_on_its_table(fitted: CalibrationReport, few: Path) -> None:
+    """Published times ten times longer are outside of every band; the stored coverage would not see it."""
+    assert run_check(few, fitted.calibration).coverage["decode_dense_inf2"].rows > 0.5
+    lines = few.read_text().splitlines()
+    column = lines[0].split(",").index("tpot_ms")
+    rows = [next(csv.reader([line])) for line in lines]
+    slow = few.with_name("slow.csv")
+    with slow.open("w", newline="") as out:
+        csv.writer(out).writerows(
+            [*row[:column], f"{float(row[column]) * 10}" if n and row[column] else row[column], *row[column + 1 :]]
+            for n, row in enumerate(rows)
+        )
+    found = run_check(slow, fitted.calibration)
+    assert found.coverage["decode_dense_inf2"].rows == 0
+    assert found.coverage["decode_dense_inf2"].series == 0
+    assert "0% / 0% / 0%" in text_of(found)
+
+
 def test_the_calibration_names_its_data_and_date(fitted: CalibrationReport) -> None:
-    assert fitted.calibration.version.startswith("3-2026-01-02-")
+    assert fitted.calibration.version.startswith("4-2026-01-02-")
     assert fitted.calibration.num_rows == len({row.row_id for row in fitted.rows})
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from neuronserve.planner.calibrate.observation import (
     PARAMS_TOLERANCE,
     Observation,
+    Setup,
     Unusable,
     bucket,
     mean_bucket,
@@ -22,6 +23,7 @@ from neuronserve.planner.calibrate.published import COLUMNS, OPTIONAL_LABELS, Pu
 from neuronserve.server.cost.evidence import Point
 from neuronserve.server.cost.work import Runtime, StepWork
 from neuronserve.server.device.catalog import instance
+from neuronserve.server.errors import DeviceError
 from neuronserve.server.models.public import known_model
 from neuronserve.server.models.sizes import DecoderSizes
 from tests.model_specs import network_of
@@ -93,7 +95,9 @@ def test_a_median_is_the_step_of_the_bucket_that_holds_the_median_token() -> Non
     assert decode.seconds == pytest.approx(7e-3)
     assert decode.point == Point("decode", "Inferentia2", pytest.approx(8.03, rel=0.01), 24, 4, 8192, 2, False)
     assert both(NEURON_DOCS, output_len="2000")[0].work == work(24, False).decode(4, 2048)
-    assert prefill.work == work(24, False).prefill(128, 4)  # a static batch is encoded at once
+    prompts = work(24, False).prefill(128, 4)  # a static batch is encoded at once
+    assert prefill.work == prompts | {"tnx_activation": prompts["activation"]}, "no Llama by its name"
+    assert both(NEURON_DOCS, model="Llama-8B")[1].work == prompts
     assert (decode.group, prefill.group) == ("decode_dense_inf2", "prefill_dense_inf2")
 
 
@@ -170,7 +174,13 @@ def test_a_time_that_includes_prefill_has_its_share_in_each_token() -> None:
     assert decode.work["prefill_call"] == pytest.approx(1 / 128)
     assert decode.work["layer_launch"] == 32
     step, prompt = work(24, False).decode(4, 256), work(24, False).prefill(128, 4)
-    assert decode.work["weights"] == pytest.approx(step["weights"] + prompt["weights"] / 128)
+    assert decode.work["weights"] == step["weights"]
+    assert decode.work["prefill_weights"] == pytest.approx(prompt["prefill_weights"] / 128)
+
+
+def test_the_time_of_a_graph_has_nothing_of_the_host() -> None:
+    _, prefill = both(NEURON_DOCS, ttft_stat="device time of the context-encoding graph")
+    assert prefill.work["prefill_call"] == 0
 
 
 def test_a_time_that_includes_the_first_token_is_freed_of_it() -> None:
@@ -280,3 +290,14 @@ def test_the_mean_bucket_is_that_of_the_tokens_one_by_one(prompt: int, output: i
 def test_buckets_are_powers_of_two_from_128() -> None:
     assert [bucket(n) for n in (1, 128, 129, 4096, 4097)] == [128, 128, 256, 4096, 8192]
     assert all(a <= b for a, b in pairwise(bucket(n) for n in range(1, 600)))
+
+
+@pytest.mark.parametrize(("notes", "cores"), [("LNC 1 (8 physical cores)", 8), ("LNC 2", 4), ("", 4)])
+def test_a_row_that_names_its_logical_cores_has_as_many(notes: str, cores: int) -> None:
+    named = row(OPTIMUM, instance="trn2.3xlarge", tp=str(cores), notes=notes)
+    assert Setup.of(named).part.num_cores == cores
+
+
+def test_more_cores_than_the_default_grouping_has_need_the_note() -> None:
+    with pytest.raises(DeviceError, match=r"tensor_parallel_size is 8: trn2.3xlarge has 4 NeuronCores"):
+        Setup.of(row(OPTIMUM, instance="trn2.3xlarge", tp="8"))

@@ -183,7 +183,7 @@ def test_the_calibration_knows_the_endpoint_and_what_was_published() -> None:
     here = deployment.cost(stored).point("decode", SLOTS, 128)
     band = stored.evidence.band(here)
     assert band.provenance == "measured"
-    assert band.high / band.low < 1.25
+    assert band.high / band.low < 1.35
     elsewhere = stored.evidence.band(replace(here, billions=65, chip="Trainium1", positions=4096))
     assert elsewhere.high / elsewhere.low > band.high / band.low
 

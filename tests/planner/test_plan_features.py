@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from neuronserve import cli
 from neuronserve.planner.emit.deployment import deployment_of
 from neuronserve.planner.model_names import resolve_decoder
 from neuronserve.planner.plan.check import simulation_of
@@ -31,6 +34,8 @@ TUTORIAL = PlanOptions(  # aws-neuron-sdk, trn2-llama3.3-70b-tutorial.rst: one s
 )
 DRAFTED = replace(TUTORIAL, speculative_model="llama-3.2-1b", num_speculative_tokens=6, acceptance_rate=0.9)
 ADAPTED = replace(TUTORIAL, max_loras=4)
+EAGLE3 = replace(TUTORIAL, speculative_method="eagle3", num_speculative_tokens=3, acceptance_rate=0.8)
+FP8_CACHE = replace(TUTORIAL, kv_cache_dtype="fp8")
 
 
 def only(options: PlanOptions) -> Candidate:
@@ -67,6 +72,52 @@ def test_the_published_speed_lies_between_guesses_that_often_and_always_hold() -
     assert always < 5.3e-3 < often
 
 
+def test_a_head_guesses_faster_than_a_model() -> None:
+    plain, head, model = only(TUTORIAL), only(EAGLE3), only(replace(DRAFTED, num_speculative_tokens=3))
+    assert plain.decode_s < head.decode_s < model.decode_s
+    assert plain.memory_bytes < head.memory_bytes
+
+
+def test_the_band_of_speculation_is_wider_than_that_of_the_step() -> None:
+    plain, head = only(TUTORIAL), only(EAGLE3)
+    assert head.known.decode.low < plain.known.decode.low
+    assert head.known.decode.high > plain.known.decode.high
+    assert head.known.decode.nearest.endswith("with and without eagle3")
+
+
+def test_rows_on_a_chip_without_published_speculation_are_less_sure() -> None:
+    asked = replace(
+        EAGLE3, model="llama-3.1-8b", tensor_parallel_sizes=(8,), devices=("trn1.32xlarge", "inf2.48xlarge")
+    )
+    known = {row.device: row.known.decode for row in plan(asked).candidates}
+    assert known["trn1.32xlarge"].high > known["inf2.48xlarge"].high
+    assert known["trn1.32xlarge"].low < known["inf2.48xlarge"].low
+
+
+def test_an_8_bit_cache_takes_half_the_memory_and_may_save_no_time() -> None:
+    plain, narrow = (
+        only(replace(options, model="llama-3.1-8b", devices=("inf2.48xlarge",), tensor_parallel_sizes=(8,)))
+        for options in (TUTORIAL, FP8_CACHE)
+    )
+    cache = 12_800 * 32 * 2 * 128 * 2  # positions, layers, K and V of the one KV head of a core, bytes
+    assert plain.memory_bytes - narrow.memory_bytes == pytest.approx(cache / 2, rel=0.05)
+    assert narrow.tpot_s < plain.tpot_s
+    assert narrow.known.tpot_s[1] == pytest.approx(plain.known.tpot_s[1])
+    assert narrow.known.provenance == "formula"
+
+
+def test_the_command_line_prices_a_head(tmp_path: Path) -> None:
+    report = tmp_path / "plan.json"
+    words = "plan llama-3.1-8b --input-len 500 --output-len 100 --device trn2.48xlarge --tensor-parallel-size 8"
+    more = "--speculative-method eagle3 --num-speculative-tokens 3 --acceptance-rate 0.81 --quantization bfloat16"
+    assert cli.main([*words.split(), *more.split(), "--json", str(report)]) == 0
+    row = json.loads(report.read_text())["candidates"][0]
+    assert row["tokens_per_step"] == pytest.approx(1 + 0.81 + 0.81**2 + 0.81**3)
+    assert row["known"]["decode_factor"]["p10"] < 0.7
+    assert row["known"]["decode_factor"]["p90"] > 1.5
+    assert "priced by formula, with the band of published pairs" in row["extrapolated"]
+
+
 def test_guesses_that_never_hold_cost_more_than_none() -> None:
     assert only(replace(DRAFTED, acceptance_rate=0.0)).tpot_s > only(TUTORIAL).tpot_s
 
@@ -94,6 +145,13 @@ def test_a_replica_takes_fewer_steps_of_the_same_length() -> None:
     [
         ({"acceptance_rate": None}, "speculative decoding needs all of them"),
         ({"speculative_model": None}, "speculative decoding needs all of them"),
+        ({"speculative_method": "eagle3"}, "speculative_model is 'llama-3.2-1b': eagle3 has a head of the sizes of"),
+        (
+            {"speculative_method": "eagle3", "speculative_model": None, "acceptance_rate": None},
+            "num_speculative_tokens, acceptance_rate: speculative decoding needs all of them",
+        ),
+        ({"speculative_method": "medusa"}, "speculative_method is 'medusa': one of draft_model, eagle3, p_eagle"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype is 'int8': one of bfloat16, fp8"),
         ({"acceptance_rate": 1.5}, "acceptance_rate is 1.5: from 0 to 1"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0: from 1 to 64"),
         ({"max_loras": -1}, "max_loras is -1: from 0 to"),
@@ -115,7 +173,7 @@ def test_more_stages_than_a_draft_has_layers_cannot_be_had() -> None:
     assert "20 stages are more than the 16 layers of LlamaForCausalLM" in {entry.reason for entry in report.excluded}
 
 
-@pytest.mark.parametrize("options", [DRAFTED, ADAPTED])
+@pytest.mark.parametrize("options", [DRAFTED, ADAPTED, EAGLE3, FP8_CACHE])
 def test_what_is_planned_so_is_neither_simulated_nor_written(options: PlanOptions) -> None:
     report = plan(options)
     [feature] = options.features

@@ -21,10 +21,11 @@ SMALL = PlanOptions("llama-3.1-8b", 1000, 200, 2.0, devices=("trn1.32xlarge",), 
 
 def test_a_model_that_no_single_instance_holds_gets_as_few_as_hold_it() -> None:
     report = plan(LARGE)
-    assert {row.instances_per_replica for row in report.candidates} == {2}
+    assert {row.instances_per_replica for row in report.candidates} == {4}
+    assert any(entry.device == "2 x trn1.32xlarge" and entry.lacks_bytes for entry in report.excluded)
     for row in report.candidates:
-        assert row.pp == 2
-        assert row.instances % 2 == 0
+        assert row.pp == 4
+        assert row.instances % 4 == 0
         assert row.extrapolated == GROUP_REASON
         assert row.known.provenance == "formula"
         price = row.at_rate["on_demand"]
@@ -58,9 +59,9 @@ def test_two_instances_carry_each_no_more_than_one_alone_and_hold_half_the_weigh
 
 def test_a_part_without_a_network_for_it_is_left_out_with_the_reason() -> None:
     report = plan(replace(LARGE, devices=("inf2.48xlarge", "trn1.32xlarge")))
-    [left_out] = [entry for entry in report.excluded if entry.tp is None]
-    assert left_out.device == "2 x inf2.48xlarge"
-    assert "has no Elastic Fabric Adapter" in left_out.reason
+    left_out = [entry for entry in report.excluded if entry.tp is None]
+    assert [entry.device for entry in left_out] == ["2 x inf2.48xlarge", "4 x inf2.48xlarge"]
+    assert all("has no Elastic Fabric Adapter" in entry.reason for entry in left_out)
     with pytest.raises(DeviceMemoryError, match=r"inf2.48xlarge has no Elastic Fabric Adapter$"):
         plan(replace(LARGE, devices=("inf2.48xlarge",)))
 

@@ -11,6 +11,8 @@ from neuronserve.planner.plan.weight_types import DTYPES, WeightDtype
 
 LLAMA = Memory(NAMED["llama-8b"], Buckets(prefill=1024, decode=2048))
 
+WITH_RINGS = 1 + 220 / 1948  # DMA rings take a share of the weights
+
 
 def test_a_slot_costs_the_kv_of_its_whole_compiled_length() -> None:
     slot = 2 * 32 * 4 * 128 * 2 * 2048  # K and V, layers, KV heads of a core, dimensions, bytes, positions
@@ -21,9 +23,10 @@ def test_a_slot_costs_the_kv_of_its_whole_compiled_length() -> None:
 def test_8_bit_weights_take_half_and_their_scales() -> None:
     saved = LLAMA.needed_bytes(1, "bfloat16", 1) - LLAMA.needed_bytes(1, "int8", 1)
     matrices = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
-    assert 0.99 * matrices < saved < matrices
+    assert 0.99 * matrices < saved / WITH_RINGS < matrices
     groups = LLAMA.needed_bytes(1, "fp8", 1) - LLAMA.needed_bytes(1, "int8", 1)
-    assert groups == 4096 * 128256 * 2 // 32 - 4 * 128256, "the output layer has a float16 scale for each 32"
+    scales = 4096 * 128256 * 2 // 32 - 4 * 128256
+    assert groups == pytest.approx(scales * WITH_RINGS, abs=1), "the output layer has a float16 scale for each 32"
 
 
 def test_4_bit_weights_take_a_quarter_and_the_scales_of_their_groups() -> None:
@@ -32,7 +35,7 @@ def test_4_bit_weights_take_a_quarter_and_the_scales_of_their_groups() -> None:
     expected = layers * (2 - 9 / 16) + output * (2 - 17 / 16)
     for dtype in ("int4", "mxfp4"):
         saved = LLAMA.needed_bytes(1, "bfloat16", 1) - LLAMA.needed_bytes(1, dtype, 1)
-        assert 0.99 * expected < saved < 1.01 * expected
+        assert 0.99 * expected < saved / WITH_RINGS < 1.01 * expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from neuronserve import cli
 from neuronserve.planner.model_names import resolve_decoder, resolve_shape
 from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.plan.search import plan
@@ -100,3 +101,26 @@ def test_a_public_model_is_planned_by_its_name(name: str) -> None:
     report = plan(options)
     assert report.candidates
     assert report.model == resolve_shape(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism"),
+    [
+        ("deepseek-ai/DeepSeek-V3-0324", "latent attention (MLA)"),
+        ("kimi-k2-instruct", "latent attention (MLA)"),
+        ("google/gemma-4-31b-it", "KV heads that differ by layer"),
+        ("Falcon-H1-0.5B-Instruct", "a state in place of keys and values"),
+        ("Llama-3.2-11B-Vision-Instruct", "cross attention"),
+    ],
+)
+def test_a_public_model_that_is_not_priced_is_refused_by_its_mechanism(
+    name: str, mechanism: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", name, "--device", "trn2.48xlarge"]) == 2
+    assert capsys.readouterr().err == (
+        f"neuronserve: error: model {name!r} has {mechanism}, which the cost model does not price\n"
+    )
+
+
+def test_a_distilled_model_of_another_architecture_is_planned() -> None:
+    assert resolve_shape("DeepSeek-R1-Distill-Llama-8B").num_layers == 32

@@ -70,3 +70,37 @@ def test_table_and_json_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert row["runs"] == entries[row["device"], row["tp"], row["pp"]]["outcome"]
     (fact,) = entries["trn1.2xlarge", 1, 1]["facts"]
     assert (fact["source"], fact["date"]) == ("https://github.com/aws-neuron/aws-neuron-sdk/issues/1222", "2025-08-26")
+
+
+@pytest.fixture(scope="module")
+def beyond() -> PlanReport:
+    """Llama-3.1-8B with 4,096 positions, which Inf2 at TP 2 is reported not to compile."""
+    devices = ("inf2.xlarge", "inf2.48xlarge")
+    return plan(PlanOptions("llama-8b", devices=devices, dtypes=("bfloat16",), max_model_len=4096))
+
+
+def test_a_row_with_a_known_failure_says_so_and_ranks_behind(beyond: PlanReport) -> None:
+    failing = [row for row in beyond.candidates if row.known_failure]
+    assert {row.tp for row in failing} == {2}
+    assert all("NCC_INLA001" in row.known_failure and "torchneuronx" in row.known_failure for row in failing)
+    for meets in (True, False):
+        rows = [bool(row.known_failure) for row in beyond.candidates if row.meets_slo is meets]
+        assert rows == sorted(rows)
+    assert not beyond.candidates[0].known_failure
+    assert any(row["known_failure"] for row in beyond.as_json()["candidates"])
+
+
+def test_a_recommended_row_with_a_known_failure_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["plan", "llama-8b", "--device", "inf2.xlarge", "--tensor-parallel-size", "2", "--max-model-len"]
+    assert main([*argv, "4096"]) == 0
+    first = " ".join(capsys.readouterr().out.split()).partition(" Within the limits")[0]
+    assert "A real accelerator is known not to run it" in first
+    assert "NCC_INLA001" in first
+    assert main([*argv, "2048"]) == 0
+    assert "NCC_INLA001" not in capsys.readouterr().out
+
+
+def test_a_failure_of_a_stack_counts_for_that_stack() -> None:
+    options = PlanOptions("llama-8b", devices=("inf2.48xlarge",), tensor_parallel_sizes=(8,), dtypes=("bfloat16",))
+    assert not any(row.known_failure for row in plan(options).candidates)
+    assert all("ValueError" in row.known_failure for row in plan(replace(options, stack="vllm-neuron")).candidates)

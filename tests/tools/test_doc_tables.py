@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from neuronserve.server.cost.calibration import ErrorStats, shipped_calibration
+from neuronserve.planner.validate.releases import releases
+from neuronserve.server.cost.calibration import VERSION, ErrorStats, shipped_calibration
 from neuronserve.server.models.families import GENERATORS
 from neuronserve.server.text.parsers.formats import CALLS
+from tools import validation_tables
 from tools.cost_tables import blocks
 from tools.doc_tables import DOCS, PAGES, main, written
 from tools.family_table import REAL, SHAPE_OF, TOOLS
@@ -44,7 +46,7 @@ def test_a_stale_page_is_shown_and_an_unknown_one_refused(
 
 
 def test_another_calibration_makes_other_tables() -> None:
-    """A new fit changes the tables: coefficients, errors, plain baselines, the fit's name."""
+    """A new fit changes the tables: coefficients, the fit's name; errors and plain baselines on the page of errors."""
     shipped, page = shipped_calibration(), (DOCS / "internals" / "cost-model.md").read_text()
     other = replace(
         shipped,
@@ -53,11 +55,16 @@ def test_another_calibration_makes_other_tables() -> None:
         baselines={"roofline": {name: ErrorStats(0.612, 0.5, 0.9, -0.4) for name in shipped.errors}},
     )
     changed = written(page, blocks(other))
-    assert "| version | 3-2031-05-06-" in changed
+    assert f"| version | {VERSION}-2031-05-06-" in changed
     assert "| `weights` | 1.234 |" in changed or "| `weights` | 1.235 |" in changed
     assert "| `kv` | not kept |" in changed
-    assert "50.0%/90.0%, -40.0%" in changed
     assert written(changed, blocks(shipped)) == page
+    errors = validation_tables.blocks(releases()[-1], other)["fit"]()
+    assert "| 50% / 90%, -40% |" in errors
+
+
+def test_the_last_kept_release_is_of_the_shipped_calibration() -> None:
+    assert releases()[-1].calibration == shipped_calibration().version, "python -m tools.record_release CSV"
 
 
 def test_every_family_is_tried_and_every_parser_exists() -> None:

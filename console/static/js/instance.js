@@ -3,7 +3,7 @@
 import { html } from "../vendor/htm-preact.js";
 import { bytes, percent } from "./format.js";
 
-export const USES = ["weights", "kv", "scratchpad", "collectives", "runtime"];
+export const USES = ["weights", "kv", "scratchpad", "collectives", "dma_rings", "code", "runtime"];
 const CORE = { width: 62, height: 92, gap: 8 };
 const PAD = 12;
 const HEAD = 20;

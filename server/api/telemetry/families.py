@@ -208,7 +208,8 @@ DEVICE_MEMORY = MetricFamily(
     "neuronserve:device_memory_bytes",
     "gauge",
     "bytes",
-    "Memory that the accelerator would hold on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
+    "Memory that the accelerator would hold on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives`, "
+    "`dma_rings`, `code` or `runtime`",
     ("model_name", "engine", "core", "use"),
 )
 DEVICE_MEMORY_BUDGET = MetricFamily(

@@ -31,9 +31,10 @@ from ...kernels.workers import WorkerPool
 from ...models.heads import Head, Normalize, classification_head
 from ...placement.cache_layout import kv_layer_bytes
 from ...placement.fit import require_encoder_fit
-from ...placement.footprint import Line, ServingShape, StepLimits
+from ...placement.footprint import ServingShape, StepLimits
 from ...placement.host_footprint import HostFootprint
 from ...placement.kv_groups import KVPlace
+from ...placement.runtime_memory import Line
 from ...placement.shard import ShardSpec
 from ...text.encoder_tokenizer import EncoderTokenizer, stated_length
 from ...text.tokenizer import load_tokenizer

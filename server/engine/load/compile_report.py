@@ -12,12 +12,15 @@ from rich.text import Text
 
 from ...config import CompileConfig
 from ...config.formats import WeightFormats
+from ...cost.bucket_edges import ADDED_TOKENS, PromptGraphs
 from ...cost.compile_time import WARM, CompileTime, compile_time
 from ...cost.model import CostModel, StepCost
 from ...cost.shape import stored_dtype
+from ...cost.stacks import default_stack
 from ...cost.work import Runtime
 from ...device.buckets import BucketLists
 from ...device.catalog import instance
+from ...device.instances import Instance
 from ...errors import DeviceError
 from ...models.spec import ModelSpec
 
@@ -57,6 +60,7 @@ class CompileReport:
     time: CompileTime
     warm: str = WARM
     note: str = ""  # why there are no modelled times
+    bucket_edge: str = ""  # the costliest edge between two lengths of prompts
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,7 +87,15 @@ def compile_report(
         },
         time=compile_time(spec, config.tensor_parallel_size, len(graphs)),
         note=note,
+        bucket_edge="" if model is None else _edge(device, buckets.context_encoding, model),
     )
+
+
+def _edge(device: Instance, lengths: tuple[int, ...], model: CostModel) -> str:
+    """Return advice for prompts as long as one of the compiled lengths, on the usual stack of the device."""
+    graphs = PromptGraphs(lengths, default_stack(device.chip.name).prompt_margin, model.prompt_s)
+    edges = (graphs.edge({length: 1.0}, ADDED_TOKENS) for length in lengths[:-1])
+    return str(max(filter(None, edges), key=lambda edge: edge.saved_ms, default=""))
 
 
 def _prefills(
@@ -163,7 +175,7 @@ def render(report: CompileReport) -> Group:
         f"{time.nearest.graphs} graphs, {_minutes(time.nearest.seconds)}); {report.warm}",
     ]
     lines += [f"* {reason}" for reason in dict.fromkeys(graph.extrapolated for graph in report.graphs) if reason]
-    return Group(table, *(Text(line) for line in (*lines, report.note) if line))
+    return Group(table, *(Text(line) for line in (*lines, report.bucket_edge, report.note) if line))
 
 
 def _minutes(seconds: float) -> str:

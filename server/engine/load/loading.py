@@ -96,6 +96,7 @@ class _Loading:
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
+        self._stack = STACKS[config.stack]
         self._shape = ServingShape(
             config.dtype,
             self._max_model_len,
@@ -108,16 +109,15 @@ class _Loading:
             config.lora,
             formats.wide_modules,
             formats.from_values,
+            self._stack.fills_first_core,
         )
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
         self._core_ids = group_cores(config, self._instance)
-        self._footprint = require_fit(
-            self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
-        )
+        share, groups = config.device_memory_utilization, config.data_parallel.size
+        self._footprint = require_fit(self._spec, self._instance, tp, self._shape, share, groups)
         self._shard = ShardSpec.of(self._spec, tp, config.enable_expert_parallel)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
         self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # that the modelled graphs compute
-        self._stack = STACKS[config.stack]
         if config.neuron.samples_on_device is not None:
             self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
         # The ideal stack reads the full length under its own batching policy; Neuron's policy has buckets.
@@ -189,9 +189,9 @@ class _Loading:
 
     def _ledger(self, num_blocks: int) -> MemoryLedger:
         """Return the account of the accelerator's memory on each core of the group."""
-        tp, device = self._shard.tp, self._instance
-        utilization = self._config.device_memory_utilization
-        ledger = MemoryLedger(device.core_memory_bytes, tp, device.chip.cores_per_chip, utilization, self._core_ids)
+        device, utilization = self._instance, self._config.device_memory_utilization
+        sizes = device.core_memory_bytes, self._shard.tp, device.chip.cores_per_chip
+        ledger = MemoryLedger(*sizes, utilization, self._core_ids)
         self._footprint.enter(ledger, num_blocks)
         return ledger
 

@@ -31,6 +31,7 @@ from ..layer import (
     RopeSpec,
 )
 from ..spec import EmbeddingSpec, HeadSpec, NormKind, NormSpec
+from ..stand_in import DELTA_NET
 from .experts import expert_layers
 from .family import FamilyConfig
 
@@ -91,6 +92,8 @@ TRAITS: dict[str, Traits] = {
     "falcon": replace(_CLASSIC, placement="parallel", activation="gelu", is_tied=True),
     "gpt_bigcode": replace(_BIASED, is_rotated=False, has_learned_positions=True),
     "gptj": replace(_CLASSIC, placement="parallel", has_ffn_bias=True, has_head_bias=True),
+    # Layers of gated DeltaNet are replaced by planned.py; these are the traits of the others.
+    **dict.fromkeys(DELTA_NET, Traits(qk_norm="head", has_attention_gate=True)),
     "phimoe": Traits(norm="layer", has_attention_bias=True, has_head_bias=True),
     "stablelm": Traits(norm="layer"),
     "starcoder2": _BIASED,

@@ -1,0 +1,90 @@
+"""Published times of models with stand-in layers (models/stand_in.py), which take part in no fit, and their bands.
+
+The table is stand_ins.json: one request in bfloat16, a graph of `positions` positions. A step's band is the spread of
+measured over predicted times, by series of source, release and model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from importlib.resources import files
+from math import log
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from ..device.instances import INSTANCES
+from ..models.planned import planned_spec
+from ..models.public import candidates
+from ..typed_json import Count, Positive, Text, decode
+from .calibration import Calibration
+from .evidence import Band, Phase
+from .model import CostModel
+from .spread import both, interval
+from .work import Runtime
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row: median times of a deployment in milliseconds."""
+
+    model: Text
+    like: Text  # public model whose configuration it has, but for `config`
+    instance: Text
+    tp: Count
+    positions: Count
+    tpot_ms: Positive
+    ttft_ms: Positive
+    sdk: Text
+    source: Text
+    config: dict[str, Any] = {}
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """Source, release and model: rows of one series are not independent."""
+        return self.source, self.sdk, self.model
+
+    def cost(self, calibration: Calibration) -> CostModel:
+        """Return the cost model of the row's deployment."""
+        [public] = candidates(self.like)
+        part = next(each for each in INSTANCES if each.name == self.instance)
+        model = planned_spec({**public.config, **self.config})
+        return CostModel.of(model, part, self.tp, Runtime(is_continuous=False), calibration)
+
+    def error(self, phase: Phase, calibration: Calibration) -> float:
+        """Return the measured time over the predicted one."""
+        cost = self.cost(calibration)
+        if phase == "prefill":
+            return self.ttft_ms / 1e3 / cost.prefill(self.positions, self.positions).elapsed_s
+        return self.tpot_ms / 1e3 / cost.decode(1, self.positions).elapsed_s
+
+
+class _Table(msgspec.Struct):
+    steps: list[Step]
+
+
+@lru_cache(maxsize=1)
+def steps() -> tuple[Step, ...]:
+    """Return all rows in the order of the table."""
+    return tuple(decode(files("neuronserve.server.cost").joinpath("stand_ins.json").read_text(), _Table).steps)
+
+
+def series_errors(phase: Phase, calibration: Calibration) -> dict[tuple[str, str, str], float]:
+    """Return the log of the median error of each series."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for step in steps():
+        found.setdefault(step.series, []).append(log(step.error(phase, calibration)))
+    return {series: median(errors) for series, errors in found.items()}
+
+
+@lru_cache(maxsize=16)
+def _interval(phase: Phase, coefficients: tuple[tuple[str, float], ...]) -> tuple[float, float]:
+    return interval(series_errors(phase, Calibration(dict(coefficients), "", "", 0, {})).values())
+
+
+def stand_in_band(own: Band, phase: Phase, calibration: Calibration) -> Band:
+    """Return the band of a step with stand-in layers from that of a step without."""
+    low, high = _interval(phase, tuple(calibration.coefficients.items()))
+    rows = len(steps())
+    return replace(own, low=both(own.low, low), high=both(own.high, high), provenance="formula", num_rows=rows)
