@@ -45,6 +45,8 @@ def question(random: Random) -> PlanOptions:
         devices=tuple(random.sample(PARTS, random.randint(1, 3))),
         stack=random.choice((None, *STACK_NAMES)),
         confidence=random.choice((0.5, 0.5, 0.8, 0.9)),
+        dtypes=("bfloat16", "fp8"),
+        max_batch=64,
         **limits,
     )
 
