@@ -23,7 +23,7 @@ def pooling(slots: int, peers: int, load: float) -> float:
     """Return the share of requests that wait for a slot of `peers` replicas over that of a single replica.
 
     A request goes to the least loaded replica and stays there, so it waits only if the slots of all are busy. The
-    growth of the exponent with `peers` is fitted to simulations of that queue (tests/planner/test_plan_queue.py).
+    growth of the exponent with `peers` is fitted to simulations of that queue (tests/planner/test_plan_router.py).
     """
     exponent = waiting_exponent(slots * peers) * (1 + ROUTED * log(peers))
     return float(load ** (exponent - waiting_exponent(slots)))

@@ -88,7 +88,8 @@ def resized(report: PlanReport, row: Candidate, instances: int) -> Candidate:
     planned = PlannedLoad.of(report.model, report.options, report.demand.trace)
     search = _Search(planned, Memory(report.model, planned.buckets, Beside.of(report.options, planned.draft)))
     group = Group.of(planned, place_of(report.part(row.device), row.instances_per_replica), row.tp, row.dtype, row.pp)
-    return search.candidate(group, row.batch, instances // row.instances_per_replica)
+    found = search.candidate(group, row.batch, instances // row.instances_per_replica)
+    return replace(found, known_failure=row.known_failure)
 
 
 @dataclass(frozen=True, slots=True)

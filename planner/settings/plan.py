@@ -129,7 +129,7 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         description="share of measured step times that the sizing covers: 0.5 as predicted, 0.9 the slow end of bands",
     )
     check: CliToggleFlag[bool] = Field(
-        False, description="simulate the chosen configuration and compare it with the plan"
+        False, description="compare the plan's means with a longer simulation of the first row"
     )
     gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size")
     wide: CliToggleFlag[bool] = Field(
