@@ -127,7 +127,7 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         weights=candidate.dtype,
         core_bytes=candidate.memory_bytes,
         max_model_len=buckets.decode,
-        prompt_buckets=prefill_buckets(report, candidate),
+        prompt_buckets=tuple(sorted({*prefill_buckets(report, candidate), buckets.decode})),  # no prompt is refused
         decode_buckets=stack.step_buckets(buckets.decode),
         stack=stack,
         device_memory_utilization=options.device_memory_utilization,

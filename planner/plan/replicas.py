@@ -51,7 +51,7 @@ class PlannedLoad:
             demand, buckets = Demand.fixed(options), Buckets.of(options, model)
         else:
             demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
-            buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
+            buckets = Buckets.holding(options, model, demand.longest)
         prompts = {stack: _padded(demand, stack, buckets.decode) for stack in options.stacks}
         bands = None if options.speculation is None else SpeculativeBands(options.speculative_method)
         return cls(model, _draft(model, options), options, demand, buckets, prompts, bands)

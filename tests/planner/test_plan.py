@@ -231,7 +231,7 @@ def test_the_report_is_json_without_infinities(chat: PlanReport) -> None:
     text = json.dumps(plan(replace(SMALL, ttft_s=1e-6)).as_json(), allow_nan=False)
     assert json.loads(text)["candidates"][0]["meets_slo"] is False
     answer = json.loads(json.dumps(chat.as_json(), allow_nan=False))
-    assert answer["buckets"] == {"prefill": 1024, "decode": 2048}
+    assert answer["buckets"] == {"prefill": 2048, "decode": 2048}
     assert len(answer["candidates"]) == len(chat.candidates)
 
 
@@ -261,7 +261,7 @@ def test_a_single_output_token_has_no_time_per_token() -> None:
 def test_buckets_are_powers_of_two_that_end_at_the_compiled_length() -> None:
     model, chat = NAMED["llama-8b"], replace(CHAT, stack="vllm-neuron")
     assert Buckets.of(replace(chat, input_tokens=3, output_tokens=4), model) == Buckets(128, 128)
-    assert Buckets.of(replace(chat, input_tokens=4000, output_tokens=4000), model) == Buckets(4096, 8192)
+    assert Buckets.of(replace(chat, input_tokens=4000, output_tokens=4000), model) == Buckets(8192, 8192)
     assert Buckets.of(replace(chat, input_tokens=1100, max_model_len=1500), model) == Buckets(1500, 1500)
     assert Buckets.of(replace(chat, stack="tgi"), model) == Buckets(2048, 2048)
 
