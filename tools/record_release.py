@@ -57,7 +57,7 @@ def six_coefficients(checked: CalibrationReport) -> dict[str, float]:
 
 def text_of(found: Sequence[Release]) -> str:
     """Return the file's text, with numbers of four digits."""
-    return compact([asdict(each) for each in found], 5, DIGITS)
+    return compact([asdict(each) for each in found], 4, DIGITS)
 
 
 if __name__ == "__main__":

@@ -63,16 +63,11 @@ def test_what_there_is_no_graph_for_is_refused(
 
 def test_the_last_power_is_not_close_below_the_longest() -> None:
     """As `generate_buckets(128, longest)` of NxD Inference 4bcdc54."""
-<<<<<<< HEAD
-    cases = (4100, (128, 256, 512, 1024, 2048)), (1400, (128, 256, 512)), (1500, (128, 256, 512, 1024))
-    for longest, powers in cases:
-=======
     for longest, powers in (
         (4100, (128, 256, 512, 1024, 2048)),
         (1400, (128, 256, 512)),
         (1500, (128, 256, 512, 1024)),
     ):
->>>>>>> w31-buckets
         assert powers_of_two(longest) == (*powers, longest)
     assert (powers_of_two(150), powers_of_two(1)) == ((150,), (1,))
 
