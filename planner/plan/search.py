@@ -174,12 +174,10 @@ class _Search:
         replica, bubble, extrapolated = group.replica(self.planned, batch)
         sizing = Sizing.of(replica, group, self.planned, batch, extrapolated)
         count = sizing.count(least)
-        rate = options.request_rate / (count * dp)  # of one replica
-        service = replace(replica, peers=count * dp).at(rate)
+        service = replace(replica, peers=count * dp).at(rate := options.request_rate / (count * dp))  # of one replica
         most = dp * sizing.most_rate(count)
         prefill_share = _prefill_share(replica)
         at_rate = _prices(part, count * each, options.request_rate, prefill_share, demand)
-        price = at_rate[options.price_basis]
         tokens_s = dp / each * rate * demand.output_tokens
         saturated_s = dp / each * replica.saturation * demand.output_tokens
         known = Known.of(sizing.ends, replace(sizing.load, count=count))
@@ -209,7 +207,7 @@ class _Search:
             at_rate=at_rate,
             at_capacity=_prices(part, each, most, prefill_share, demand),
             known=known,
-            misses=(*sizing.misses(count), *over_budget(None if price is None else price.hourly_usd, options)),
+            misses=(*sizing.misses(count), *over_budget(at_rate, options)),
             bubble=bubble,
             extrapolated=extrapolated,
             tokens_per_joule=joule,
