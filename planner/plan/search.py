@@ -179,10 +179,8 @@ class _Search:
         prefill_share = _prefill_share(replica)
         at_rate = _prices(part, count * each, options.request_rate, prefill_share, demand)
         price = at_rate[options.price_basis]
-        tokens_s = dp / each * rate * demand.output_tokens
-        saturated_s = dp / each * replica.saturation * demand.output_tokens
-        known = Known.of(sizing.ends, replace(sizing.load, count=count))
-        known = known.under_load(service, saturated_s, group.load_bands(batch, self.planned.buckets.decode))
+        tokens_s, saturated_s = (dp / each * speed * demand.output_tokens for speed in (rate, replica.saturation))
+        bands = group.load_bands(batch, self.planned.buckets.decode)
         joule = _per_joule(tokens_s, part, options.chip_watts)
         return Candidate(
             device=part.name,
@@ -207,7 +205,7 @@ class _Search:
             sized_at=sizing.share,
             at_rate=at_rate,
             at_capacity=_prices(part, each, most, prefill_share, demand),
-            known=known,
+            known=Known.of(sizing.ends, replace(sizing.load, count=count)).under_load(service, saturated_s, bands),
             misses=(*sizing.misses(count), *over_budget(None if price is None else price.hourly_usd, options)),
             bubble=bubble,
             extrapolated=extrapolated,
