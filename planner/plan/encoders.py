@@ -241,7 +241,7 @@ class _Search:
             band=band,
             misses=(
                 *(() if within else (_too_slow(sized_s, options.limits),)),
-                *over_budget(at_rate, options),
+                *over_budget(None if price is None else price.hourly_usd, options),
             ),
             extrapolated=step.extrapolated,
         )

@@ -174,14 +174,14 @@ class _Search:
         replica, bubble, extrapolated = group.replica(self.planned, batch)
         sizing = Sizing.of(replica, group, self.planned, batch, extrapolated)
         count = sizing.count(least)
-        service = replace(replica, peers=count * dp).at(rate := options.request_rate / (count * dp))  # of one replica
+        rate = options.request_rate / (count * dp)  # of one replica
+        service = replace(replica, peers=count * dp).at(rate)
         most = dp * sizing.most_rate(count)
         prefill_share = _prefill_share(replica)
         at_rate = _prices(part, count * each, options.request_rate, prefill_share, demand)
-        tokens_s = dp / each * rate * demand.output_tokens
-        saturated_s = dp / each * replica.saturation * demand.output_tokens
-        known = Known.of(sizing.ends, replace(sizing.load, count=count))
-        known = known.under_load(service, saturated_s, group.load_bands(batch, self.planned.buckets.decode))
+        price = at_rate[options.price_basis]
+        tokens_s, saturated_s = (dp / each * speed * demand.output_tokens for speed in (rate, replica.saturation))
+        bands = group.load_bands(batch, self.planned.buckets.decode)
         joule = _per_joule(tokens_s, part, options.chip_watts)
         return Candidate(
             device=part.name,
@@ -206,8 +206,8 @@ class _Search:
             sized_at=sizing.share,
             at_rate=at_rate,
             at_capacity=_prices(part, each, most, prefill_share, demand),
-            known=known,
-            misses=(*sizing.misses(count), *over_budget(at_rate, options)),
+            known=Known.of(sizing.ends, replace(sizing.load, count=count)).under_load(service, saturated_s, bands),
+            misses=(*sizing.misses(count), *over_budget(None if price is None else price.hourly_usd, options)),
             bubble=bubble,
             extrapolated=extrapolated,
             tokens_per_joule=joule,

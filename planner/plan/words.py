@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ...server.device.instances import Instance
-from ...server.device.prices import PriceBasis
 from ...server.errors import DeviceError, DeviceMemoryError
 from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from .demand import Demand
 from .options import PlanOptions
 from .queueing import MAX_LOAD
-from .report import Candidate, Excluded, TokenPrice
+from .report import Candidate, Excluded
 from .times import MeanTimes
 
 
@@ -32,14 +31,14 @@ def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions, share: flo
             yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms{slow}"
 
 
-def over_budget(prices: Mapping[PriceBasis, TokenPrice | None], options: PlanOptions) -> Iterator[str]:
-    most, price = options.usd_per_hour, prices[options.price_basis]
+def over_budget(hourly_usd: float | None, options: PlanOptions) -> Iterator[str]:
+    most = options.usd_per_hour
     if most is None:
         return
-    if price is None:
+    if hourly_usd is None:
         yield f"no {options.price_basis} price is known: the limit is ${most:.2f} an hour"
-    elif price.hourly_usd > most:
-        yield f"${price.hourly_usd:.2f} an hour: the limit is ${most:.2f}"
+    elif hourly_usd > most:
+        yield f"${hourly_usd:.2f} an hour: the limit is ${most:.2f}"
 
 
 def allowed(part: Instance) -> str:
