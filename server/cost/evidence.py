@@ -16,6 +16,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from .spread import NORMAL_P90, student_p90
+
 Phase = Literal["decode", "prefill", "encode", "throughput", "itl", "ttft"]  # a step, or a figure under load
 LOAD_FIGURES = ("throughput", "itl", "ttft")
 Provenance = Literal["measured", "interpolated", "formula"]
@@ -39,8 +41,6 @@ FALLOFF, LOAD_FALLOFF = 1.25, 0.5  # exponent of a sample's weight for each unit
 UNMEASURED = 0.5  # growth of a band for each way in which a step lies outside of the measured ones
 WIDENING = 0.2  # growth of a band for each unit of distance to the nearest sample beyond the first unit
 LEAST_MODELS = 3  # measured with a width of weights; with fewer it is hardly known what the width changes
-# Student's t over the normal distribution at P90, by degrees of freedom from 1 on; then nearly 1 + 0.66 / degrees.
-T_RATIO = (2.401, 1.471, 1.278, 1.196, 1.152, 1.123, 1.104, 1.090, 1.079, 1.071)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +237,8 @@ def spread(errors: Sequence[float], far: NDArray[np.float64], series: Sequence[S
     weights = np.exp(far.min() - far) / np.bincount(own)[own]
     shares = np.bincount(own, weights) / weights.sum()
     count = 1 / float((shares**2).sum())  # of series that weigh alike and would say as much
-    return weighted_quantile(np.abs(np.log(errors)), weights, HELD) * _t_ratio(count - 1) * sqrt(1 + 1 / count)
-
-
-def _t_ratio(degrees: float) -> float:
-    """Return how much farther than the normal P90 that of Student's t lies, between whole degrees by interpolation."""
-    if degrees >= len(T_RATIO):
-        return 1 + 0.66 / degrees
-    low = max(1, int(degrees))
-    part = max(0.0, degrees - low)
-    after = T_RATIO[low] if low < len(T_RATIO) else T_RATIO[-1]
-    return T_RATIO[low - 1] * (1 - part) + after * part
+    few = student_p90(count - 1) / NORMAL_P90 * sqrt(1 + 1 / count)
+    return weighted_quantile(np.abs(np.log(errors)), weights, HELD) * few
 
 
 def weighted_quantile(values: NDArray[np.float64], weights: NDArray[np.float64], share: float) -> float:

@@ -7,7 +7,18 @@ from math import exp, hypot, log
 from statistics import mean, stdev
 
 ALONE = log(2)  # log of the factor on both sides of 1 that a single series, which has no spread, stands for
-T90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415)  # 90th percentile of Student's t with 1, 2, ... degrees
+NORMAL_P90 = 1.2816
+# 90th percentile of Student's t with 1, 2, ... degrees of freedom; beyond them it is nearly NORMAL_P90 + 0.85 / degrees.
+STUDENT_P90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
+
+
+def student_p90(degrees: float) -> float:
+    """Return the 90th percentile of Student's t, interpolated between whole degrees of freedom; of at least one."""
+    if degrees >= len(STUDENT_P90):
+        return NORMAL_P90 + 0.85 / degrees
+    low = max(1, int(degrees))
+    part = max(0.0, degrees - low)
+    return STUDENT_P90[low - 1] * (1 - part) + STUDENT_P90[low] * part
 
 
 def interval(errors: Iterable[float]) -> tuple[float, float]:
@@ -19,7 +30,7 @@ def interval(errors: Iterable[float]) -> tuple[float, float]:
     known = list(errors)
     if len(known) < 2:
         return min([0.0, *known]) - ALONE, max([0.0, *known]) + ALONE
-    reach = T90[min(len(known) - 1, len(T90)) - 1] * stdev(known) * (1 + 1 / len(known)) ** 0.5
+    reach = student_p90(len(known) - 1) * stdev(known) * (1 + 1 / len(known)) ** 0.5
     return min(0.0, mean(known) - reach), max(0.0, mean(known) + reach)
 
 
