@@ -168,17 +168,6 @@ class Evidence:
         far += OTHER_CHIP * (chips != point.chip) + OTHER_EXPERTS * (experts != point.has_experts)
         return np.asarray(far + OTHER_WEIGHTS * np.abs(widths - log2(point.weight_bytes)))
 
-    def coverage(self, phase: Phase) -> tuple[float, float]:
-        """Return the shares of configurations, and of their rows, within bands that were made without their series."""
-        own = self._of(phase)
-        inside = [each for each in own if self._holds(each)]
-        rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
-        return len(inside) / max(1, len(own)), rows
-
-    def _holds(self, sample: Sample) -> bool:
-        band = self._band(sample.point, unseen=sample.series)
-        return band.low <= sample.error <= band.high
-
     def _why_outside(self, point: Point) -> tuple[str, ...]:
         """Return the ways in which a step lies outside of the measured steps of its phase."""
         samples = self._of(point.phase)

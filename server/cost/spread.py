@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 ALONE = log(2)  # log of the factor on both sides of 1 that a single series, which has no spread, stands for
 NORMAL_P90 = 1.2816
-# 90th percentile of Student's t with 1, 2, ... degrees of freedom; beyond them it is nearly NORMAL_P90 + 0.85 / degrees.
+# 90th percentile of Student's t with 1, 2, ... degrees of freedom; then nearly NORMAL_P90 + 0.85 / degrees.
 STUDENT_P90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
 
 

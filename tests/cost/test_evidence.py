@@ -185,17 +185,12 @@ def test_a_series_left_out_has_no_say() -> None:
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_bands_hold_eight_of_ten_measurements_of_series_that_they_had_not_seen(phase: Phase) -> None:
-    configurations, rows = default_calibration().evidence.coverage(phase)
-    assert min(configurations, rows) > 0.7
-    assert max(configurations, rows) < 0.9
-
-
-def test_coverage_counts_configurations_and_rows_in_the_bands_of_other_series() -> None:
-    alike = [sample(POINT, 1.0, f"s{n}", num_rows=3) for n in range(3)]
-    wild = sample(POINT, 4.0, "wild", num_rows=1)
-    assert Evidence(alike).coverage("decode") == (1.0, 1.0)
-    assert Evidence([*alike, wild]).coverage("decode") == pytest.approx((3 / 4, 9 / 10))
-    assert Evidence(alike).coverage("prefill") == (0.0, 0.0)
+    evidence = default_calibration().evidence
+    own = [each for each in evidence.samples if each.point.phase == phase]
+    bands = [evidence.band(each.point, each.series) for each in own]
+    inside = [band.low <= each.error <= band.high for band, each in zip(bands, own, strict=True)]
+    for weights in (None, [each.num_rows for each in own]):  # by configuration and by row
+        assert 0.7 < np.average(inside, weights=weights) < 0.9
 
 
 def test_two_bands_join_to_what_both_hold_and_what_is_known_least() -> None:
