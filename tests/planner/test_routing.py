@@ -36,7 +36,7 @@ def conversations(num_users: int, num_turns: int) -> Workload:
     ]
     size = len(prefixes)
     lengths = np.array([len(prefix) * BLOCK + 20 for prefix in prefixes])
-    arrivals = np.arange(size) * NS // 20
+    arrivals = np.arange(size) * NS // 30
     return Workload("talk", arrivals, lengths, np.full(size, 8), tuple(prefixes), BLOCK)
 
 
