@@ -58,9 +58,7 @@ def simulated(report: PlanReport, row: Candidate, seed: int = 0) -> Simulated:
     places = max(1, min(row.instances, MOST_SLOTS // (row.dp * row.batch)))
     requests = max(LEAST_REQUESTS, PER_SLOT * places * row.dp * row.batch)
     options = simulation_of(report, replace(row, instances=places), seed, places / row.instances, requests)
-    # No prompt repeats another, and a slot holds one whole sequence: blocks need no account.
-    options = replace(options, enable_prefix_caching=False, block_size=options.max_model_len)
-    found = run_simulation(options)
+    found = run_simulation(replace(options, enable_prefix_caching=False))  # formulas know no cache either
     times = {"TTFT": _steady(found.ttft_ms), "TPOT": _steady(found.tpot_ms)}
     return Simulated(
         ttft_s=_spread(times["TTFT"]),
