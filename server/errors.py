@@ -38,7 +38,8 @@ NeuronserveError
     ├── EngineDead                503: the engine process has ended
     └── StorageFull               507: nothing more can be stored
 
-Errors of one room stay there, such as `ChatError` (chat), `Unreachable` (monitor) and `InjectedError` (testkit).
+Errors of one room stay there: `ChatError` and `Unreachable` (server/chat, server/monitor), `ClientFailed`,
+`CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError` and `InjectedLimit` (testkit).
 """
 
 from __future__ import annotations
@@ -219,8 +220,7 @@ class RateLimited(QueueFull):
 
     def __init__(self, message: str, limit: str, retry_after_s: int) -> None:
         super().__init__(message)
-        self.kind = self.limit = limit
-        self.retry_after_s = max(1, retry_after_s)
+        self.kind, self.limit, self.retry_after_s = limit, limit, max(1, retry_after_s)
 
 
 class RequestTimeout(RequestError):

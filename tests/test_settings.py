@@ -212,7 +212,8 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
     | {"calibration", "check", "emit", "emit_row", "gpus", "picture", "wide", "serve", "host", "port"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
-    | {"calibration", "num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
+    | {"calibration", "num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"}
+    | {"context_encoding_buckets", "token_generation_buckets"},
 }
 
 

@@ -28,7 +28,6 @@ from neuronserve.planner.model_names import resolve_shape
 from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.planner.simulate.report import SimulationReport
 from neuronserve.planner.simulate.simulator import run_simulation
-from neuronserve.server.cost.stacks import STACKS
 from neuronserve.server.settings.engine import EngineSettings
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from neuronserve.server.workload.arrivals import Arrivals
@@ -50,7 +49,6 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
         LengthRange(OUTPUT_LEN, OUTPUT_LEN),
     )
     compiled = inventory["compiled"]
-    has_buckets = STACKS[compiled["stack"]].prompts_fill == "bucket"
     options = SimulationOptions(
         model=resolve_shape(str(DEFAULT_MODEL)),
         instance=inventory["device"]["instance"],
@@ -59,7 +57,7 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
         max_model_len=compiled["max_model_len"],
         max_num_seqs=compiled["max_num_seqs"],
         max_num_batched_tokens=int(EngineSettings.model_fields["max_num_batched_tokens"].default),
-        prefill_buckets=tuple(compiled["context_encoding_buckets"]) if has_buckets else None,
+        prefill_buckets=tuple(compiled["context_encoding_buckets"]),
         decode_buckets=tuple(compiled["token_generation_buckets"]),
         stack=compiled["stack"],
         max_concurrency=clients,

@@ -1,4 +1,4 @@
-"""Tables of docs/internals/planner.md: published deployments with and without a feature, beside predictions."""
+"""Tables of docs/internals/planner.md: published deployments that no fit takes, beside predictions."""
 
 from __future__ import annotations
 
@@ -46,17 +46,22 @@ def _row(row: PricedPair) -> str:
 
 
 def stand_ins() -> str:
-    """A row for each published deployment of a model with stand-in layers, then the bands."""
+    """A row for each published deployment of a model with stand-in layers, then the bands of each stand-in."""
     calibration = shipped_calibration()
+    head = "| model | SDK | TPOT, predicted | TTFT, predicted |\n|---|---|---|---|\n"
     rows = [_step(step, calibration) for step in steps()]
+    reasons = dict.fromkeys(step.spec.stand_in for step in steps())
+    return head + "".join(rows) + "\n" + "\n".join(_stand_in(reason, calibration) for reason in reasons)
+
+
+def _stand_in(reason: str, calibration: Calibration) -> str:
     lines = []
     for phase in FIGURES:
-        errors = stand_in_errors(phase, calibration)
+        errors = stand_in_errors(reason, phase, calibration)
         low, high = (exp(each) for each in interval(errors.values()))
-        held = sum(_holds(errors, own) for own in errors)
-        lines.append(f"{phase} {low:.2f} to {high:.2f} ({held} of {len(errors)} series within that of the others)")
-    head = "| model | SDK | TPOT, predicted | TTFT, predicted |\n|---|---|---|---|\n"
-    return head + "".join(rows) + f"\nBand: {', '.join(lines)}.\n"
+        held = f"{sum(_holds(errors, own) for own in errors)} of {len(errors)} series within that of the others"
+        lines.append(f"{phase} {low:.2f} to {high:.2f} ({held if len(errors) > 1 else 'one series'})")
+    return f"- {reason}: {', '.join(lines)}\n"
 
 
 def _step(step: Step, calibration: Calibration) -> str:

@@ -8,12 +8,10 @@ calibration was fitted to. Run it after each fit; docs/internals/validation.md a
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from neuronserve.planner.calibrate.report import CalibrationReport
 from neuronserve.planner.calibrate.step_errors import SIX_TERMS
 from neuronserve.planner.validate.releases import Release, releases
 from neuronserve.planner.validate.report import checked_tables, plain_figures, validate
+from tools.compact_json import compact
 
 FILE = Path(__file__).resolve().parent.parent / "planner" / "validate" / "releases.json"
 UNRELEASED = "unreleased"
@@ -58,15 +57,7 @@ def six_coefficients(checked: CalibrationReport) -> dict[str, float]:
 
 def text_of(found: Sequence[Release]) -> str:
     """Return the file's text, with numbers of four digits."""
-    return json.dumps([_rounded(asdict(each)) for each in found], indent=1) + "\n"
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    return compact([asdict(each) for each in found], 4, DIGITS)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Shape:
 SHAPES = (
     Shape("llama-8b", 700, 200, "inf2.48xlarge", 8, 16),
     Shape("llama-8b", 200, 400, "inf2.xlarge", 2, 8),
-    Shape("llama-70b", 1500, 237, "inf2.48xlarge", 24, 32),
+    Shape("llama-70b", 1500, 237, "inf2.48xlarge", 24, 16),
     Shape("llama-8b", 200, 900, "inf2.48xlarge", 8, 16, max_model_len=4096),
 )
 

@@ -14,13 +14,21 @@ from ...server.cost.work import Runtime, StepWork, Work
 from ...server.device.catalog import instance
 from ...server.errors import DeviceError
 from ...server.models.sizes import DecoderSizes
-from ...server.models.spec import ModelSpec
 from .encoder_passes import TENSOR_PARALLEL
 from .encoder_rows import EncoderMeasurement
 from .observation import MS, Observation, Unusable
 
-# Layers of the encoder, and of the decoder without its cross attention: config.json of google-t5/t5-3b.
-SIZES = {"t5-3b": DecoderSizes(24, 1024, 16384, 32, 32, 128, 32128, is_gated=False)}
+# Layers of the encoder, and of the decoder without its cross attention: config.json of google-t5 and google/flan-t5.
+SIZES = {
+    "t5-base": DecoderSizes(12, 768, 3072, 12, 12, 64, 32128, is_gated=False),
+    "t5-large": DecoderSizes(24, 1024, 4096, 16, 16, 64, 32128, is_gated=False),
+    "t5-3b": DecoderSizes(24, 1024, 16384, 32, 32, 128, 32128, is_gated=False),
+    "t5-11b": DecoderSizes(24, 1024, 65536, 128, 128, 128, 32128, is_gated=False),
+    "flan-t5-base": DecoderSizes(12, 768, 2048, 12, 12, 64, 32128),
+    "flan-t5-large": DecoderSizes(24, 1024, 2816, 16, 16, 64, 32128),
+    "flan-t5-xl": DecoderSizes(24, 2048, 5120, 32, 32, 64, 32128),
+    "flan-t5-xxl": DecoderSizes(24, 4096, 10240, 64, 64, 64, 32128),
+}
 # Beams of the script that the rows name (t5-inference-tutorial.ipynb of the SDK), which divides the time of an answer
 # by its tokens. The page's note, "counts both input and output tokens", contradicts the script.
 BEAMS = 4
@@ -85,9 +93,10 @@ def observe_answers(rows: list[EncoderMeasurement]) -> tuple[list[Observation], 
 
 def _observation(row: EncoderMeasurement) -> Observation:
     part, tp, output = instance(row.part), row.count("tp"), row.count("output_len")
-    if row.texts["model"] not in SIZES:
+    sizes = SIZES.get(row.texts["model"].lower().rpartition("/")[2])
+    if sizes is None:
         raise Unusable(f"the sizes of {row.texts['model']} are not known")
-    shape: ModelSpec = SIZES[row.texts["model"]].spec()
+    shape = sizes.spec()
     steps = StepWork(shape, part, tp, Runtime(is_continuous=False, sdk=row.sdk))
     length = row.count("input_len")
     return Observation(

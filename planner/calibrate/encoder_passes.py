@@ -20,9 +20,14 @@ from ...server.models.spec import ModelSpec
 from .encoder_rows import EncoderMeasurement
 from .observation import MS, Observation, Unusable
 
-# Models whose layers have the sizes of another one's: 12 layers of 768, 3,072 and 12 heads by their config.json.
-# ALBERT's layers share one set of weights, which changes its size and none of its products.
-SAME_LAYERS = {"albert-base-v2": "google-bert/bert-base-uncased"}
+# Models whose layers have the sizes of another one's, by their config.json. ALBERT's layers share one set of weights,
+# which changes its size and none of its products.
+SAME_LAYERS = {
+    "albert-base-v2": "google-bert/bert-base-uncased",
+    "albert-large-v2": "google-bert/bert-large-uncased",
+    "electra-base-discriminator": "google-bert/bert-base-uncased",
+    "electra-large-discriminator": "google-bert/bert-large-uncased",
+}
 LEAST_IN_FLIGHT = 0.75  # a benchmark has a pass in flight at all times
 IN_FLIGHT = (0.6, 1.5)  # least and most share of the stated workers that may be in flight
 TENSOR_PARALLEL, PIPELINE = "Tensor Parallel", "Model Pipeline"
@@ -90,7 +95,8 @@ def size_of_layers(model: ModelSpec) -> str:
 
 def encoder_of(row: EncoderMeasurement) -> ModelSpec:
     """Return the dimensions of the row's model. Raises Unusable for one that is unknown, such as a model of images."""
-    found = known_model(SAME_LAYERS.get(row.texts["model"], row.model))
+    name = row.texts["model"].lower().rpartition("/")[2]
+    found = known_model(SAME_LAYERS.get(name, row.model))
     if found is None:
         raise Unusable(f"{row.texts['model']} is no known model of text")
     return found

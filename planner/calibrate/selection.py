@@ -1,9 +1,8 @@
 """The mean of admissible fits, and errors of rows that neither a fit nor a choice has seen.
 
 A candidate is a fit without up to two optional terms. Candidates are scored by series (source x release x model) that
-they had not seen, each series counting once. The coefficients are the mean over the candidates that are nearly as good
-as the best. No winner is chosen: which terms win by little is chance. For the errors of left-out rows, all of this is
-repeated without them.
+they had not seen, each series counting once. The coefficients are the mean over the candidates that only chance may
+part from the best; no winner is chosen. For the errors of left-out rows, all of this is repeated without them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .fit import FIXED, NAMES, OPTIONAL, Problem, Vector
 from .observation import Observation
 
 LEAST_MODELS, LEAST_SOURCES = 3, 2  # that hold a term; with fewer it is not known
-NEARLY = 1.03  # admissible candidates have at most this multiple of the least score
+CHANCE = 1.64  # standard errors of the least score up to which another may be the better one: its 90 % interval
 MOST_DROPPED = 2
 NUM_FOLDS = 6  # of series, for the scores of candidates
 WORST = 1.0  # largest error that counts in a score
@@ -77,10 +76,12 @@ def mean_fit(problem: Problem, folds: Folds, rows: Rows, ways: Sequence[str] = (
     means = np.zeros(len(NAMES))
     for terms in PHASES:
         own = rows & _is_of(problem, terms) & np.isfinite(unseen[0]).all(axis=0)
-        scores = [0.0]  # one series: no candidate can be scored
+        admissible = fits[:1]  # where no candidate can be scored: a table of one series
         if own.any():
-            scores = [float(np.mean([_score(problem, errors, own) for errors in found])) for found in unseen]
-        admissible = [fit for fit, score in zip(fits, scores, strict=False) if score <= min(scores) * NEARLY]
+            scores = [np.mean([_series_errors(problem, errors, own) for errors in found], axis=0) for found in unseen]
+            best = min(scores, key=lambda score: float(score.mean()))
+            most = best.mean() + CHANCE * best.std() / len(best) ** 0.5
+            admissible = [fit for fit, score in zip(fits, scores, strict=True) if score.mean() <= most]
         means[list(terms)] = np.mean(admissible, axis=0)[list(terms)]
     return means
 
@@ -117,12 +118,12 @@ def _drops(terms: Sequence[int]) -> list[Terms]:
     return [drop for count in range(MOST_DROPPED + 1) for drop in combinations(terms, count)]
 
 
-def _score(problem: Problem, errors: Vector, rows: Rows) -> float:
-    """Return the mean over series of their mean absolute error."""
+def _series_errors(problem: Problem, errors: Vector, rows: Rows) -> Vector:
+    """Return the mean absolute error of each series of `rows`."""
     size, series = np.minimum(np.abs(errors[rows]), WORST), problem.series[rows]
     counts = np.bincount(series)
     present = counts > 0
-    return float((np.bincount(series, size)[present] / counts[present]).mean())
+    return np.asarray(np.bincount(series, size)[present] / counts[present])
 
 
 def left_out(problem: Problem, labels: Labels, rows: Rows, fit: Fit) -> Vector:

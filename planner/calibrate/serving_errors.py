@@ -49,7 +49,6 @@ class ServingOutcome:
     coefficients: ServingCoefficients
     errors: tuple[ServingError, ...]
     skipped: tuple[tuple[str, str], ...]
-    structure: str = ""
     baselines: dict[str, dict[str, ErrorStats | None]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
 
@@ -89,7 +88,7 @@ def calibrate_serving(rows: Sequence[PublishedRow], calibration: Calibration, wi
     groups: dict[Key, str] = {(row.row.row_id, name): _group(row, name) for row in found for name in row.measured}
     plain = {name: _by_group(groups, unseen[name]) for name in (NO_HOST, FACTOR)}
     samples = samples_of(sound, unseen[FITTED])
-    return ServingOutcome(fit.coefficients, tuple(errors), tuple(skipped), fit.structure.name, plain, samples)
+    return ServingOutcome(fit.coefficients, tuple(errors), tuple(skipped), plain, samples)
 
 
 def _errors_without(series: Series, rows: Sequence[ServingRow], responses: Responses) -> dict[str, LeftOut]:

@@ -38,6 +38,7 @@ class Promise:
     misses: tuple[str, ...]
     extrapolated: str  # why no measurement supports the times
     calibration: str
+    known_failure: str = ""  # report that a real accelerator does not run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         weights=candidate.dtype,
         core_bytes=candidate.memory_bytes,
         max_model_len=buckets.decode,
-        prompt_buckets=prefill_buckets(report, candidate),
+        prompt_buckets=tuple(sorted({*prefill_buckets(report, candidate), buckets.decode})),  # no prompt is refused
         decode_buckets=stack.step_buckets(buckets.decode),
         stack=stack,
         device_memory_utilization=options.device_memory_utilization,
@@ -151,6 +152,7 @@ def _promise(report: PlanReport, candidate: Candidate) -> Promise:
         cost=candidate.at_rate[options.price_basis],
         misses=candidate.misses,
         extrapolated=candidate.extrapolated,
+        known_failure=candidate.known_failure,
         calibration=report.calibration,
     )
 

@@ -20,6 +20,7 @@ from .times import Limit
 
 MOST_SLOTS = 256  # simulated at once: of more instances, a part with its share of the requests
 PER_SLOT, LEAST_REQUESTS = 10, 2_000  # requests; the first fifth fills the deployment and is not counted
+BLOCKS_A_SLOT = 64  # at most; as small as the server's own, unless slots are long
 MORE = (0.1, 0.4)  # shares of instances that a row gets more, one after the other
 MOST_SIMULATIONS = 9
 STANDARD_ERRORS = 2.0  # by which a simulated figure must keep its limit, because requests are few
@@ -58,7 +59,10 @@ def simulated(report: PlanReport, row: Candidate, seed: int = 0) -> Simulated:
     places = max(1, min(row.instances, MOST_SLOTS // (row.dp * row.batch)))
     requests = max(LEAST_REQUESTS, PER_SLOT * places * row.dp * row.batch)
     options = simulation_of(report, replace(row, instances=places), seed, places / row.instances, requests)
-    found = run_simulation(replace(options, enable_prefix_caching=False))  # formulas know no cache either
+    # No prompt repeats another. The scheduler keeps a block free for each running sequence, so blocks must be small.
+    small = max(options.block_size, options.max_model_len // BLOCKS_A_SLOT)
+    options = replace(options, enable_prefix_caching=False, block_size=small)
+    found = run_simulation(options)
     times = {"TTFT": _steady(found.ttft_ms), "TPOT": _steady(found.tpot_ms)}
     return Simulated(
         ttft_s=_spread(times["TTFT"]),

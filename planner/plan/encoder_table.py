@@ -71,7 +71,8 @@ def _forms(row: EncoderRow) -> str:
 
 def _question(report: EncoderReport) -> str:
     options = report.options
-    limit = f"latency at most {options.ttft_s * 1e3:g} ms" if options.ttft_s else "no limits"
+    limits = (f"{each.name.replace('TTFT', 'latency')} at most {each.seconds * 1e3:g} ms" for each in options.limits)
+    limit = ", ".join(limits) or "no limits"
     return (
         f"{options.model} ({num_params(report.model) / 1e6:.1f}M parameters, an encoder): texts of "
         f"{options.input_tokens} tokens, padded to {report.bucket}; {options.request_rate:g} texts/s; {limit}; "

@@ -5,18 +5,19 @@ An encoder keeps no cache and generates no tokens, so a replica is a server that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, inf
-from typing import Any
+from typing import Any, get_args
 
 from ...server.config.formats import WeightFormats
 from ...server.cost.calibration import default_calibration
-from ...server.cost.evidence import Band
+from ...server.cost.evidence import Band, Provenance
 from ...server.cost.model import CostModel
 from ...server.cost.work import Runtime
 from ...server.device.instances import Instance
 from ...server.device.prices import PRICE_BASES, PriceBasis
+from ...server.device.support import chip_status
 from ...server.errors import SettingsError
 from ...server.host.memory import GIB
 from ...server.models.spec import ModelSpec
@@ -42,6 +43,7 @@ NO_SERVER = (
     "times are those of the compiled model, measured without a server: what a server's host adds to a request is left "
     "out"
 )
+PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)  # from the best on
 FORMS = ((1, 1), (0, 1), (0, 2))  # models (0: one on each core) and workers of each, as in published benchmarks
 
 
@@ -90,12 +92,15 @@ class EncoderRow:
         return self.pass_s * self.band.low, self.pass_s * self.band.high
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Return the sort key: within the limits, then with fewer unknowns, then by the 90th percentile of the cost."""
+        """Return the sort key: within the limits, then priced, then cost, its 90th percentile, and what was measured.
+
+        The cost is that of the instances at the quantile `sized_at`, as of every plan.
+        """
         price, most = self.at_rate[basis], self.instances_band[1]
         cost = inf if price is None else price.hourly_usd
         sure = inf if most is None else cost / self.instances * most
-        unknowns = len(self.extrapolated.split("; ")) if self.extrapolated else 0
-        return not self.meets_slo, unknowns, sure, cost, self.latency_s, self.device, self.tp, self.dtype
+        rank = PROVENANCES.index(self.band.provenance)
+        return not self.meets_slo, cost, sure, rank, self.latency_s, self.device, self.tp, self.dtype
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; bands are objects with p10 and p90."""
@@ -151,10 +156,18 @@ def plan_encoder(options: PlanOptions) -> EncoderReport:
     excluded = [entry for entry in found if isinstance(entry, Excluded)]
     if not rows:
         raise nothing_fits(model, options, excluded)
-    notes = (NO_SERVER, *(note for note in price_notes(parts, None) if note != NO_POWER))
+    notes = (*_support(rows[0], parts), NO_SERVER, *(note for note in price_notes(parts, None) if note != NO_POWER))
     return EncoderReport(
         options, model, search.bucket, default_calibration().version, tuple(rows), tuple(excluded), notes
     )
+
+
+def _support(first: EncoderRow, parts: Sequence[Instance]) -> Iterator[str]:
+    """Yield what the newest SDK's pages say of the chip that is recommended."""
+    chip = next(part.chip.name for part in parts if part.name == first.device)
+    release, status = chip_status(chip)
+    for fact in status:
+        yield f"{chip}, under SDK {release}: {fact.statement}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ these times (`quantile`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 from ...server.cost.evidence import Band, Provenance
+from ..simulate.load_bands import LoadFigure
 from .bounds import SLOW_END
 from .demand import Demand
 from .options import PlanOptions
@@ -95,6 +97,15 @@ class Known:
             instances=ends.instances,
         )
 
+    def under_load(self, times: MeanTimes, saturated_tokens_s: float, bands: Mapping[LoadFigure, Band]) -> Known:
+        """Widen the bands of these figures to those of published load tests, which hold hosts and queues too."""
+        return replace(
+            self,
+            ttft_s=_wider(self.ttft_s, times.ttft_s, bands["ttft"]),
+            tpot_s=_wider(self.tpot_s, times.tpot_s, bands["itl"]),
+            saturated_output_tokens_s=_wider(self.saturated_output_tokens_s, saturated_tokens_s, bands["throughput"]),
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return bands as objects with p10 and p90; those of prefill and decode are factors of the prediction."""
         pairs = ("ttft_s", "tpot_s", "saturated_output_tokens_s", "instances")
@@ -108,6 +119,15 @@ class Known:
 
     def _factors(self) -> dict[str, Band]:
         return {"prefill_factor": self.prefill, "decode_factor": self.decode}
+
+
+Ended = TypeVar("Ended", float, float | None)
+
+
+def _wider(ends: tuple[Ended, Ended], value: float, band: Band) -> tuple[Ended, Ended]:
+    """Return the wider of two bands of `value`; an end that is not known stays so."""
+    low, high = ends
+    return low if low is None else min(low, value * band.low), high if high is None else max(high, value * band.high)
 
 
 def _times(replica: Replica, load: Load) -> MeanTimes | None:

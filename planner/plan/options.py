@@ -202,8 +202,8 @@ class PlanOptions:
 class Buckets:
     """Positions that the graphs are compiled for."""
 
-    prefill: int
-    decode: int  # of each slot: with continuous batching a step reads the whole compiled length
+    prefill: int  # the longest graph of prompts
+    decode: int  # the longest of each slot
 
     @classmethod
     def of(cls, options: PlanOptions, model: ModelSpec) -> Buckets:
@@ -212,11 +212,13 @@ class Buckets:
         if needed > model.max_position:
             name = "max_model_len" if options.max_model_len else "input_tokens + output_tokens"
             raise SettingsError(f"{name} is {needed}: {options.model} has {model.max_position} positions")
-        return cls.holding(options, model, options.input_tokens, options.total_tokens)
+        return cls.holding(options, model, options.total_tokens)
 
     @classmethod
-    def holding(cls, options: PlanOptions, model: ModelSpec, longest_prompt: int, longest: int) -> Buckets:
-        """Return buckets for prompts and requests of at most these lengths, for which the model has positions."""
-        decode = options.max_model_len or bucket(longest, model.max_position)
-        prefill = max(stack.prompt_bucket(longest_prompt, decode) for stack in options.stacks)
-        return cls(prefill=prefill, decode=decode)
+    def holding(cls, options: PlanOptions, model: ModelSpec, longest: int) -> Buckets:
+        """Return buckets for requests of at most `longest` tokens, for which the model has positions.
+
+        A server compiles graphs for prompts up to the whole length too, and the memory of the longest is taken.
+        """
+        length = options.max_model_len or bucket(longest, model.max_position)
+        return cls(prefill=length, decode=length)

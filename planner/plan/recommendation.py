@@ -122,8 +122,8 @@ def question(report: PlanReport) -> str:
     return (
         f"{options.model} ({num_params(report.model) / 1e9:.2f}B parameters): {_requests(report)}, "
         f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}; "
-        f"stack {options.stack or 'of each instance today'}; prompts of {report.buckets.prefill}, slots of "
-        f"{report.buckets.decode} positions; calibration {report.calibration}"
+        f"stack {options.stack or 'of each instance today'}; up to {report.buckets.decode} "
+        f"positions; calibration {report.calibration}"
     )
 
 

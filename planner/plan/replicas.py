@@ -23,6 +23,7 @@ from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES
 from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
+from ..simulate.load_bands import LOAD_FIGURES, LoadFigure, load_band
 from .demand import Demand
 from .options import Buckets, PlanOptions
 from .parts import place_of
@@ -50,7 +51,7 @@ class PlannedLoad:
             demand, buckets = Demand.fixed(options), Buckets.of(options, model)
         else:
             demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
-            buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
+            buckets = Buckets.holding(options, model, demand.longest)
         prompts = {stack: _padded(demand, stack, buckets.decode) for stack in options.stacks}
         bands = None if options.speculation is None else SpeculativeBands(options.speculative_method)
         return cls(model, _draft(model, options), options, demand, buckets, prompts, bands)
@@ -113,6 +114,10 @@ class Group:
     @property
     def part(self) -> Instance:
         return part_of(self.place)
+
+    def load_bands(self, slots: int, positions: int) -> dict[LoadFigure, Band]:
+        """Return the bands of what clients of a replica see."""
+        return {each: load_band(each, self.cost, self.stack, slots, positions) for each in LOAD_FIGURES}
 
     @property
     def count(self) -> int:

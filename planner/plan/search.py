@@ -180,7 +180,8 @@ class _Search:
         prefill_share = _prefill_share(replica)
         at_rate = _prices(part, count * each, options.request_rate, prefill_share, demand)
         price = at_rate[options.price_basis]
-        tokens_s = dp / each * rate * demand.output_tokens
+        tokens_s, saturated_s = (dp / each * speed * demand.output_tokens for speed in (rate, replica.saturation))
+        bands = group.load_bands(batch, self.planned.buckets.decode)
         joule = _per_joule(tokens_s, part, options.chip_watts)
         return Candidate(
             device=part.name,
@@ -198,14 +199,14 @@ class _Search:
             tpot_s=service.tpot_s,
             quantiles_s={limit.name: limit.of(service) for limit in LIMITS.values() if limit.share is not None},
             load=rate / replica.saturation,
-            saturated_output_tokens_s=dp / each * replica.saturation * demand.output_tokens,
+            saturated_output_tokens_s=saturated_s,
             slo_request_rate=most / each if sizing.fewest else 0.0,
             output_tokens_s=tokens_s,
             instances=count * each,
             sized_at=sizing.share,
             at_rate=at_rate,
             at_capacity=_prices(part, each, most, prefill_share, demand),
-            known=Known.of(sizing.ends, replace(sizing.load, count=count)),
+            known=Known.of(sizing.ends, replace(sizing.load, count=count)).under_load(service, saturated_s, bands),
             misses=(*sizing.misses(count), *over_budget(None if price is None else price.hourly_usd, options)),
             bubble=bubble,
             extrapolated=extrapolated,

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp
 
-from .queueing import BISECTIONS, MAX_LOAD
-from .times import Limit
+from .queueing import MAX_LOAD
+from .times import BISECTIONS, Limit
 
 # Median of p99 over p50 of the passes in 450 published benchmark rows; 9 of 10 are below 1.25 with one worker a core.
 BENCHMARK_TAIL = 1.05

@@ -13,6 +13,7 @@ import numpy as np
 from ..calibrate.comparison import Figure, phase_of
 
 MONTHS = "months of one series"
+RELEASES = "releases of one source"  # or names that it gives to one model
 SOURCES = "sources"
 
 
@@ -44,14 +45,14 @@ class Scatter:
 
 
 def spreads(figures: Sequence[Figure]) -> list[Spread]:
-    """Return the differences between months of one series and between sources, by phase; only where there are pairs."""
+    """Return the differences between sweeps of one setup, by relation and phase; only where there are pairs."""
     found: dict[tuple[str, str], list[float]] = {}
     for own in _grouped(figures, lambda each: each.setup).values():
         sweeps = _grouped(own, lambda each: (each.series, each.month))
         for one, other in combinations(sweeps.values(), 2):
-            if between := _relation(one[0], other[0]):
-                apart = median(each.measured for each in one) / median(each.measured for each in other)
-                found.setdefault((between, phase_of(own[0].group)), []).append(max(apart, 1 / apart) - 1)
+            key = _relation(one[0], other[0]), phase_of(own[0].group)
+            apart = median(each.measured for each in one) / median(each.measured for each in other)
+            found.setdefault(key, []).append(max(apart, 1 / apart) - 1)
     return [
         Spread(between, phase, len(values), mean(values), median(values), max(values))
         for (between, phase), values in sorted(found.items())
@@ -59,10 +60,10 @@ def spreads(figures: Sequence[Figure]) -> list[Spread]:
 
 
 def _relation(one: Figure, other: Figure) -> str:
-    """Return how two sweeps of one setup are related; empty if they are of two releases of one source."""
+    """Return how two sweeps of one setup are related."""
     if one.source != other.source:
         return SOURCES
-    return MONTHS if one.series == other.series else ""
+    return MONTHS if one.series == other.series else RELEASES
 
 
 def scatters(figures: Sequence[Figure]) -> list[Scatter]:

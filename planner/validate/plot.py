@@ -9,9 +9,15 @@ from math import log10
 from ..calibrate.comparison import Figure, phase_of
 
 SIZE, MARGIN = 440.0, 50.0  # of the square with the points, and of the space for labels, in pixels
-DECADES = (0.0, 4.7)  # axes from 1 ms to 50 s
-COLOURS = {"decode": "#00897b", "prefill": "#ef6c00", "serving_ttft": "#8e5cc2", "serving_itl": "#3f7fd0"}
-OTHER = "#c2185b"
+DECADES = (-0.5, 4.7)  # axes from 0.3 ms to 50 s
+COLOURS = {
+    "decode": "#00897b",
+    "prefill": "#ef6c00",
+    "encode": "#c2185b",
+    "serving_ttft": "#8e5cc2",
+    "serving_itl": "#3f7fd0",
+}
+OTHER = "#6d4c41"
 SHADE = log10(1.2)  # half of the shaded stripe: 20 %
 INK, PAPER, FAINT, STRIPE, LINE = (  # of the page that the picture is in; else dark on white
     *("var(--ink, #222)", "var(--paper, #fff)", "var(--faint, #ddd)", "var(--shade, #eee)", "var(--line, #999)"),
@@ -42,7 +48,7 @@ def _frame() -> Iterator[str]:
     places = " ".join(f"{_x(x)},{_y(y)}" for x, y in (*corners, (first, first)))
     yield f'<polygon points="{places}" fill="{STRIPE}"/>'
     yield f'<path d="M{_x(first)},{_y(first)}L{_x(last)},{_y(last)}" stroke="{LINE}" fill="none"/>'
-    for decade in range(1, 5):
+    for decade in range(5):
         ms = 10.0**decade
         label = f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s"
         grid = f"M{_x(ms)},{_y(first)}V{_y(last)}M{_x(first)},{_y(ms)}H{_x(last)}"

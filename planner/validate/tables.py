@@ -121,8 +121,9 @@ def held(found: Accuracy) -> str:
 
 
 def shares(found: Coverage) -> str:
-    """Return shares of rows, configurations and series."""
-    return " / ".join(percent(each) for each in (found.rows, found.configurations, found.series))
+    """Return shares of rows with their interval, of configurations and of series."""
+    rest = (percent(each) for each in (found.configurations, found.series))
+    return " / ".join((with_interval(found.rows, found.interval), *rest))
 
 
 def _mean(found: Split | None, which: str) -> str:

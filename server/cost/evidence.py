@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Phase = Literal["decode", "prefill", "encode", "throughput", "itl", "ttft"]  # a step, or a figure under load
+LOAD_FIGURES = ("throughput", "itl", "ttft")
 Provenance = Literal["measured", "interpolated", "formula"]
 
 HELD = 0.8  # share of measurements that a band holds: P10 to P90
@@ -34,7 +35,7 @@ RANGES = {  # sizes with a measured range: a label, and whether the range has a 
     "batch": ("slots", False),
     "positions": ("positions", False),
 }
-FALLOFF = 1.25  # exponent of a sample's weight for each unit of distance
+FALLOFF, LOAD_FALLOFF = 1.25, 0.5  # exponent of a sample's weight for each unit of distance; of figures under load
 UNMEASURED = 0.5  # growth of a band for each way in which a step lies outside of the measured ones
 WIDENING = 0.2  # growth of a band for each unit of distance to the nearest sample beyond the first unit
 LEAST_MODELS = 3  # measured with a width of weights; with fewer it is hardly known what the width changes
@@ -146,7 +147,8 @@ class Evidence:
         if not own:
             return UNKNOWN
         far = self._distances(point)
-        half = spread([each.error for each in own], far, [each.series for each in own])
+        falloff = LOAD_FALLOFF if point.phase in LOAD_FIGURES else FALLOFF
+        half = spread([each.error for each in own], falloff * far, [each.series for each in own])
         reasons = self.why_outside(point)
         half *= 1 + WIDENING * max(0.0, float(far.min()) - 1) + UNMEASURED * len(reasons)
         nearest = own[int(far.argmin())]
@@ -227,12 +229,12 @@ def spread(errors: Sequence[float], far: NDArray[np.float64], series: Sequence[S
 
     Args:
         errors: Measured over predicted.
-        far: Distances `[errors]` of their steps.
+        far: Distances `[errors]` of their steps, times the falloff.
         series: Series of each error; the errors of one share its weight.
     """
     numbers = {key: number for number, key in enumerate(dict.fromkeys(series))}
     own = np.array([numbers[key] for key in series])
-    weights = np.exp(-FALLOFF * (far - far.min())) / np.bincount(own)[own]
+    weights = np.exp(far.min() - far) / np.bincount(own)[own]
     shares = np.bincount(own, weights) / weights.sum()
     count = 1 / float((shares**2).sum())  # of series that weigh alike and would say as much
     return weighted_quantile(np.abs(np.log(errors)), weights, HELD) * _t_ratio(count - 1) * sqrt(1 + 1 / count)

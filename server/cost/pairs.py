@@ -151,6 +151,9 @@ class _Table(msgspec.Struct):
     pairs: list[Pair]
 
 
+STEP_OF: dict[Phase, Phase] = {"throughput": "decode", "itl": "decode", "ttft": "prefill"}  # what a figure follows
+
+
 @cache
 def pairs() -> tuple[Pair, ...]:
     """Return all rows in the order of the table."""
@@ -181,9 +184,11 @@ class SpeculativeBands:
         self._logs = {phase: interval(series_errors(figure, self._rows).values()) for phase, figure in FIGURES.items()}
 
     def widened(self, plain: Band, phase: Phase, chip: str) -> Band:
-        """Return the band of a step from the target's own: errors of both are taken as independent."""
+        """Return the band of a step or figure from the target's own: errors of both are taken as independent."""
         power = 1.0 if any(row.pair.part.chip.name == chip for row in self._rows) else OTHER_CHIP
-        low, high = (power * each for each in self._logs[phase])
+        low, high = (power * each for each in self._logs[STEP_OF.get(phase, phase)])
+        if phase == "throughput":
+            low, high = -high, -low  # more tokens in shorter steps
         nearest = min(self._rows, key=lambda row: (row.pair.feature != self._method, row.pair.part.chip.name != chip))
         return replace(
             plain,

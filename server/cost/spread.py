@@ -18,7 +18,7 @@ def interval(errors: Iterable[float]) -> tuple[float, float]:
     """
     known = list(errors)
     if len(known) < 2:
-        return min(0.0, *known) - ALONE, max(0.0, *known) + ALONE
+        return min([0.0, *known]) - ALONE, max([0.0, *known]) + ALONE
     reach = T90[min(len(known) - 1, len(T90)) - 1] * stdev(known) * (1 + 1 / len(known)) ** 0.5
     return min(0.0, mean(known) - reach), max(0.0, mean(known) + reach)
 

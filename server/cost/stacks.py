@@ -61,9 +61,9 @@ STACKS: dict[StackName, Stack] = {
         Stack(
             "nxdi-vllm",
             "vLLM on NxD Inference: a free slot is filled with one prompt at once, then all slots decode together; "
-            "prompts and steps are padded to buckets, a prompt to one that is longer than itself (since SDK 2.22)",
-            "neuronx-distributed-inference 4bcdc54 modules/autobucketing.py, models/model_wrapper.py "
-            "(get_target_bucket); vllm-neuron a5ef7c8 worker/neuronx_distributed_model_loader.py (enable_bucketing)",
+            "since SDK 2.22 a prompt of exactly a bucket's length takes the next",
+            "vllm-neuron a5ef7c8 worker/neuronx_distributed_model_loader.py; neuronx-distributed-inference 4bcdc54 "
+            "modules/autobucketing.py, models/model_wrapper.py",
             "neuron",
             "bucket",
             "bucket",
@@ -71,9 +71,8 @@ STACKS: dict[StackName, Stack] = {
         ),
         Stack(
             "optimum-vllm",
-            "vLLM of optimum-neuron, and NxD Inference's without bucketing: as `nxdi-vllm`, but prompts and steps are "
-            "padded to the compiled length",
-            "optimum-neuron's servers; NxD Inference with enable_bucketing off",
+            "the same with one bucket: optimum-neuron's vLLM, or `enable_bucketing` off",
+            "optimum-neuron's servers",
             "neuron",
             "model length",
             "model length",

@@ -18,6 +18,7 @@ import msgspec
 from ..device.instances import INSTANCES
 from ..models.planned import planned_spec
 from ..models.public import candidates
+from ..models.spec import ModelSpec
 from ..typed_json import Count, Positive, Text, decode
 from .calibration import Calibration
 from .evidence import Band, Phase
@@ -45,12 +46,15 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Source, release and model: rows of one series are not independent."""
         return self.source, self.sdk, self.model
 
+    @property
+    def spec(self) -> ModelSpec:
+        [public] = candidates(self.like)
+        return planned_spec({**public.config, **self.config})
+
     def cost(self, calibration: Calibration) -> CostModel:
         """Return the cost model of the row's deployment."""
-        [public] = candidates(self.like)
         part = next(each for each in INSTANCES if each.name == self.instance)
-        model = planned_spec({**public.config, **self.config})
-        return CostModel.of(model, part, self.tp, Runtime(is_continuous=False), calibration)
+        return CostModel.of(self.spec, part, self.tp, Runtime(is_continuous=False), calibration)
 
     def error(self, phase: Phase, calibration: Calibration) -> float:
         """Return the measured time over the predicted one."""
@@ -70,21 +74,27 @@ def steps() -> tuple[Step, ...]:
     return tuple(decode(files("neuronserve.server.cost").joinpath("stand_ins.json").read_text(), _Table).steps)
 
 
-def series_errors(phase: Phase, calibration: Calibration) -> dict[tuple[str, str, str], float]:
-    """Return the log of the median error of each series."""
+@lru_cache(maxsize=16)
+def steps_of(stand_in: str) -> tuple[Step, ...]:
+    """Return the rows of models with this reason for a stand-in."""
+    return tuple(step for step in steps() if step.spec.stand_in == stand_in)
+
+
+def series_errors(stand_in: str, phase: Phase, calibration: Calibration) -> dict[tuple[str, str, str], float]:
+    """Return the log of the median error of each series of models with this stand-in."""
     found: dict[tuple[str, str, str], list[float]] = {}
-    for step in steps():
+    for step in steps_of(stand_in):
         found.setdefault(step.series, []).append(log(step.error(phase, calibration)))
     return {series: median(errors) for series, errors in found.items()}
 
 
 @lru_cache(maxsize=16)
-def _interval(phase: Phase, coefficients: tuple[tuple[str, float], ...]) -> tuple[float, float]:
-    return interval(series_errors(phase, Calibration(dict(coefficients), "", "", 0, {})).values())
+def _interval(stand_in: str, phase: Phase, coefficients: tuple[tuple[str, float], ...]) -> tuple[float, float]:
+    return interval(series_errors(stand_in, phase, Calibration(dict(coefficients), "", "", 0, {})).values())
 
 
-def stand_in_band(own: Band, phase: Phase, calibration: Calibration) -> Band:
-    """Return the band of a step with stand-in layers from that of a step without."""
-    low, high = _interval(phase, tuple(calibration.coefficients.items()))
-    rows = len(steps())
+def stand_in_band(own: Band, stand_in: str, phase: Phase, calibration: Calibration) -> Band:
+    """Return the band of a step of a model with this stand-in from that of a step without."""
+    low, high = _interval(stand_in, phase, tuple(calibration.coefficients.items()))
+    rows = len(steps_of(stand_in))
     return replace(own, low=both(own.low, low), high=both(own.high, high), provenance="formula", num_rows=rows)

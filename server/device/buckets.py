@@ -37,6 +37,7 @@ class BucketLists:
     context_encoding: tuple[int, ...] = ()
     token_generation: tuple[int, ...] = ()
     has_full_length: bool = False  # without requested lengths, decode has only the longest
+    has_one_prompt: bool = False  # the same of prompts
 
     def completed(self, max_model_len: int) -> BucketLists:
         """Return the lists in ascending order, automatic ones filled in, with a decode bucket for the full length.
@@ -64,8 +65,8 @@ def compiled_shapes(
 ) -> CompiledShapes:
     """Return the shapes that a server runs. `ahead`: the lengths that its model was compiled for ahead of time, if any.
 
-    Without requested buckets decode has all lengths, or only the full one if `requested.has_full_length`. Raises
-    SettingsError for a length that was not compiled.
+    Without requested buckets prompts and decode have all lengths, or only the full one where `requested` says so.
+    Raises SettingsError for a length that was not compiled.
     """
     if ahead is None:
         chosen = requested.completed(max_model_len)
@@ -84,7 +85,10 @@ def compiled_shapes(
     tokens = chosen.token_generation
     if requested.has_full_length and not requested.token_generation:
         tokens = (smallest(tokens, max_model_len),)
-    return CompiledShapes(batching, slots, chosen.context_encoding, tokens)
+    prompts = chosen.context_encoding
+    if requested.has_one_prompt and not requested.context_encoding:
+        prompts = prompts[-1:]
+    return CompiledShapes(batching, slots, prompts, tokens)
 
 
 def _require_compiled(name: str, requested: tuple[int, ...], ahead: tuple[int, ...]) -> None:

@@ -24,7 +24,7 @@ PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not la
 
 # Most of the host's work on a request before its first step that pacing counts as the accelerator's time. Less than any
 # prefill.
-MAX_HOST_NS = 5_000_000
+MAX_HOST_NS = 4_000_000
 
 
 class MeteredRunner:

@@ -15,7 +15,7 @@ from .families import ARCHITECTURES, FAMILIES, model_spec_of
 from .families.generic import TRAITS, GenericConfig
 from .families.text_part import TEXT_PARTS
 from .spec import ModelSpec
-from .stand_in import DELTA_NET, with_delta_net
+from .stand_in import STAND_INS, with_stand_ins
 
 # Other names of a key, in the order of preference; a dot goes into an object.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -64,6 +64,8 @@ NOT_EXPRESSED = {
     "block_configs": "KV heads that differ by layer",
     "num_global_key_value_heads": "KV heads that differ by layer",
     "num_kv_shared_layers": "layers that read the KV of others",
+    "hidden_size_per_layer_input": "an embedding for each layer",
+    "enable_moe_block": "experts beside a network for all tokens",
     "cross_attention_layers": "cross attention",
 }
 BY_LAYER = ("num_key_value_heads", "num_kv_heads")  # keys whose value may be a list, one number a layer
@@ -80,9 +82,9 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    is_delta_net = values.get("model_type") in DELTA_NET
+    stand_in = STAND_INS.get(str(values.get("model_type")))
     for key, mechanism in _mechanisms(values):
-        if not (is_delta_net and mechanism == "linear attention"):
+        if stand_in is None or key not in stand_in.__struct_fields__:
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
     model_type = _model_type(values)
@@ -96,8 +98,8 @@ def planned_spec(config: Values) -> ModelSpec:
         spec = model_spec_of({**values, **keys, "architectures": [ARCHITECTURES[model_type]]})
     else:
         spec = read_record(keys, GenericConfig).spec(model_type, keys)
-    if is_delta_net:
-        spec = with_delta_net(spec, {**values, **keys})
+    if stand_in is not None:
+        spec = with_stand_ins(spec, {**values, **keys}, stand_in)
     return replace(spec, architecture=stated or model_type)
 
 

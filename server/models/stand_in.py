@@ -1,14 +1,14 @@
-"""Layers that no record expresses, replaced for planning by attention of the same weights that caches one token.
+"""Layers that no record expresses, replaced for planning by attention of the same weights.
 
-Gated DeltaNet (Qwen3-Next, Qwen 3.5) keeps a state of constant size in place of keys and values. Where its projections
-have more weights than the model's attention, the feed-forward network is wider by as many. Source of the sizes:
-Qwen3NextGatedDeltaNet of transformers.
+A stand-in has the heads of the model's other layers. Where its own projections have other weights, its feed-forward
+network is wider or narrower by as many. Source of the sizes: Qwen3NextGatedDeltaNet and Gemma4TextAttention of
+transformers.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,14 +17,11 @@ from .config_values import HeadDim, Heads, Layers, Values, Width, read_record, r
 from .layer import FeedForward, LayerSpec, NetworkSpec
 from .spec import ModelSpec
 
-DELTA_NET = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # values of model_type
-REASON = "gated DeltaNet is priced as attention of the same weights that caches one token"
-
-LayerType = Literal["linear_attention", "full_attention"]
-
 
 class DeltaNetConfig(msgspec.Struct):
-    """Keys of a config.json that describe layers of gated DeltaNet."""
+    """Keys of a config.json with layers of gated DeltaNet, which keep a state of constant size for keys and values."""
+
+    reason: ClassVar[str] = "gated DeltaNet is priced as attention of the same weights that caches one token"
 
     hidden_size: Width
     num_hidden_layers: Layers
@@ -34,7 +31,7 @@ class DeltaNetConfig(msgspec.Struct):
     linear_value_head_dim: HeadDim
     linear_conv_kernel_dim: Annotated[int, Meta(ge=1, le=64)] = 4
     full_attention_interval: Layers = 4
-    layer_types: tuple[LayerType, ...] | None = None
+    layer_types: tuple[Literal["linear_attention", "full_attention"], ...] | None = None
 
     @property
     def num_weights(self) -> int:
@@ -44,34 +41,80 @@ class DeltaNetConfig(msgspec.Struct):
         per_input = keys + 2 * values + 2 * self.linear_num_value_heads
         return self.hidden_size * (per_input + values) + (keys + values) * self.linear_conv_kernel_dim
 
-    def is_linear(self, layer: int) -> bool:
-        """Return whether the layer at an index has a state."""
+    def stands_in(self, layer: int) -> bool:
+        """Return whether the layer at an index is replaced."""
         if self.layer_types is None:
             return (layer + 1) % self.full_attention_interval != 0
         return self.layer_types[layer] == "linear_attention"
 
+    def window(self, layer: int) -> int:
+        """Return the positions that the layer at an index caches; 0: all."""
+        return int(self.stands_in(layer))
 
-def with_delta_net(spec: ModelSpec, values: Values) -> ModelSpec:
-    """Return `spec`, whose layers all attend, with stand-ins in place of the layers of gated DeltaNet.
+
+class GlobalHeadsConfig(msgspec.Struct):
+    """Keys of a config.json whose global layers have other heads than the local ones. Values may be the keys.
+
+    All layers cache every position, as the only published port has it (gemma-4-31b-it of jimburtoft's
+    neuronx-distributed-inference at c892c9ac). Global layers are counted as caching as much as local ones.
+    """
+
+    reason: ClassVar[str] = "global layers with heads of their own are priced as local layers of the same weights"
+
+    hidden_size: Width
+    num_hidden_layers: Layers
+    num_attention_heads: Heads
+    num_key_value_heads: Heads
+    num_global_key_value_heads: Heads
+    global_head_dim: HeadDim
+    attention_k_eq_v: bool = False
+    layer_types: tuple[Literal["sliding_attention", "full_attention"], ...] | None = None
+    sliding_window_pattern: Layers = 6
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of a global layer's projections of query, key, value and output."""
+        keys = self.num_global_key_value_heads * (1 if self.attention_k_eq_v else 2)
+        return self.hidden_size * (2 * self.num_attention_heads + keys) * self.global_head_dim
+
+    def stands_in(self, layer: int) -> bool:
+        """Return whether the layer at an index is replaced."""
+        if self.layer_types is None:
+            return (layer + 1) % self.sliding_window_pattern == 0
+        return self.layer_types[layer] == "full_attention"
+
+    def window(self, _: int) -> int:
+        """Return the positions that a layer caches: 0, for all."""
+        return 0
+
+
+StandInConfig = DeltaNetConfig | GlobalHeadsConfig
+STAND_INS: dict[str, type[StandInConfig]] = {  # by `model_type`
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), DeltaNetConfig),
+    "gemma4_text": GlobalHeadsConfig,
+}
+
+
+def with_stand_ins(spec: ModelSpec, values: Values, kind: type[StandInConfig]) -> ModelSpec:
+    """Return `spec`, whose layers are alike in attention, with stand-ins in place of those that differ.
 
     Raises ConfigError for values that are missing, out of range or contradictory.
     """
-    config = read_record(values, DeltaNetConfig)
+    config: StandInConfig = read_record(values, kind)
     if config.layer_types is not None and len(config.layer_types) != spec.num_layers:
         raise refuse("layer_types", list(config.layer_types), f"must have {spec.num_layers} entries")
-    layers = tuple(
-        _stand_in(layer, spec.hidden_size, config.num_weights) if config.is_linear(i) else layer
-        for i, layer in enumerate(spec.layers)
-    )
-    return replace(spec.with_layers(layers), stand_in=REASON)
+    layers = tuple(_layer(layer, config, i) for i, layer in enumerate(spec.layers))
+    return replace(spec.with_layers(layers), stand_in=config.reason)
 
 
-def _stand_in(layer: LayerSpec, hidden: int, num_weights: int) -> LayerSpec:
-    mixer = layer.mixer
-    queries = mixer.num_heads * mixer.head_dim * (3 if mixer.has_gate else 2)  # query, output, gate
-    own = hidden * (queries + 2 * mixer.num_kv_heads * mixer.head_dim)
-    more = round((num_weights - own) / (3 * hidden))
-    return replace(layer, mixer=replace(mixer, window=1), feed_forward=_wider(layer.feed_forward, more))
+def _layer(layer: LayerSpec, config: StandInConfig, index: int) -> LayerSpec:
+    own, mixer = layer.mixer, replace(layer.mixer, window=config.window(index))
+    if not config.stands_in(index):
+        return replace(layer, mixer=mixer)
+    queries = own.num_heads * (3 if own.has_gate else 2)  # query, output, gate
+    weights = config.hidden_size * (queries + 2 * own.num_kv_heads) * own.head_dim
+    more = round((config.num_weights - weights) / (3 * config.hidden_size))
+    return replace(layer, mixer=mixer, feed_forward=_wider(layer.feed_forward, more))
 
 
 def _wider(network: FeedForward, more: int) -> FeedForward:

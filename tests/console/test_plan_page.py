@@ -56,6 +56,12 @@ def test_rows_are_those_of_the_command(alone: str) -> None:
     assert first["bands"]["tpot_s"] == dict(zip(("p10", "p90"), best.known.tpot_s, strict=True))
 
 
+def test_a_part_advises_the_bucket_that_its_prompts_lack(alone: str) -> None:
+    for length, is_advised in ((1024, True), (900, False)):
+        (part,) = ask(alone, **BODY, input_len=length)
+        assert any("prompts of 1,024 tokens need the bucket of 2,048" in note for note in part["notes"]) == is_advised
+
+
 def test_parts_come_in_the_order_asked_for(alone: str) -> None:
     devices = ["inf2.24xlarge", "inf1.xlarge"]
     parts = ask(alone, **BODY | {"device": devices})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.cost.evidence import Band
+from neuronserve.server.cost.evidence import Band, Phase
 from neuronserve.server.cost.pairs import (
     PricedPair,
     SpeculativeBands,
@@ -94,6 +94,14 @@ def test_the_band_of_a_gain_joins_that_of_the_step_and_is_wider_on_a_chip_withou
     assert far.high > near.high > PLAIN.high
     assert near.provenance == "formula"
     assert near.nearest == "Llama-3.1-8B-Instruct TP8 on trn2.48xlarge with and without eagle3"
+
+
+def test_figures_under_load_follow_the_steps_they_are_made_of() -> None:
+    bands, even = SpeculativeBands("eagle3"), Band(1 / 1.2, 1.2, "measured", 5, "a step")
+    phases: tuple[Phase, ...] = ("decode", "prefill", "itl", "ttft", "throughput")
+    decode, prefill, itl, ttft, tokens = (bands.widened(even, phase, "Trainium2") for phase in phases)
+    assert (itl, ttft) == (decode, prefill)
+    assert (tokens.low, tokens.high) == pytest.approx((1 / decode.high, 1 / decode.low)), "more in shorter steps"
 
 
 def test_published_gains_lie_within_the_band() -> None:

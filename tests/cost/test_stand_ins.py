@@ -14,13 +14,15 @@ from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pipeline import PipelineModel
 from neuronserve.server.cost.shape import cached_positions
 from neuronserve.server.cost.spread import interval
-from neuronserve.server.cost.stand_ins import series_errors, steps
+from neuronserve.server.cost.stand_ins import series_errors, steps, steps_of
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.models.public import candidates
 from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.models.stand_in import DeltaNetConfig, GlobalHeadsConfig
 
 CALIBRATION = shipped_calibration()
+DELTA_NET = DeltaNetConfig.reason
 
 
 def of(name: str) -> ModelSpec:
@@ -29,7 +31,7 @@ def of(name: str) -> ModelSpec:
 
 
 def test_each_row_has_a_source_at_a_commit() -> None:
-    assert len(steps()) == 10
+    assert len(steps()) == 13
     assert all(re.search(r"github\.com/\S+/[0-9a-f]{40}/", step.source) for step in steps())
 
 
@@ -44,7 +46,7 @@ def test_decode_steps_whose_projections_are_divided_are_predicted() -> None:
 
 @pytest.mark.parametrize(("phase", "least"), [("decode", 7), ("prefill", 6)])
 def test_the_band_of_the_other_series_holds_most_of_them(phase: Phase, least: int) -> None:
-    errors = series_errors(phase, CALIBRATION)
+    errors = series_errors(DELTA_NET, phase, CALIBRATION)
     assert len(errors) == 9
     held = 0
     for own, error in errors.items():
@@ -56,11 +58,22 @@ def test_the_band_of_the_other_series_holds_most_of_them(phase: Phase, least: in
 def test_a_planned_step_has_the_band_of_these_rows_and_says_why() -> None:
     model = PipelineModel.of(of("Qwen3.5-27B"), instance("trn2.48xlarge"), 8, 1, Runtime())
     band = model.band("decode", 1, 512)
-    low, high = map(exp, interval(series_errors("decode", CALIBRATION).values()))
+    low, high = map(exp, interval(series_errors(DELTA_NET, "decode", CALIBRATION).values()))
     assert band.low < low
     assert band.high > high
     assert (band.provenance, band.num_rows) == ("formula", 10)
     assert "gated DeltaNet is priced as attention" in model.decode(1, 512).extrapolated
+
+
+def test_global_heads_of_one_series_have_a_factor_of_two_on_both_sides() -> None:
+    """Three rows of Gemma 4 31B: decode is within a quarter, and a prompt of 8,192 takes ten times the formula's."""
+    rows = steps_of(GlobalHeadsConfig.reason)
+    assert {row.model for row in rows} == {"gemma-4-31b-it"}
+    assert all(0.75 < row.error("decode", CALIBRATION) < 1.25 for row in rows)
+    band = PipelineModel.of(of("gemma-4-31b-it"), instance("trn2.3xlarge"), 4, 1, Runtime()).band("decode", 1, 4096)
+    assert band.low < 0.5
+    assert band.high >= 2
+    assert band.num_rows == 3
 
 
 def test_only_layers_that_attend_have_a_cache_that_grows() -> None:

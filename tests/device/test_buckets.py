@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuronserve.server.device.buckets import BucketLists, CompiledShapes, compiled_shapes, powers_of_two
+from neuronserve.server.device.buckets import BucketLists, CompiledShapes, compiled_shapes, powers_of_two, smallest
 from neuronserve.server.errors import SettingsError
 
 AHEAD = BucketLists((128, 512), (256, 1024))
@@ -59,3 +59,27 @@ def test_what_there_is_no_graph_for_is_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=complaint):
         compiled_shapes("neuron", 8, max_model_len, asked, ahead)
+
+
+def test_the_last_power_is_not_close_below_the_longest() -> None:
+    """As `generate_buckets(128, longest)` of NxD Inference 4bcdc54."""
+    for longest, powers in (
+        (4100, (128, 256, 512, 1024, 2048)),
+        (1400, (128, 256, 512)),
+        (1500, (128, 256, 512, 1024)),
+    ):
+        assert powers_of_two(longest) == (*powers, longest)
+    assert (powers_of_two(150), powers_of_two(1)) == ((150,), (1,))
+
+
+def test_a_prompt_leaves_its_margin_free_in_all_buckets_but_the_longest() -> None:
+    buckets = (128, 256, 512)
+    assert [smallest(buckets, tokens) for tokens in (127, 128, 256, 512)] == [128, 128, 256, 512]
+    assert [smallest(buckets, tokens, 1) for tokens in (127, 128, 256, 511, 512)] == [128, 256, 512, 512, 512]
+
+
+def test_prompts_may_have_the_full_length_alone_unless_lengths_are_asked_for() -> None:
+    one = BucketLists(has_one_prompt=True)
+    assert compiled_shapes("tgi", 4, 512, one, None).context_encoding == (512,)
+    asked = BucketLists((128, 512), has_one_prompt=True)
+    assert compiled_shapes("tgi", 4, 512, asked, None).context_encoding == (128, 512)

@@ -40,7 +40,7 @@ def fields(read: ReadConfig) -> dict[str, Any]:
         (nxd(batch_size=8, max_batch_size=8, seq_len=2048, tp_degree=2), {
             "max_num_seqs": 8, "max_model_len": 2048, "tensor_parallel_size": 2
         }),
-        (nxd(max_context_length=300), {"context_encoding_buckets": (128, 256, 300)}),
+        (nxd(max_context_length=300), {"context_encoding_buckets": (128, 300)}),
         (nxd(max_context_length=300, context_encoding_buckets=[200]), {"context_encoding_buckets": (200,)}),
         (nxd(enable_bucketing=False), {"context_encoding_buckets": (4096,), "token_generation_buckets": (4096,)}),
         (nxd(enable_bucketing=False, seq_len=512, max_context_length=256), {

@@ -110,6 +110,23 @@ def test_whether_users_fit_the_figures(
     assert bool(contradictions([made])) == is_wrong
 
 
+@pytest.mark.parametrize(
+    ("slots", "ttft_ms", "is_wrong"),
+    [
+        (32, 4_000.0, True),  # 96 of 128 users wait for one of 150 answers in two minutes: 25 s on average
+        (32, 30_000.0, False),
+        (128, 4_000.0, False),  # a slot for everyone
+    ],
+)
+def test_users_beyond_the_slots_wait_for_an_answer_to_end(
+    rows: dict[str, PublishedRow], slots: int, ttft_ms: float, is_wrong: bool
+) -> None:
+    measures = {"req_per_s": 1.25, "output_tok_s": 230.0, "ttft_ms": ttft_ms, "tpot_ms": 106.0}
+    counts = rows["847"].counts | {"batch_size": slots, "dp": 1, "concurrency": 128}
+    found = contradictions([replace(rows["847"], measures=measures, counts=counts)])
+    assert any("wait" in reason for reason in found.values()) == is_wrong
+
+
 @pytest.mark.parametrize("missing", ["req_per_s", "output_tok_s", "ttft_ms", "tpot_ms"])
 def test_without_all_figures_nothing_can_be_said(rows: dict[str, PublishedRow], missing: str) -> None:
     measures = {name: value for name, value in rows["847"].measures.items() if name != missing}

@@ -42,7 +42,7 @@ def test_a_deployment_is_the_row_of_the_plan(report: PlanReport) -> None:
     for candidate in report.candidates[:20]:
         d = deployment_of(report, candidate)
         assert (d.part.name, d.tp, d.dp, d.slots) == (candidate.device, candidate.tp, candidate.dp, candidate.batch)
-        assert (d.max_model_len, d.prompt_buckets) == (2048, (1024,))
+        assert (d.max_model_len, d.prompt_buckets) == (2048, (1024, 2048))
         assert d.decode_buckets == ((2048,) if d.stack.name == "vllm-neuron" else (128, 256, 512, 1024, 2048))
         assert d.promise.output_tokens_s == pytest.approx(4.0 * 200)
         assert (d.promise.ttft_s, d.promise.tpot_limit_s) == (candidate.ttft_s, 0.04)

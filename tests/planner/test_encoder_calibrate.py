@@ -85,6 +85,18 @@ def test_models_are_found_in_the_name_or_its_details() -> None:
     assert observed(row(model="albert-base-v2")).shape == resolve_shape("bert-base-uncased")
 
 
+def test_an_answer_of_an_unknown_model_says_so() -> None:
+    parallel = {"run_mode": "Tensor Parallel", "tp": "8", "input_len": "128", "output_len": "84"}
+    found, skipped = observe_answers(
+        [
+            row(**parallel, model=name, instance="Inf2.24xlarge", batch="1")
+            for name in ("google/flan-t5-xl", "bart-large")
+        ]
+    )
+    assert [o.shape.hidden_size for o in found] == [2048]
+    assert skipped == [("r", "answer: the sizes of bart-large are not known")]
+
+
 def test_work_of_a_pass_by_hand() -> None:
     model = resolve_shape("bert-base-uncased")
     work = StepWork(model, instance("inf1.xlarge"), 1, Runtime()).encode(128, 3, values=10)

@@ -15,7 +15,9 @@ from neuronserve.planner.plan.options import Buckets, PlanOptions
 from neuronserve.planner.plan.queueing import MAX_LOAD
 from neuronserve.planner.plan.report import Candidate, PlanReport, TokenPrice
 from neuronserve.planner.plan.search import plan, plan_model
+from neuronserve.planner.simulate.load_bands import load_band
 from neuronserve.server.cost.model import CostModel
+from neuronserve.server.cost.stacks import STACKS
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import INSTANCES, Instance, instance
 from neuronserve.server.device.prices import PRICE_BASES, Price, Prices
@@ -229,7 +231,7 @@ def test_the_report_is_json_without_infinities(chat: PlanReport) -> None:
     text = json.dumps(plan(replace(SMALL, ttft_s=1e-6)).as_json(), allow_nan=False)
     assert json.loads(text)["candidates"][0]["meets_slo"] is False
     answer = json.loads(json.dumps(chat.as_json(), allow_nan=False))
-    assert answer["buckets"] == {"prefill": 1024, "decode": 2048}
+    assert answer["buckets"] == {"prefill": 2048, "decode": 2048}
     assert len(answer["candidates"]) == len(chat.candidates)
 
 
@@ -259,7 +261,7 @@ def test_a_single_output_token_has_no_time_per_token() -> None:
 def test_buckets_are_powers_of_two_that_end_at_the_compiled_length() -> None:
     model, chat = NAMED["llama-8b"], replace(CHAT, stack="vllm-neuron")
     assert Buckets.of(replace(chat, input_tokens=3, output_tokens=4), model) == Buckets(128, 128)
-    assert Buckets.of(replace(chat, input_tokens=4000, output_tokens=4000), model) == Buckets(4096, 8192)
+    assert Buckets.of(replace(chat, input_tokens=4000, output_tokens=4000), model) == Buckets(8192, 8192)
     assert Buckets.of(replace(chat, input_tokens=1100, max_model_len=1500), model) == Buckets(1500, 1500)
     assert Buckets.of(replace(chat, stack="tgi"), model) == Buckets(2048, 2048)
 
@@ -451,3 +453,14 @@ def test_the_published_vllm_server_is_not_promised_twice_its_throughput() -> Non
     low, high = row.known.saturated_output_tokens_s
     assert low <= 1226 <= high
     assert row.instances > 1  # one would give a token in 71 ms
+
+
+def test_bands_of_a_row_hold_those_of_published_load_tests(chat: PlanReport) -> None:
+    row = next(row for row in chat.candidates if row.pp == 1 and row.stack == "nxdi-vllm")
+    model = CostModel.of(NAMED["llama-8b"], instance(row.device), row.tp, Runtime(row.dtype))
+    band = load_band("itl", model, STACKS[row.stack], row.batch, chat.buckets.decode)
+    low, high = row.known.tpot_s
+    assert low is not None
+    assert low <= row.tpot_s * band.low * 1.001
+    assert high is None or high >= row.tpot_s * band.high * 0.999
+    assert row.known.saturated_output_tokens_s[0] < row.saturated_output_tokens_s

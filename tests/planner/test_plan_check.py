@@ -7,10 +7,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from neuronserve.planner.command import View, run_plan
 from neuronserve.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
+from neuronserve.planner.plan.confirm import simulated
 from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.plan.search import plan
 from neuronserve.server.config.formats import StackName
@@ -92,6 +94,14 @@ def test_the_simulated_deployment_is_the_planned_one() -> None:
     assert (options.replicas, options.max_num_seqs) == (best.instances, best.batch)
     assert options.max_model_len == report.buckets.decode
     assert simulate_candidate(report, best).failed == 0
+
+
+def test_a_recommendation_is_simulated_with_all_of_its_slots() -> None:
+    report = plan(PlanOptions("llama-8b", 900, 256, devices=("inf2.xlarge",), dtypes=("bfloat16",)))
+    row = report.candidates[0]
+    found, whole = simulated(report, row), simulate_candidate(report, row)
+    assert row.batch == 32
+    assert found.ttft_s.p50 == pytest.approx(float(np.median(whole.ttft_ms)) / 1e3, rel=0.05)
 
 
 def test_nothing_within_the_limits_is_nothing_to_simulate() -> None:

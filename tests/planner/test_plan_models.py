@@ -108,7 +108,7 @@ def test_a_public_model_is_planned_by_its_name(name: str) -> None:
     [
         ("deepseek-ai/DeepSeek-V3-0324", "latent attention (MLA)"),
         ("kimi-k2-instruct", "latent attention (MLA)"),
-        ("google/gemma-4-31b-it", "KV heads that differ by layer"),
+        ("google/gemma-4-E2B-it", "KV heads that differ by layer"),
         ("Falcon-H1-0.5B-Instruct", "a state in place of keys and values"),
         ("Llama-3.2-11B-Vision-Instruct", "cross attention"),
     ],
@@ -124,3 +124,18 @@ def test_a_public_model_that_is_not_priced_is_refused_by_its_mechanism(
 
 def test_a_distilled_model_of_another_architecture_is_planned() -> None:
     assert resolve_shape("DeepSeek-R1-Distill-Llama-8B").num_layers == 32
+
+
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_a_file_of_a_model_that_is_not_priced_is_refused_in_one_line_by_its_key(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+    names = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+    file.write_text(json.dumps({**names, **sizes, "max_position_embeddings": 4096, "kv_lora_rank": 16}))
+    assert cli.main([command, str(file), "--device", "trn2.48xlarge"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "kv_lora_rank is 16: DeepseekV3ForCausalLM has latent attention (MLA), which the cost model does not price"
+    )

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from neuronserve.planner.calibrate.host_fit import (
+    CLIENTS,
+    STRUCTURES,
+    UNITS,
+    Responses,
+    fit_hosts,
+    knobs_of,
+    value_of,
+    with_value,
+)
+from neuronserve.planner.calibrate.load_figures import QUANTITIES, measured_figures
 from neuronserve.planner.calibrate.load_generators import Clients, LoadTest, OutputLengths, stop_rate
 from neuronserve.planner.calibrate.observation import Unusable
-from neuronserve.planner.calibrate.pattern_search import CLIENTS, fit_serving, knobs, value_of, with_value
 from neuronserve.planner.calibrate.published import PublishedRow, read_rows
 from neuronserve.planner.calibrate.report import run_calibrate, run_check
-from neuronserve.planner.calibrate.serving import (
-    QUANTITIES,
-    TGI_1,
-    ServingCoefficients,
-    ServingRow,
-    serving_rows,
-    stack_of,
-)
+from neuronserve.planner.calibrate.serving import TGI_1, ServingCoefficients, ServingRow, serving_rows, stack_of
 from neuronserve.planner.calibrate.serving_errors import calibrate_serving
 from neuronserve.server.cost.calibration import default_calibration
+from neuronserve.server.cost.evidence import Series
 from neuronserve.server.cost.stacks import HostWork
 from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
 
@@ -42,9 +46,9 @@ def served(rows: dict[str, PublishedRow]) -> dict[str, ServingRow]:
 
 
 def coefficients(**hosts: HostWork) -> ServingCoefficients:
-    """Return the start of a fit with other hosts; stack names are written with underscores."""
+    """Return coefficients with these hosts; stack names are written with underscores."""
     named: dict[Any, HostWork] = {name.replace("_", "-"): work for name, work in hosts.items()}
-    return replace(ServingCoefficients(), hosts=ServingCoefficients().hosts | named)
+    return ServingCoefficients(named)
 
 
 def test_the_shipped_coefficients_hold_on_a_sample_of_what_they_were_fitted_to() -> None:
@@ -157,35 +161,60 @@ def made(rows: list[ServingRow], truth: ServingCoefficients) -> list[ServingRow]
 
 
 def test_a_fit_finds_the_host_that_made_the_figures(served: dict[str, ServingRow]) -> None:
-    """The search starts off by factors of 2 and 8."""
-    truth = replace(coefficients(tgi=HostWork(0.1, 1.6e-3, 5e-9)), clients=Clients(0.2, 1e-3))
+    truth = ServingCoefficients({"tgi": HostWork(0.1, 1.6e-3, 5e-9)}, Clients(0.2, 1e-3, 1e-8))
     found = made([served[row_id] for row_id in ("685", "689", "698", "824", "827", "830", "837", "846")], truth)
-    fitted = fit_serving(found)
-    assert fitted.hosts["tgi"].slot_s == pytest.approx(truth.hosts["tgi"].slot_s, rel=0.25)
-    assert fitted.hosts["tgi"].request_s == pytest.approx(truth.hosts["tgi"].request_s, rel=0.25)
+    fit = fit_hosts(found)
+    assert fit.structure.name == "one host"
+    fitted = fit.coefficients.hosts["tgi"]
+    assert fitted.slot_s == pytest.approx(1.6e-3, rel=0.25)
+    assert fitted.request_s == pytest.approx(0.1, rel=0.25)
     for row in found:
-        assert row.predict(fitted, 2)[0] == pytest.approx(row.measured["throughput"], rel=0.06)
-    assert fitted.hosts["nxdi-vllm"] == ServingCoefficients().hosts["nxdi-vllm"], "no row speaks of it"
+        assert row.predict(fit.coefficients, 2)[0] == pytest.approx(row.measured["throughput"], rel=0.06)
 
 
-def test_a_fit_without_rows_is_the_start() -> None:
-    assert fit_serving([]) == ServingCoefficients()
+def test_the_fewest_hosts_that_explain_the_figures_are_taken(served: dict[str, ServingRow]) -> None:
+    """Hosts that differ are told apart only if the rows of unseen series say so."""
+    some_rows = [served[row_id] for row_id in ("685", "689", "824", "827", "837", "846")]
+    none = made(some_rows, ServingCoefficients({}, Clients(0.2, 1e-3, 0.0)))
+    assert fit_hosts(none).structure.name == "no host"
 
 
-def test_what_a_stack_does_not_have_is_no_knob() -> None:
+def test_hosts_of_stacks_are_pulled_towards_each_other() -> None:
+    knobs = (("nxdi-vllm", "slot_s"), ("tgi", "slot_s"), (CLIENTS, "spacing_s"), (CLIENTS, "draw_s"))
+    shapes = [structure.unknowns(knobs) for structure in STRUCTURES]
+    assert [spread.shape[1] for spread, _ in shapes] == [1, 3, 4], "clients; and a host; and two, with draws"
+    assert [len(ties) for _, ties in shapes] == [0, 0, 1]
+    one_host, each = shapes[1][0], shapes[2]
+    assert one_host[0].tolist() == one_host[1].tolist(), "one unknown for both"
+    assert (each[1] @ np.linalg.lstsq(each[0], np.array([2.0, 2.0, 1.0, 5.0]), rcond=None)[0]).tolist() == [0.0]
+
+
+def test_a_left_out_series_does_not_bend_the_fit(served: dict[str, ServingRow]) -> None:
+    rows = [served[row_id] for row_id in ("685", "689", "824", "827", "837", "846")]
+    spoilt = [replace(row, measured={n: 5 * v for n, v in row.measured.items()}) if row.row.row_id < "800" else row
+              for row in rows]  # fmt: skip
+    point = ServingCoefficients({"tgi": HostWork(0.05, 2e-4)})
+    fits = []
+    for table in (rows, spoilt):
+        responses = Responses(table, point)
+        kept = responses.series != responses.numbers[rows[0].series]
+        fits.append(responses.fit(responses.choose(kept), kept))
+    assert fits[0].tolist() == fits[1].tolist()
+
+
+def test_a_fit_without_rows_is_no_host() -> None:
+    assert fit_hosts([]).coefficients == ServingCoefficients()
+
+
+def test_every_coefficient_is_a_knob(served: dict[str, ServingRow]) -> None:
+    knobs = knobs_of([served["685"]])
+    assert {name for _, name in knobs} == set(UNITS)
     start = ServingCoefficients()
-    names = set(knobs(start))
-    assert ("tgi", "slot_s") in names
-    assert ("tgi", "copy_s") not in names
-    assert ("nxdi-vllm", "copy_s") in names
-    assert (CLIENTS, "spacing_s") in names
-    for knob in names:
+    for knob in knobs:
         changed = with_value(start, knob, 0.5)
         assert value_of(changed, knob) == 0.5
-        assert [value_of(changed, other) for other in names - {knob}] == [
-            value_of(start, other) for other in names - {knob}
-        ]
-    assert astuple(start) == astuple(ServingCoefficients())
+        assert all(value_of(changed, other) == value_of(start, other) for other in knobs if other != knob)
+    assert start == ServingCoefficients(), "unchanged"
 
 
 def some(ids: set[str], folder: Path) -> Path:
@@ -199,10 +228,15 @@ def test_calibrate_fits_the_load_tests_of_a_table_too(tmp_path: Path) -> None:
     report = run_calibrate(some({"685", "689", "824", "830"}, tmp_path))
     group = report.groups["serving_inf2"]
     assert group.n == 4
-    assert set(group.left_out) == {"source", "model"}
-    assert all(stats is not None for stats in group.left_out.values())
-    assert report.calibration.host("tgi") != ServingCoefficients().hosts["tgi"]
-    assert set(report.calibration.clients) == {"spacing_s", "stop_rate"}
+    assert set(group.left_out) == {"series"}
+    assert group.series is not None
+    assert group.series.n == 2
+    assert set(report.calibration.clients) == {"spacing_s", "stop_rate", "draw_s"}
+    assert all(value > 0 for value in report.calibration.clients.values())
+    phases = [each.point.phase for each in report.calibration.evidence.samples]
+    assert {"throughput", "ttft", "itl"} <= set(phases)
+    assert {"no host", "constant factor"} <= set(report.baselines)
+    assert report.baselines["no host"].keys() >= {"serving_inf2", "serving_itl_inf2"}
     assert report.as_json()["serving"][0].keys() >= {"row_id", "group", "unit", "measured", "predicted", "error"}
 
 
@@ -214,15 +248,15 @@ def test_contradicted_load_tests_are_fitted_to_by_nobody(rows: dict[str, Publish
     assert found("359", "689", "824", "707", "712") == found("359", "689", "824")
 
 
-def test_a_source_of_load_tests_is_judged_by_steps_and_hosts_that_had_not_seen_it(
-    rows: dict[str, PublishedRow], monkeypatch: pytest.MonkeyPatch
+def test_a_series_of_load_tests_is_judged_by_steps_and_hosts_that_had_not_seen_it(
+    rows: dict[str, PublishedRow],
 ) -> None:
-    """Absurd measurements of a source leave predictions of its own rows unchanged."""
-    chosen = [rows[row_id] for row_id in ("685", "689", "824", "827")]
-    asked: list[str] = []
+    """Absurd measurements of a series leave predictions of its own rows unchanged."""
+    chosen = [rows[row_id] for row_id in ("685", "689", "824", "827", "837")]
+    asked: list[Series] = []
 
-    def without(source: str) -> Any:
-        asked.append(source)
+    def without(series: Series) -> Any:
+        asked.append(series)
         return default_calibration()
 
     def unseen(table: list[PublishedRow]) -> dict[tuple[str, str], float]:
@@ -236,9 +270,59 @@ def test_a_source_of_load_tests_is_judged_by_steps_and_hosts_that_had_not_seen_i
         for row in chosen
     ]
     before, after = unseen(chosen), unseen(spoilt)
-    assert set(asked) == {"hf-optimum-tgi-llmperf", "hf-optimum-guidellm"}
+    assert set(asked) == {
+        ("hf-optimum-tgi-llmperf", 18, "Llama-2-7B-chat"),
+        ("hf-optimum-guidellm", 20, "Llama-3.1-8B-Instruct"),
+        ("hf-optimum-guidellm", 21, "Llama-3.1-8B-Instruct"),
+    }
     for row_id in ("685", "689"):
-        assert after[row_id, "tokens/s"] == pytest.approx(before[row_id, "tokens/s"])
+        assert after[row_id, "tokens/s"] == pytest.approx(before[row_id, "tokens/s"], rel=1e-3)
+
+
+def test_hosts_draw_tokens_for_chat_clients_and_take_the_likeliest_for_llmperf(served: dict[str, ServingRow]) -> None:
+    drawn = {row_id: row.draws for row_id, row in served.items()}
+    assert drawn["827"], "guidellm asks the chat API"
+    assert not drawn["692"], "llmperf"
+    assert not drawn["846"], "the device samples"
+
+
+def test_users_of_other_tools_than_llmperf_do_not_wait_for_each_other(rows: dict[str, PublishedRow]) -> None:
+    texts = rows["692"].texts | {"source_group": "a-repository", "tpot_stat": "P50", "notes": ""}
+    assert LoadTest.of(replace(rows["692"], texts=texts)) == LoadTest(users=128)
+
+
+def test_a_test_without_an_answer_in_its_window_goes_on_until_one_ends(served: dict[str, ServingRow]) -> None:
+    slow = ServingCoefficients({"tgi": HostWork(slot_s=100.0)})
+    tokens_s, ttft_ms, itl_ms = served["836"].predict(slow)
+    assert 0 < tokens_s < 1
+    assert 0 < ttft_ms < np.inf
+    assert itl_ms > 1e5
+
+
+@pytest.mark.parametrize(
+    ("tokens_s", "ttft_ms", "is_kept"),
+    [
+        (35.5, 285.5, True),
+        (38.5, 285.5, False),  # 1 / TPOT: a first token leaves less
+        (38.5, 0.0, False),
+        (30.0, 0.0, True),
+    ],
+)
+def test_the_inverse_of_a_time_per_token_is_no_throughput(
+    rows: dict[str, PublishedRow], tokens_s: float, ttft_ms: float, is_kept: bool
+) -> None:
+    row = rows["824"]
+    measures = row.measures | {"output_tok_s": tokens_s, "ttft_ms": ttft_ms, "tpot_ms": 26.0}
+    assert ("throughput" in measured_figures(replace(row, measures=measures))) == is_kept
+
+
+def test_waits_in_a_test_of_unknown_length_are_a_group_of_their_own(rows: dict[str, PublishedRow]) -> None:
+    known, row = rows["836"], rows["836"]
+    unknown = replace(row, texts=row.texts | {"source_group": "a-repository"})
+    for one, is_apart in ((known, False), (unknown, True)):
+        (found,), _ = serving_rows([one], default_calibration())
+        assert found.is_saturated == is_apart
+        assert ("ttft" in found.fitted) != is_apart
 
 
 def test_early_stops_give_the_mean_length() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from neuronserve.planner.model_names import NAMED
+from neuronserve.planner.simulate.load_bands import LOAD_FIGURES, load_band
 from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.planner.simulate.statistics import Spread
@@ -240,6 +241,33 @@ def test_the_table_shows_the_figures() -> None:
     for figure in (f"{throughput:,.1f} /s", f"{p99_ms:,.2f}", f"{used:.1%}"):
         assert figure in shown
     assert "within the limits" in shown
+
+
+def test_figures_stand_in_bands_that_measured_load_tests_give() -> None:
+    known = replace(BASE, model=NAMED["llama-8b"], instance="inf2.48xlarge", tensor_parallel_size=8, stack="tgi")
+    figures = run_simulation(replace(known, max_concurrency=4)).as_json()
+    assert figures["bands"].keys() == {"output_throughput", "mean_ttft_ms", "mean_tpot_ms"}
+    for name, band in figures["bands"].items():
+        assert 0.4 * figures[name] < band["p10"] < figures[name] < band["p90"] < 2.5 * figures[name]
+    assert figures["band_factors"].keys() == {"throughput", "ttft", "itl"}
+    band = figures["bands"]["mean_ttft_ms"]
+    assert f"{band['p10']:,.2f}-{band['p90']:,.2f}" in " ".join(text(replace(known, max_concurrency=4)).split())
+
+
+def test_answers_do_not_outrun_the_arrivals_of_an_open_workload() -> None:
+    arrivals = workload(*((float(second), 100, 10) for second in range(20)))
+    report = run_simulation(replace(BASE, workload=arrivals))
+    assert report.bands["output_throughput"][1] == pytest.approx(200 / 19)
+    closed = run_simulation(replace(BASE, workload=arrivals, max_concurrency=1))
+    assert closed.bands["output_throughput"][1] > 200 / 19
+
+
+def test_a_stack_without_load_tests_has_wider_bands() -> None:
+    model = CostModel.of(NAMED["llama-8b"], instance("inf2.48xlarge"), 8)
+    for figure in LOAD_FIGURES:
+        known, unknown = (load_band(figure, model, STACKS[name], 8, 1024) for name in ("tgi", "ideal"))
+        assert unknown.low < known.low < 1 < known.high < unknown.high
+        assert unknown.provenance == "formula"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from neuronserve.cli import main
 from neuronserve.planner.calibrate.comparison import Figure
 from neuronserve.planner.calibrate.published import read_rows
-from neuronserve.planner.validate.noise import MONTHS, SOURCES, scatters, spreads
+from neuronserve.planner.validate.noise import MONTHS, RELEASES, SOURCES, scatters, spreads
 from neuronserve.planner.validate.releases import releases
 from neuronserve.planner.validate.report import Validation, validate
 from neuronserve.server import __version__
@@ -67,7 +67,8 @@ def test_text_and_page_have_the_same_sections(written: Path) -> None:
         headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
         assert headings == [each.text for each in page.iter("h2")]
         assert "What is not known" in headings
-        assert "Not measured, decode steps: Inferentia1, " in text
+        assert "Not measured on Trainium3, formulas and the data sheet alone: decode steps, " in text
+        assert "release 0.1.0 had 11% on series left out of its fit, decode steps, and 24% on 37 series" in text
 
 
 def test_the_report_has_finite_numbers_and_the_accuracy_of_a_release(written: Path, found: Validation) -> None:
@@ -119,10 +120,13 @@ def test_scatter_between_months_and_between_sources_by_hand() -> None:
     own = [figure("x 2.18 m", 10.0), figure("x 2.18 m", 12.0), later]
     own += [figure("x 2.19 m", 99.0, month="2024-05"), figure("y 2.18 m", 13.2), figure("z 2.18 o", 5.0, setup="other")]
     by_kind = {each.between: each for each in spreads(own)}
-    assert by_kind[MONTHS].pairs == 1, "releases of one source are not repetitions"
+    assert by_kind[MONTHS].pairs == 1
+    assert by_kind[RELEASES].pairs == 2, "of 99 ms to the two months of the other release"
+    assert by_kind[RELEASES].largest == pytest.approx(99 / 11 - 1)
     assert by_kind[MONTHS].mean == pytest.approx(1.0), "22 and the median of 10 and 12"
     assert by_kind[SOURCES].pairs == 3
     assert by_kind[SOURCES].median == pytest.approx(22 / 13.2 - 1)
+    assert len(by_kind) == 3
     assert by_kind[MONTHS].least_error == pytest.approx(2**0.5 - 1)
 
 

@@ -88,10 +88,12 @@ def memory_notes(
     weights: WeightFormat,
 ) -> tuple[str, str]:
     """Return lines about used device and host memory, which are shown once at start."""
+    fullest, least = (ledger.reserved_bytes(core) for core in (0, ledger.num_cores - 1))
+    where = "each" if fullest == least else "the first"
     cpus = f" on CPU {', '.join(map(str, config.cpus))}" if config.cpus else ""
     return (
-        f"{config.device}, NeuronCore {core_ranges(core_ids)}: {ledger.reserved_bytes(0) / GIB:.2f} of "
-        f"{ledger.budget_bytes / GIB:.2f} GiB used on each",
+        f"{config.device}, NeuronCore {core_ranges(core_ids)}: {fullest / GIB:.2f} of "
+        f"{ledger.budget_bytes / GIB:.2f} GiB used on {where}",
         f"host: {sum(host_memory.values()) / GIB:.2f} GiB for all cores, {config.cpu_threads} thread(s){cpus}, "
         f"{linear_kernels(weights).isa} kernels",
     )

@@ -122,7 +122,10 @@ class _Loading:
             self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
         # The ideal stack reads the full length under its own batching policy; Neuron's policy has buckets.
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
-        buckets = BucketLists(config.context_encoding_buckets, config.token_generation_buckets, has_full_length)
+        has_one = self._stack.prompts_fill == "model length"
+        buckets = BucketLists(
+            config.context_encoding_buckets, config.token_generation_buckets, has_full_length, has_one
+        )
         self._compiled = compiled_shapes(
             config.batching, config.max_num_seqs, self._max_model_len, buckets, self._model.buckets
         )
@@ -265,11 +268,8 @@ class _Loading:
         dtype = stored_dtype(formats.quantization, formats.dtype)
         runtime = Runtime(dtype, is_continuous=self._stack.is_continuous, lora_rank=self._max_rank)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
-        contexts, stack = compiled.token_generation, self._stack
-        prompts = compiled.context_encoding if stack.prompts_fill == "bucket" else contexts[-1:]
-        return StepPricer(
-            model, compiled.slots, prompts, contexts, HostOfSteps.of(stack, model, self._config.neuron.decode_batches)
-        )
+        host = HostOfSteps.of(self._stack, model, self._config.neuron.decode_batches)
+        return StepPricer(model, compiled.slots, compiled.context_encoding, compiled.token_generation, host)
 
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer

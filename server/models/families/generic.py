@@ -31,7 +31,6 @@ from ..layer import (
     RopeSpec,
 )
 from ..spec import EmbeddingSpec, HeadSpec, NormKind, NormSpec
-from ..stand_in import DELTA_NET
 from .experts import expert_layers
 from .family import FamilyConfig
 
@@ -61,6 +60,7 @@ class Traits:
 
 
 _CLASSIC = Traits(norm="layer", activation="gelu_tanh", is_gated=False)
+DELTA_NET = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 _BIASED = replace(_CLASSIC, has_attention_bias=True, has_ffn_bias=True, is_tied=True)
 LIKE_LLAMA = (
     "cwm",
@@ -92,8 +92,9 @@ TRAITS: dict[str, Traits] = {
     "falcon": replace(_CLASSIC, placement="parallel", activation="gelu", is_tied=True),
     "gpt_bigcode": replace(_BIASED, is_rotated=False, has_learned_positions=True),
     "gptj": replace(_CLASSIC, placement="parallel", has_ffn_bias=True, has_head_bias=True),
-    # Layers of gated DeltaNet are replaced by planned.py; these are the traits of the others.
+    # Some layers of the next four are replaced by stand_in.py; these are the traits of the others.
     **dict.fromkeys(DELTA_NET, Traits(qk_norm="head", has_attention_gate=True)),
+    "gemma4_text": Traits(placement="before_and_after", qk_norm="head", activation="gelu_tanh", is_tied=True),
     "phimoe": Traits(norm="layer", has_attention_bias=True, has_head_bias=True),
     "stablelm": Traits(norm="layer"),
     "starcoder2": _BIASED,

@@ -187,6 +187,7 @@ def test_the_engine_is_priced_as_its_stack_pads_and_hosts(config_of: Any, stack:
     assert (loaded.scheduler.batching, facts.compiled.batching) == (stack.batching, stack.batching)
     reads_all, fills_all = (fill == "model length" for fill in (stack.steps_read, stack.prompts_fill))
     assert (len(facts.compiled.token_generation) == 1) == reads_all
+    assert (len(facts.compiled.context_encoding) == 1) == fills_all
     assert (pricer.prefill_ns(0, 1) == pricer.prefill_ns(0, longest)) == fills_all
     grows = host.slot_s > 0 or (host.logit_s > 0 and not stack.samples_on_device) or stack.pads_slots
     assert (pricer.decode_ns(1, 4) > pricer.decode_ns(1, 1)) == grows
