@@ -20,10 +20,10 @@ from .times import Limit
 
 MOST_SLOTS = 256  # simulated at once: of more instances, a part with its share of the requests
 PER_SLOT, LEAST_REQUESTS = 10, 2_000  # requests; the first fifth fills the deployment and is not counted
-BLOCKS_A_SLOT = 16
+BLOCKS_A_SLOT = 64  # at most; as small as the server's own, unless slots are long
 MORE = (0.1, 0.4)  # shares of instances that a row gets more, one after the other
 MOST_SIMULATIONS = 9
-STANDARD_ERRORS = 2.0  # by which a simulated figure must keep its limit, because requests are few
+STANDARD_ERRORS = 4.0  # by which a simulated figure must keep its limit: requests are few, and neighbours wait alike
 
 
 def confirmed(report: PlanReport) -> PlanReport:
@@ -92,5 +92,5 @@ def _surely(limit: Limit, seconds: FloatArray) -> float:
     """Return the limited figure plus its standard errors: of a mean, or of the rank of a quantile."""
     if limit.share is None:
         return float(seconds.mean() + STANDARD_ERRORS * seconds.std() / sqrt(len(seconds)))
-    share = limit.share + STANDARD_ERRORS * sqrt(limit.share * (1 - limit.share) / len(seconds))
-    return float(np.quantile(seconds, min(1.0, share)))
+    more = STANDARD_ERRORS * sqrt(limit.share * (1 - limit.share) / len(seconds))
+    return float(np.quantile(seconds, limit.share + min(more, (1 - limit.share) / 2)))

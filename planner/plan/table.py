@@ -39,7 +39,7 @@ def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_row
     missing = [candidate for candidate in best if not candidate.meets_slo]
     parts: list[RenderableType] = [*_first_lines(report)]
     if meeting:
-        title = "Within the limits, sorted by the 90th percentile of their cost"
+        title = "Within the limits, sorted by cost; rows by formula are sized at P90 of their step times"
         parts += [table_of(title, _columns(report, meeting), meeting[:num_rows], width), *_more(meeting, num_rows)]
         parts += [Text(f"{CAPTION}{RUNS_CAPTION}; $ by the {report.options.price_basis} price\n")]
     if missing:
