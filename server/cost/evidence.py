@@ -7,14 +7,12 @@ the errors of whole series, the near ones first, with the factor of Student's t 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import exp, log2, sqrt
-from typing import Literal, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from math import exp, log, log2, sqrt
+from typing import Literal, NamedTuple, get_args
 
 from .spread import NORMAL_P90, student_p90
 
@@ -148,11 +146,12 @@ class Evidence:
             return UNKNOWN
         far = self._distances(point)
         falloff = LOAD_FALLOFF if point.phase in LOAD_FIGURES else FALLOFF
-        half = spread([each.error for each in own], falloff * far, [each.series for each in own])
+        half = spread([each.error for each in own], [falloff * each for each in far], [each.series for each in own])
         reasons = self.why_outside(point)
-        half *= 1 + WIDENING * max(0.0, float(far.min()) - 1) + UNMEASURED * len(reasons)
-        nearest = own[int(far.argmin())]
-        alike = [own[index] for index in np.flatnonzero(far < ALIKE) if point.is_like(own[index].point)]
+        half *= 1 + WIDENING * max(0.0, min(far) - 1) + UNMEASURED * len(reasons)
+        nearest = own[far.index(min(far))]
+        near = (each for each, apart in zip(own, far, strict=True) if apart < ALIKE)
+        alike = [each for each in near if point.is_like(each.point)]
         provenance: Provenance = "measured" if alike else "formula" if reasons else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(exp(-half), exp(half), provenance, rows, nearest.name)
@@ -160,13 +159,21 @@ class Evidence:
     def _without_series(self, unseen: Series) -> Evidence:
         return Evidence(each for each in self.samples if each.series != unseen)
 
-    def _distances(self, point: Point) -> NDArray[np.float64]:
+    def _distances(self, point: Point) -> list[float]:
         """Return the distance of `point` to each sample of its phase, as Point.distance does."""
-        logs, chips, experts, widths = self._columns[point.phase]
-        sizes = np.log2([getattr(point, name) for name in PER_DOUBLING])
-        far = np.abs(logs - sizes) @ np.array(list(PER_DOUBLING.values()))
-        far += OTHER_CHIP * (chips != point.chip) + OTHER_EXPERTS * (experts != point.has_experts)
-        return np.asarray(far + OTHER_WEIGHTS * np.abs(widths - log2(point.weight_bytes)))
+        billions, tp, batch, positions = (log2(getattr(point, name)) for name in PER_DOUBLING)
+        by_billions, by_tp, by_batch, by_positions = PER_DOUBLING.values()
+        width, chip, has_experts = log2(point.weight_bytes), point.chip, point.has_experts
+        return [
+            by_billions * abs(one.billions - billions)
+            + by_tp * abs(one.tp - tp)
+            + by_batch * abs(one.batch - batch)
+            + by_positions * abs(one.positions - positions)
+            + OTHER_WEIGHTS * abs(one.width - width)
+            + OTHER_CHIP * (one.chip != chip)
+            + OTHER_EXPERTS * (one.has_experts != has_experts)
+            for one in self._places[point.phase]
+        ]
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
         """Return the ways in which a step lies outside of the measured steps of its phase."""
@@ -200,41 +207,62 @@ class Evidence:
         return {phase: tuple(each for each in self.samples if each.point.phase == phase) for phase in get_args(Phase)}
 
     @cached_property
-    def _columns(
-        self,
-    ) -> dict[Phase, tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.bool_], NDArray[np.float64]]]:
-        """Coordinates of the samples by phase: sizes as binary logarithms, chips, experts, widths as logarithms."""
-        found = {}
-        for phase, samples in self._phases.items():
-            points = [each.point for each in samples]
-            logs = np.log2([[getattr(each, name) for name in PER_DOUBLING] for each in points] or np.ones((0, 4)))
-            chips, experts = np.array([each.chip for each in points]), np.array([each.has_experts for each in points])
-            found[phase] = logs, chips, experts, np.log2([each.weight_bytes for each in points])
-        return found
+    def _places(self) -> dict[Phase, tuple[_Place, ...]]:
+        return {phase: tuple(_Place.of(each.point) for each in own) for phase, own in self._phases.items()}
 
 
-def spread(errors: Sequence[float], far: NDArray[np.float64], series: Sequence[Series]) -> float:
+class _Place(NamedTuple):
+    """Coordinates of a sample; sizes are binary logarithms."""
+
+    billions: float
+    tp: float
+    batch: float
+    positions: float
+    width: float
+    chip: str
+    has_experts: bool
+
+    @classmethod
+    def of(cls, point: Point) -> _Place:
+        billions, tp, batch, positions, width = map(
+            log2, (point.billions, point.tp, point.batch, point.positions, point.weight_bytes)
+        )
+        return cls(billions, tp, batch, positions, width, point.chip, point.has_experts)
+
+
+def spread(errors: Sequence[float], far: Sequence[float], series: Sequence[Series]) -> float:
     """Return the logarithm of the factor within which HELD of the errors of unseen series lie.
 
     Args:
         errors: Measured over predicted.
-        far: Distances `[errors]` of their steps, times the falloff.
+        far: Distances of their steps, times the falloff.
         series: Series of each error; the errors of one share its weight.
     """
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(series))}
-    own = np.array([numbers[key] for key in series])
-    weights = np.exp(far.min() - far) / np.bincount(own)[own]
-    shares = np.bincount(own, weights) / weights.sum()
-    count = 1 / float((shares**2).sum())  # of series that weigh alike and would say as much
+    sizes, nearest = Counter(series), min(far)
+    weights = [exp(nearest - apart) / sizes[key] for apart, key in zip(far, series, strict=True)]
+    shares: dict[Series, float] = dict.fromkeys(sizes, 0.0)
+    for weight, key in zip(weights, series, strict=True):
+        shares[key] += weight
+    total = sum(weights)
+    count = total**2 / sum(share**2 for share in shares.values())  # of series that weigh alike and would say as much
     few = student_p90(count - 1) / NORMAL_P90 * sqrt(1 + 1 / count)
-    return weighted_quantile(np.abs(np.log(errors)), weights, HELD) * few
+    return weighted_quantile([abs(log(error)) for error in errors], weights, HELD) * few
 
 
-def weighted_quantile(values: NDArray[np.float64], weights: NDArray[np.float64], share: float) -> float:
+def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
     """Return the value below which `share` of the weight lies, interpolated between the middles of weights."""
-    order = np.argsort(values)
-    weights = weights[order]
-    return float(np.interp(share, (np.cumsum(weights) - weights / 2) / weights.sum(), values[order]))
+    pairs = sorted(zip(values, weights, strict=True))
+    aim, below = share * sum(weights), 0.0
+    previous: tuple[float, float] | None = None
+    for value, weight in pairs:
+        middle = below + weight / 2
+        if middle >= aim:
+            if previous is None:
+                return value
+            at, last = previous
+            return last + (value - last) * (aim - at) / (middle - at)
+        previous, below = (middle, value), below + weight
+    return pairs[-1][0]
 
 
 def _models_of(samples: Iterable[Sample], weight_bytes: float) -> set[str]:

@@ -85,7 +85,7 @@ def test_the_first_token_comes_after_the_stacks_host_and_the_prefill(on_the_way_
 
 def test_a_request_that_comes_while_others_decode_waits_for_the_host_too() -> None:
     wire = served((1.0, asked("a", 1.0)), (1.0 + REQUEST_S, asked("b", 1.0 + REQUEST_S)))
-    assert wire.times("b")[0] >= 1.0 + 2 * REQUEST_S + PREFILL_S
+    assert wire.times("b")[0] >= 1.0 + 2 * REQUEST_S + PREFILL_S - 1e-9
 
 
 def test_what_no_client_sent_over_http_waits_for_nothing() -> None:
