@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuronserve.server.checkpoint.model_config import read_model_config
 from neuronserve.server.device.catalog import instances
 from neuronserve.server.device.support import Question, Verdict, answer, chip_status, last_release
-from neuronserve.server.errors import KnownFailure
+from neuronserve.server.errors import CheckpointError, KnownFailure
 
 if TYPE_CHECKING:
     from neuronserve.server.device.instances import Instance
@@ -59,10 +59,11 @@ def _length(settings: ServeSettings | CompileSettings, resolve: Callable[[], Pat
 def _trained_length(directory: Path) -> int:
     """Return the positions that config.json states; 0 if it states none, which loading the model will report."""
     try:
-        config = json.loads((directory / "config.json").read_bytes())
-        found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):
+        config = read_model_config(directory / "config.json")
+    except CheckpointError:
         return 0
+    text = config.get("text_config")
+    found = config.get("max_position_embeddings") or (isinstance(text, dict) and text.get("max_position_embeddings"))
     return found if isinstance(found, int) else 0
 
 

@@ -29,7 +29,7 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
         "tensor_parallel_size": 1,
         "data_parallel_size": 1,
     }
-    assert told["compiled"]["context_encoding_buckets"] == [128, 256, 300]
+    assert told["compiled"]["context_encoding_buckets"] == [128, 300]
     assert told["compiled"]["token_generation_buckets"] == [300]
     assert told["compiled"]["max_num_seqs"] == 8
     core = {"weights": 700, "kv": 200, "budget": 950, "capacity": 1000}
