@@ -134,7 +134,7 @@ def _times(replica: Replica, load: Load) -> MeanTimes | None:
     """Return times at the row's rate; None if the replicas cannot keep up with it."""
     peers = load.count * load.dp
     rate = load.options.request_rate / peers
-    return replace(replica, peers=peers).at(rate) if rate < replica.saturation else None
+    return replica.at(rate, peers) if rate < replica.saturation else None
 
 
 def fewest_instances(replica: Replica, load: Load) -> int | None:
@@ -152,7 +152,7 @@ def _fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int | Non
     """
 
     def holds(count: int) -> bool:
-        return replace(replica, peers=count * dp).at(options.request_rate / (count * dp)).within(options.limits)
+        return replica.at(options.request_rate / (count * dp), count * dp).within(options.limits)
 
     low = ceil(options.request_rate / (dp * MAX_LOAD * replica.saturation))
     if holds(low):

@@ -79,11 +79,12 @@ class Replica:
         """Requests a second with every slot always busy."""
         return self.completions(self.slots)
 
-    def at(self, rate: float) -> MeanTimes:
-        """Return mean times at `rate`, from 0 to below saturation.
+    def at(self, rate: float, peers: int = 0) -> MeanTimes:
+        """Return mean times at `rate`, from 0 to below saturation, as one of `peers` replicas (0: as many as it has).
 
         They never fall as the rate grows, except for the TTFT of a policy that encodes prompts together.
         """
+        peers = peers or self.peers
         if not 0 <= rate < self.saturation:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
         alone_s = self.prefill_s + self.later_stages_s
@@ -92,7 +93,7 @@ class Replica:
         if not self.steps:  # prefills alone: M/D/1
             return MeanTimes(self.request_s + alone_s + self._prefill_wait_s(rate), 0.0)
         if self._is_static and self.slots > 1:
-            return self._static(rate)
+            return self._static(rate, peers)
         chain = _Chain.of(self, rate)
         busy, idle, queued = chain.means()
         turn_s, beside_s = self._turn_wait_s(rate, busy, idle), self._beside_s(rate, idle)
@@ -100,35 +101,35 @@ class Replica:
             gate_s, together = gated(self.policy, rate, busy / (1 - idle), self.prefill_s, self.step_s(max(1.0, busy)))
             turn_s, beside_s = gate_s * (1 - idle), (together - 1) * self.prefill_s * (1 - idle)
         # Little's law gives the time in a slot. The prefill and the rest of its step precede the first token.
-        tpot_s = self._evened(max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps), rate, busy)
-        held, held_s = self._slot_wait(rate, queued, 1 - idle)
+        tpot_s = self._evened(max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps), rate, busy, peers)
+        held, held_s = self._slot_wait(rate, queued, 1 - idle, peers)
         soon_s = (turn_s + beside_s) / (1 - idle)  # a request with a slot still waits for its turn, as the others do
         waits = (
             *self._turn_waits(1 - idle - held, soon_s, rate),
-            Wait(held, held_s, soon_s, is_even=self.slots == 1 and self.peers > 1),
+            Wait(held, held_s, soon_s, is_even=self.slots == 1 and peers > 1),
         )
         wait_s = held * held_s + turn_s + beside_s
         tpot_sd_s = hypot(self._stall_s(rate), self._step_spread_s(busy, chain.spread))
         return MeanTimes(self.request_s + wait_s + alone_s, tpot_s / self.tokens_per_step, wait_s, waits, tpot_sd_s)
 
-    def _evened(self, step_s: float, rate: float, busy: float) -> float:
+    def _evened(self, step_s: float, rate: float, busy: float, peers: int) -> float:
         """Return the mean time of a step with the prompts of others, from that of a lone replica.
 
         The least loaded replica gets the next request, so that prompts come more evenly than a Poisson process. Evenly
         spaced ones would take their share of the time from steps of the mean number of slots.
         """
         even_s = min(step_s, self.step_s(max(1.0, busy)) / (1 - self._others_load(rate)))
-        return even_s + (step_s - even_s) / self.peers
+        return even_s + (step_s - even_s) / peers
 
-    def _slot_wait(self, rate: float, queued: float, most: float) -> tuple[float, float]:
+    def _slot_wait(self, rate: float, queued: float, most: float, peers: int) -> tuple[float, float]:
         """Return the share of requests that wait for a slot, at most `most`, and how long they do.
 
         `queued` requests wait at a single replica. Of several, the least loaded gets the request. Its wait is that for
         a slot of any replica, longer by as much as the next slot of one replica comes later than the next of all.
         """
-        load, every = rate / self.saturation, self.slots * self.peers
-        held = min(most, queued * (1 - load) / load * pooling(self.slots, self.peers, load))
-        any_s = service_factor(every, load, self.steps_cv2) / (self.saturation * self.peers * (1 - load))
+        load, every = rate / self.saturation, self.slots * peers
+        held = min(most, queued * (1 - load) / load * pooling(self.slots, peers, load))
+        any_s = service_factor(every, load, self.steps_cv2) / (self.saturation * peers * (1 - load))
         service_s = self.slots / self.saturation
         return held, any_s + service_s / (self.slots + 1) - service_s / (every + 1)
 
@@ -150,14 +151,14 @@ class Replica:
         few, many = max(1.0, busy - sd), min(float(self.slots), busy + sd)
         return max(0.0, self.step_s(many) - self.step_s(few)) / 2 / self.tokens_per_step
 
-    def _static(self, rate: float) -> MeanTimes:
+    def _static(self, rate: float, peers: int) -> MeanTimes:
         """Return mean times if a batch ends before the next begins."""
 
         def batch_s(size: float) -> float:
             steps = self.steps * longest_of(size, self.steps_cv2)
             return size * self.prefill_s + self.later_stages_s + steps * self.step_s(size)
 
-        batches = StaticBatches.at(rate, self.slots, batch_s, self.peers)
+        batches = StaticBatches.at(rate, self.slots, batch_s, peers)
         size, waits = batches.seen_size, batches.waits
         wait_s = sum(wait.share * (wait.least_s + wait.mean_s) for wait in waits)
         first_s = size * self.prefill_s + self.later_stages_s
