@@ -184,6 +184,8 @@ class ApiServer:
             await self.service.load(report)
         gc.freeze()  # long-lived objects: no collection needs to walk them
         gc.enable()
+        if self.service.is_draining:  # interrupted as the load ended
+            return
         self._log_model()
         if self.service.store.is_durable:
             self._batches = asyncio.create_task(BatchRunner(self.service).run())

@@ -13,6 +13,9 @@ from benchmarks import load
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 
+COUNTED_LATE = 1 << 20  # bytes: Linux adds up the pages of threads in batches, and the peak less often
+
+
 def test_a_start_leaves_nothing_of_the_checkpoint_mapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
@@ -28,7 +31,7 @@ def test_a_start_leaves_nothing_of_the_checkpoint_mapped(
     for run in runs:
         assert run["model_mapped_bytes"] == 0
         assert run["seconds"] > 0
-        assert run["peak_bytes"] >= run["resident_bytes"] > run["weights_bytes"] > 2048 * 896
+        assert run["peak_bytes"] + COUNTED_LATE >= run["resident_bytes"] > run["weights_bytes"] > 2048 * 896
         assert run["kv_bytes"] == 1100 * 32 * 2 * 2 * 64 * 2  # blocks, tokens, K and V, heads, their size, bfloat16
         assert run["ratio"] == pytest.approx(run["peak_bytes"] / (run["weights_bytes"] + run["kv_bytes"]))
 
