@@ -12,7 +12,6 @@ import pytest
 from benchmarks import load
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
-
 COUNTED_LATE = 1 << 20  # bytes: Linux adds up the pages of threads in batches, and the peak less often
 
 
