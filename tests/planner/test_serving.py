@@ -291,6 +291,7 @@ def test_users_of_other_tools_than_llmperf_do_not_wait_for_each_other(rows: dict
     assert LoadTest.of(replace(rows["692"], texts=texts)) == LoadTest(users=128)
 
 
+@pytest.mark.slow
 def test_a_test_without_an_answer_in_its_window_goes_on_until_one_ends(served: dict[str, ServingRow]) -> None:
     slow = ServingCoefficients({"tgi": HostWork(slot_s=100.0)})
     tokens_s, ttft_ms, itl_ms = served["836"].predict(slow)
