@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from ...server.cost.calibration import GroupError
-from ...server.cost.evidence import Evidence, Sample
+from ...server.cost.evidence import Evidence
 from ...server.cost.terms import ENCODE_TERMS
 from .fit import NAMES, Problem, Vector, as_coefficients, as_vector
 from .observation import Observation
@@ -19,6 +19,7 @@ from .step_errors import (
     REPEATS,
     ROOFLINE,
     StepOutcome,
+    evidence_of,
     repeat_spread,
     roofline,
     row_errors,
@@ -89,22 +90,7 @@ def _outcome(
             **{way: stats_by_group(names, found) for way, found in {**plain, ROOFLINE: roofline(problem)}.items()},
             REPEATS: repeat_spread(observations, names),
         },
-        evidence=Evidence(()) if series is None else _evidence(observations, series),
+        evidence=Evidence(())
+        if series is None
+        else evidence_of(observations, series, lambda o: o.setup),  # whatever its vocabulary
     )
-
-
-def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
-    """Return for each configuration of a series the median of measured over predicted, by a fit without the series.
-
-    Models that differ in their vocabulary alone are one configuration: a pass does not depend on it.
-    """
-    alike: dict[Hashable, list[int]] = {}
-    for index, o in enumerate(observations):
-        if np.isfinite(unseen[index]):
-            alike.setdefault(o.setup, []).append(index)
-    samples = []
-    for own in alike.values():
-        first = observations[own[0]]
-        ratio = float(np.median(1 / (1 + unseen[own])))
-        samples.append(Sample(first.point, first.model, first.source, len(own), ratio, first.sdk))
-    return Evidence(samples)

@@ -6,7 +6,7 @@ calibration must beat the plain models on the same unseen rows; they are only re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,7 +103,7 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
         REPEATS: repeat_spread(observations, names),
     }
     coefficients = as_coefficients(fitted)
-    evidence = _evidence(observations, unseen["series"])
+    evidence = evidence_of(observations, unseen["series"], lambda o: (*o.setup, o.point))
     return StepOutcome(coefficients, groups, row_errors(observations, names, errors, unseen["series"]), plain, evidence)
 
 
@@ -177,12 +177,14 @@ def series_error(errors: Vector, series: Labels) -> SeriesError | None:
     return SeriesError(len(means), float(means.mean()), float(low), float(high))
 
 
-def _evidence(observations: Sequence[Observation], unseen: Vector) -> Evidence:
+def evidence_of(
+    observations: Sequence[Observation], unseen: Vector, configuration: Callable[[Observation], Hashable]
+) -> Evidence:
     """Return for each configuration the median of measured over predicted by a fit without its series."""
-    alike: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[Hashable, list[int]] = {}
     for index, o in enumerate(observations):
         if np.isfinite(unseen[index]):
-            alike.setdefault((*o.setup, o.point), []).append(index)
+            alike.setdefault(configuration(o), []).append(index)
     samples = []
     for own in alike.values():
         first = observations[own[0]]
