@@ -54,14 +54,6 @@ class Point:
     weight_bytes: float  # of one stored weight
     has_experts: bool
 
-    def distance(self, other: Point) -> float:
-        """Return the distance to another step of the same phase; 0 for the same step."""
-        apart = sum(
-            weight * abs(log2(getattr(self, name) / getattr(other, name))) for name, weight in PER_DOUBLING.items()
-        )
-        apart += OTHER_CHIP * (self.chip != other.chip) + OTHER_EXPERTS * (self.has_experts != other.has_experts)
-        return apart + OTHER_WEIGHTS * abs(log2(self.weight_bytes / other.weight_bytes))
-
     def is_like(self, other: Point) -> bool:
         """Return whether a measurement of `other` counts as one of this step."""
         kinds = ("phase", "chip", "tp", "weight_bytes", "has_experts")
@@ -160,7 +152,7 @@ class Evidence:
         return Evidence(each for each in self.samples if each.series != unseen)
 
     def _distances(self, point: Point) -> list[float]:
-        """Return the distance of `point` to each sample of its phase, as Point.distance does."""
+        """Return the distance of `point` to each sample of its phase; 0 for the same step."""
         billions, tp, batch, positions = (log2(getattr(point, name)) for name in PER_DOUBLING)
         by_billions, by_tp, by_batch, by_positions = PER_DOUBLING.values()
         width, chip, has_experts = log2(point.weight_bytes), point.chip, point.has_experts
