@@ -6,6 +6,7 @@ It knows nothing of HTTP and runs on one event loop. A slow or absent reader cos
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 
@@ -161,8 +162,9 @@ class EngineClient(Engine):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._has_engine and self.engine.is_alive:
-            self._send(Shutdown())
-            await asyncio.to_thread(self.engine.join, timeout_s)
+            with contextlib.suppress(EngineDead):  # it has ended at this moment, and nobody noticed
+                self._send(Shutdown())
+                await asyncio.to_thread(self.engine.join, timeout_s)
         stopped = Death("the engine has been stopped", is_fault=False)
         self._connection.close(stopped.message)
         self._end(stopped)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -271,12 +272,19 @@ async def test_a_spare_engine_takes_over_and_is_followed_by_another() -> None:
 async def test_a_spare_engine_that_has_died_is_missed_by_nobody() -> None:
     async with healing_groups("slow:0.004", healing=replace(HEALING, keeps_spare=True)) as groups:
         client = groups.clients[0]
+        await until(lambda: client.succession.spare_pid is not None)
         with groups.submit([request("a", 60)]) as stream:
             reading = asyncio.ensure_future(read_all(stream))
-            await until(lambda: client.succession.spare_pid is not None)
+            await until(lambda: num_given(client) > 3)
             os.kill(client.succession.spare_pid or 0, signal.SIGKILL)
             os.kill(pid_of(client), signal.SIGKILL)
             assert_undisturbed(await reading, "a", (1, 2, 3), 60)
+
+
+async def test_an_engine_whose_end_nobody_has_noticed_stops() -> None:
+    async with healing_groups("slow:0.004") as groups:
+        with socket.socket(fileno=os.dup(groups.clients[0].engine.frames.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)
 
 
 async def test_an_engine_is_restarted_beside_the_old_one() -> None:
