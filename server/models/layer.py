@@ -54,6 +54,8 @@ class RopeSpec:
     long_factors: tuple[float, ...] = ()  # longrope: of each pair, for longer contexts
     partial_factor: float = 1.0  # share of a head's elements that is rotated, from the first on
     is_interleaved: bool = False  # neighbours are rotated as a pair
+    sections: tuple[int, ...] = ()  # pairs that turn by a picture's time, row and column; () = all by one position
+    has_mixed_sections: bool = False  # the three take turns in the first pairs, instead of following one another
 
     def rotary_dim(self, head_dim: int) -> int:
         """Return how many elements of a head of `head_dim` are rotated."""
