@@ -101,7 +101,7 @@ def _head_weights(op, head, size):  # type: ignore[no-untyped-def]
     return load_i64(op + LATENT.weights) + head * rows * load_i64(op + LATENT.weight_width) * size
 
 
-def _queries(cell: Cell) -> Any:
+def _absorb(cell: Cell) -> Any:
     load, size = cell.load, cell.size
 
     @inline
@@ -132,6 +132,12 @@ def _queries(cell: Cell) -> Any:
                 simd.store(to1 + r * 4 + 64, simd.mul(b1, by))
                 simd.store(to2 + r * 4 + 64, simd.mul(b2, by))
                 simd.store(to3 + r * 4 + 64, simd.mul(b3, by))
+
+    return absorb
+
+
+def _queries(cell: Cell) -> Any:
+    absorb, size = _absorb(cell), cell.size
 
     @inline
     def run(op, step, head, begin, end):  # type: ignore[no-untyped-def]
