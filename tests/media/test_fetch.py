@@ -136,7 +136,7 @@ async def test_the_time_of_a_fetch_is_bounded(site: Site) -> None:
 
 async def test_names_of_this_host_are_refused(site: Site) -> None:
     for host in ("localhost", "127.0.0.1", "[::1]"):
-        with pytest.raises(FetchError, match="public Internet|no address"):
+        with pytest.raises(FetchError, match=r"public Internet|no address"):
             await Fetcher((host.strip("[]"),), 1000, 20.0).get(f"http://{host}:{site.port}/file")
     assert not site.asked
     assert not any(is_public(address) for address in await resolve("localhost", 80))
