@@ -1,6 +1,6 @@
 """A model's graph as a device program: each op becomes instructions, some ops together one.
 
-embed, a projection of it, rows of positions and token types added to it, then for each layer
+embed, vectors of pictures (picture_lowering.py), a projection, rows of positions and token types, then for each layer
   Norm            reduce_norm: all-reduce of the branches before, residual, norm; panels for the layer that reads them.
                   Without a norm before a layer it packs the stream itself; a StreamNorm replaces the stream
   Linear qkv      matmul, each core its heads, with their bias
@@ -69,6 +69,7 @@ from .operands import (
     addresses_of,
     float_bits,
 )
+from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
 
 
@@ -113,9 +114,11 @@ class _Lowering:
     def run(self) -> Program:
         if self._slice.embeds:
             self._embed(self._graph.embed)
+            add_vectors(self._at, self._program, self._stream, 0, self._plain_norm)
             self._ops("embeddings", 0, self._graph.prelude)
         for i in self._slice.layers:
             self._ops(f"layer {i}", i, self._graph.layers[i])
+            add_vectors(self._at, self._program, self._stream, i + 1, self._plain_norm)
         if self._slice.end == "stream":
             self._stream.finish(self._plain_norm)
         else:

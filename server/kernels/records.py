@@ -49,6 +49,8 @@ class StepRecord(NamedTuple):
     token_types: int  # [T], for encoders
     slots_stride: int = 0  # bytes between the slots of two groups of layers
     tables_stride: int = 0  # bytes between the block tables of two groups
+    rope_rows: int = 0  # [T] row of the rotary tables: the position, unless the token is of a picture or follows one
+    vectors: int = 0  # int64 [T] addresses of the vectors of tokens of pictures, 0 for others; 0 = there are none
 
 
 STEP = offsets(StepRecord)
@@ -114,6 +116,15 @@ class AddRowsOperands(NamedTuple):
     width: int
     index_field: int  # byte offset in the step record of the address of int32 [T]; 0: row `first` for all
     first: int
+
+
+class VectorOperands(NamedTuple):
+    """Operands of `hidden[t] = vector`, or `+=`, for tokens of pictures, on one core for all."""
+
+    hidden: int  # float32 [T, width]
+    width: int
+    offset: int  # bytes from the address in the step record to the vector, float32 [width]
+    is_added: int
 
 
 class NormOperands(NamedTuple):
@@ -279,6 +290,7 @@ GROUP_TABLE = offsets(GroupTable)
 GROUP = offsets(Group)
 EMBED = offsets(EmbedOperands)
 ADD_ROWS = offsets(AddRowsOperands)
+VECTORS = offsets(VectorOperands)
 NORM = offsets(NormOperands)
 ROPE = offsets(RopeOperands)
 ATTENTION = offsets(AttentionOperands)
