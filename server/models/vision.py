@@ -17,6 +17,7 @@ MAX_PATCHES = 16_384  # of one picture: 2,048 x 2,048 pixels in patches of 16
 
 PositionKind = Literal[
     "none",
+    "in order",  # row by row, of pictures with as many patches
     "nearest",  # the row of a learned square grid that is nearest
     "interpolated",  # four rows of a learned square grid, corners aligned
 ]

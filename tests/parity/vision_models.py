@@ -24,7 +24,13 @@ ROPE = {"rope_type": "default", "rope_theta": 1e4}
 QWEN25 = {"rope_parameters": {**ROPE, "mrope_section": [3, 2, 1]}, "head_dim": 12}
 QWEN3 = {"rope_parameters": {**ROPE, "mrope_section": [4, 2, 2], "mrope_interleaved": True}}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
-QWEN_EYES: dict[str, Any] = {"depth": 4, "hidden_size": 36, "intermediate_size": 44, "num_heads": 3, "out_hidden_size": 48}
+QWEN_EYES: dict[str, Any] = {
+    "depth": 4,
+    "hidden_size": 36,
+    "intermediate_size": 44,
+    "num_heads": 3,
+    "out_hidden_size": 48,
+}
 QWEN25_EYES = {**QWEN_EYES, "patch_size": 4, "window_size": 16, "fullatt_block_indexes": [1, 3]}
 QWEN3_EYES = {
     **QWEN_EYES,

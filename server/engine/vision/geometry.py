@@ -22,12 +22,12 @@ def places(grid: Square, square: int) -> Int64:
 def positions(patch: PatchSpec, table: Float32, grid: Square) -> Float32:
     """Return the learned position of each patch, [patches, hidden], from a table of a square grid."""
     at, side = places(grid, patch.square), patch.grid_side
+    if patch.positions == "in order":
+        if grid != (side, side):
+            raise ValueError(f"a picture of {grid[0]} x {grid[1]} patches: the encoder takes {side} x {side}")
+        return table
     if patch.positions == "nearest":
-        edges = np.arange(1, side) / np.float32(side)
-        rows, columns = (
-            np.searchsorted(edges, np.arange(count, dtype=np.float32) / np.float32(count), "right")[at[:, axis]]
-            for axis, count in enumerate(grid)
-        )
+        rows, columns = (_nearest(count, side)[at[:, axis]] for axis, count in enumerate(grid))
         nearest: Float32 = table[rows * side + columns]
         return nearest
     taps = [_corners(count, side) for count in grid]
@@ -37,6 +37,16 @@ def positions(patch: PatchSpec, table: Float32, grid: Square) -> Float32:
             index = row[at[:, 0]] * side + column[at[:, 1]]
             result += table[index] * (row_weight[at[:, 0]] * column_weight[at[:, 1]])[:, None]
     return result
+
+
+def _nearest(count: int, side: int) -> Int64:
+    """Return the row of a grid of `side` for each of `count` points.
+
+    A point on an edge belongs to either side by its rounding in float32, as in training.
+    """
+    edges = (np.arange(1, side) * (1 / side)).astype(np.float32)
+    points = np.arange(count, dtype=np.float32) * (np.float32(1) / np.float32(count))
+    return np.searchsorted(edges, points, "right").astype(np.int64)
 
 
 def _corners(count: int, side: int) -> tuple[tuple[Int64, Float32], tuple[Int64, Float32]]:

@@ -35,6 +35,8 @@ NESTED = {
     "model.language_model.": "model.",
     "model.text_model.": "model.",
     "language_model.": "",
+    "vision_tower.vision_model.": "vision_tower.",
+    "model.vision_tower.vision_model.": "vision_tower.",
     **{f"model.{part}.": f"{part}." for part in VISION_PARTS},
 }
 

@@ -209,7 +209,7 @@ def _qwen3(eyes: Values, whole: _Whole, _: Values) -> VisionSpec:
     )
 
 
-def _siglip(read: _SiglipEyes, at: str, connector: Connector, token_id: int, merge: int) -> VisionSpec:
+def _siglip(read: _SiglipEyes, at: str, connector: Connector, tokens: tuple[int, int], **patch: Any) -> VisionSpec:
     """SigLIP with modules below `at`: learned positions, LayerNorm, biases everywhere."""
     words = {
         "model.layers": f"{at}encoder.layers",
@@ -220,22 +220,23 @@ def _siglip(read: _SiglipEyes, at: str, connector: Connector, token_id: int, mer
         "mlp.up_proj": "mlp.fc1",
         "mlp.down_proj": "mlp.fc2",
     }
-    patch = PatchSpec(
+    patches = PatchSpec(
         read.patch_size,
         read.channels,
         _linear(f"{at}embeddings.patch_embedding"),
-        positions="nearest",
+        **patch,
         table=f"{at}embeddings.position_embedding.weight",
         grid_side=read.image_size // read.patch_size,
     )
     layers, names = read.layers(None, has_bias=True, is_gated=False), Names.of(words, at)
-    return VisionSpec(read.hidden_size, layers, read.layer_norm_eps, False, names, patch, connector, token_id, merge)
+    return VisionSpec(read.hidden_size, layers, read.layer_norm_eps, False, names, patches, connector, *tokens)
 
 
 def _idefics3(eyes: Values, whole: _Whole, _: Values) -> VisionSpec:
     read = read_record(eyes, _IdeficsEyes, "vision_config.")
     join, project = Join(whole.scale_factor), _linear("connector.modality_projection.proj", has_bias=False)
-    return _siglip(read, "vision_model.", (join, project), whole.token_id(128_257), whole.scale_factor)
+    tokens = whole.token_id(128_257), whole.scale_factor
+    return _siglip(read, "vision_model.", (join, project), tokens, positions="nearest")
 
 
 def _gemma3(eyes: Values, whole: _Whole, _: Values) -> VisionSpec:
@@ -248,7 +249,8 @@ def _gemma3(eyes: Values, whole: _Whole, _: Values) -> VisionSpec:
     norm = RowNorm(f"{at}soft_emb_norm", read.layer_norm_eps, offset=1.0)
     project = RowLinear(f"{at}input_projection_weight", is_transposed=True)
     connector = Average(side // tokens), norm, project
-    return _siglip(read, "vision_tower.vision_model.", connector, whole.token_id(262_144), side // tokens)
+    placeholders = whole.token_id(262_144), side // tokens
+    return _siglip(read, "vision_tower.", connector, placeholders, positions="in order")
 
 
 def _mistral3(eyes: Values, whole: _Whole, text: Values) -> VisionSpec:
