@@ -69,6 +69,12 @@ class Request:
     pooling: PoolingParams | None = None  # None: the sequence is continued
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
+    source_token_ids: tuple[int, ...] = ()  # text that a model with an encoder reads; `prompt_token_ids` begin its output
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Positions of the encoder, whose states the decoder attends to; 0 without an encoder."""
+        return len(self.source_token_ids)
 
 
 class TokenizedText(NamedTuple):
@@ -92,6 +98,12 @@ class ScheduledSeq(NamedTuple):
     num_prompt_tokens: int
     lora: str = ""  # digest of the adapter, "" = none
     pooling: PoolingParams | None = None  # None: the sequence is continued
+    source: Request | None = None  # what the encoder reads; None: there is no encoder
+
+    @property
+    def is_encoded(self) -> bool:
+        """True when the encoder's pass comes before this step's work: nothing of the sequence is computed yet."""
+        return self.source is not None and self.start == 0
 
     @property
     def prompt_targets(self) -> range:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .decoder import decoder_graph
+from .decoder import decoder_graph, graphs
 from .graph import Graph, linears
 from .linear import Linear, Vector
 from .ops import (
     Add,
     AddRows,
     Attention,
+    DistanceBuckets,
     Embed,
     HeadNorm,
     LayerNorm,
@@ -26,10 +27,9 @@ Shape = tuple[int, ...]
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
     """Return the tensors that the model needs, in the order of use. A tied output layer is not among them."""
-    graph = decoder_graph(model)
     shapes: dict[str, Shape] = {}
     transposed: set[str] = set()
-    for op in graph.ops():
+    for graph, op in ((graph, op) for graph in graphs(model) for op in graph.ops()):
         if not _is_tied_head(op, graph):
             for name, shape in op_tensors(op):
                 rows, *rest = shape  # a tensor may hold several parts
@@ -42,13 +42,15 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
 def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
     """Yield names and shapes of the tensors of one op; a matrix as [outputs, inputs], however it is stored."""
     match op:
+        case Embed(is_shared=True):
+            return
         case Embed(table=table, hidden=hidden) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
             for part in op.parts:
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
-                yield from ((part.bias, (part.outputs.size,)) for part in op.parts)
+                yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
         case Norm(weight=weight):
             yield weight.tensor, (weight.size,)
         case LayerNorm(weight=weight, bias=bias):
@@ -57,6 +59,8 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
             yield from ((vector.tensor, vector.shape) for vector in (query, key))
         case Attention(sinks=Vector() as sinks):
             yield sinks.tensor, (sinks.size,)
+        case DistanceBuckets(weights=weights, shape=shape):
+            yield weights.tensor, shape
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
 
@@ -78,8 +82,7 @@ def tied_weight(model: ModelSpec) -> str | None:
 
 def linear_modules(model: ModelSpec) -> list[str]:
     """Return the names of modules whose matrix is a tensor of its own; a tied output layer is not among them."""
-    graph = decoder_graph(model)
-    own = (linear for linear in linears(graph) if not _is_tied_head(linear, graph))
+    own = (linear for graph in graphs(model) for linear in linears(graph) if not _is_tied_head(linear, graph))
     return list(dict.fromkeys(module for linear in own for module in linear.modules))
 
 
@@ -90,9 +93,9 @@ def scale_name(weight: str) -> str:
 
 def num_params(model: ModelSpec) -> int:
     """Return the number of weights, norms and biases included; a tied output layer is counted once."""
-    graph = decoder_graph(model)
     return sum(
         math.prod(shape) * count
+        for graph in graphs(model)
         for op, count in graph.counted()
         if not _is_tied_head(op, graph)
         for _, shape in op_tensors(op)

@@ -11,13 +11,14 @@ from functools import lru_cache
 
 from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
-from ..models.decoder import decoder_graph
+from ..models.decoder import decoder_graph, graphs
 from ..models.graph import flat_ops, is_output
 from ..models.linear import Axis, AxisName, Linear
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    DistanceBuckets,
     Embed,
     HeadNorm,
     LayerNorm,
@@ -77,7 +78,7 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
     they are counted as they are stored here, with the scales of their groups.
     """
     share = CoreShare.of(model, tp)
-    counted = decoder_graph(model).counted(by_name=formats.goes_by_name)
+    counted = (each for graph in graphs(model) for each in graph.counted(by_name=formats.goes_by_name))
     return sum(_op_bytes(op, share, formats) * count for op, count in counted)
 
 
@@ -96,6 +97,8 @@ def undivided_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
 def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
     cell = DTYPE_BYTES[formats.dtype]
     match op:
+        case Embed(is_shared=True):
+            return 0
         case Embed(table=table, hidden=hidden):
             return table.outputs.size * -(-hidden.size // share.tp) * cell
         case Linear():
@@ -110,6 +113,8 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _op_bytes(norm, share, formats)
         case HeadNorm(query=query, key=key):
             return (query.size + key.size) * cell
+        case DistanceBuckets(weights=weights):
+            return weights.size * cell
         case _:
             return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
 

@@ -12,10 +12,10 @@ from ..config.formats import WeightFormats
 from ..device.core import HostUse
 from ..device.hbm import ALIGNMENT
 from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
-from ..models.decoder import decoder_graph
+from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import Add, AddRows, Attention, DistanceBuckets, HeadNorm, LayerNorm, Norm, Op, StreamNorm
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -28,9 +28,9 @@ from .shard import ShardSpec
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
     """Return the bytes of one core's packed matrices, and of the float32 vectors that only the first core has."""
-    graph, w = decoder_graph(model), Widths.of(model, shard)
+    w = Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
-    counted = list(graph.counted(by_name=formats.goes_by_name))
+    counted = [each for graph in graphs(model) for each in graph.counted(by_name=formats.goes_by_name)]
     experts = [(op, count) for op, count in counted if isinstance(op, Linear) and op.is_of_expert]
     others = [(op, count) for op, count in counted if not (isinstance(op, Linear) and op.is_of_expert)]
     own, rest = (sum(_op_bytes(op, w, shard, formats) * count for op, count in each) for each in (experts, others))
@@ -57,6 +57,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return own_bytes(query) + own_bytes(key)
         case Attention(sinks=Vector() as sinks):
             return own_bytes(sinks)
+        case DistanceBuckets(weights=weights):
+            return vector_bytes(weights.size)
         case _:
             return 0
 

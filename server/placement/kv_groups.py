@@ -7,7 +7,7 @@ a kind may have fewer layers; then a part of its blocks is unused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..config import AttentionSpan, CacheConfig
@@ -58,8 +58,12 @@ class KVGroups:
         best = min(sizes, key=lambda size: layer_blocks(layers, size))
         whole = layer_blocks(together, model.num_layers)
         if layer_blocks(layers, best) > (1 - LEAST_SAVING) * whole:
-            return cls.divided(together, model.num_layers, block_size, chunk)
-        return cls.divided(layers, best, block_size, chunk)
+            layers, best = together, model.num_layers
+        return cls.divided(layers, best, block_size, chunk)._beside(model.source)
+
+    def _beside(self, source: ModelSpec | None) -> KVGroups:
+        """Return these groups and one for cross attention, of as many layers, if the model has an encoder."""
+        return self if source is None else replace(self, spans=(*self.spans, AttentionSpan(source=source.max_position)))
 
     @classmethod
     def divided(cls, layers: dict[AttentionSpan, list[int]], size: int, block_size: int, chunk: int) -> KVGroups:

@@ -21,6 +21,7 @@ class Widths:
 
     hidden: int
     qkv: int
+    kv: int
     attended: int
     intermediate: int
     vocab: int
@@ -35,6 +36,7 @@ class Widths:
         return cls(
             hidden=round_up(model.hidden_size, K_MULTIPLE),
             qkv=round_up(heads * model.head_dim, N_TILE),
+            kv=round_up(2 * shard.kv_heads_per_core * model.head_dim, N_TILE),
             attended=round_up(shard.heads_per_core * model.head_dim, K_MULTIPLE),
             intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),
             vocab=shard.vocab_per_core,
@@ -55,7 +57,7 @@ class Widths:
     def outputs(self, axis: Axis, is_alone: bool) -> int:
         """Return the width of a layer's outputs. Queries have keys and values beside them unless the axis is alone."""
         query = self.attended if is_alone else self.qkv
-        widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab, "query": query}
+        widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab, "query": query, "kv": self.kv}
         return widths.get(axis.name, round_up(axis.size, N_TILE))
 
 
