@@ -69,7 +69,9 @@ class Request:
     pooling: PoolingParams | None = None  # None: the sequence is continued
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
-    source_token_ids: tuple[int, ...] = ()  # text that a model with an encoder reads; `prompt_token_ids` begin its output
+    source_token_ids: tuple[
+        int, ...
+    ] = ()  # text that a model with an encoder reads; `prompt_token_ids` begin its output
 
     @property
     def num_source_tokens(self) -> int:
@@ -99,6 +101,11 @@ class ScheduledSeq(NamedTuple):
     lora: str = ""  # digest of the adapter, "" = none
     pooling: PoolingParams | None = None  # None: the sequence is continued
     source: Request | None = None  # what the encoder reads; None: there is no encoder
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Positions of the encoder that cross attention reads; 0 without an encoder."""
+        return 0 if self.source is None else self.source.num_source_tokens
 
     @property
     def is_encoded(self) -> bool:

@@ -26,7 +26,7 @@ import ml_dtypes
 from ..device.hbm import Buffer
 from ..device.layout import FLOAT32_BYTES, group_shift
 from ..kernels.attention.rope import head_squares
-from ..kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
+from ..kernels.dispatch import LinearKernels, linear_kernels
 from ..kernels.isa.jit import Kernel
 from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
@@ -41,6 +41,8 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    CrossAttention,
+    DistanceBuckets,
     Embed,
     Experts,
     FinishLogits,
@@ -56,6 +58,7 @@ from ..models.ops import (
     StreamNorm,
 )
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
+from .cross.lowering import CrossLowering, shared_kernels_of
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
@@ -73,13 +76,17 @@ from .residual_stream import ResidualStream
 
 
 def build_program(
-    placement: Placement, adapters: AdapterSlots | None = None, part: GraphSlice | None = None
+    placement: Placement,
+    adapters: AdapterSlots | None = None,
+    part: GraphSlice | None = None,
+    decoder: Placement | None = None,
 ) -> Program:
     """Build the program of a placed model, or of `part` of it, with `adapters` if these are given.
 
-    It computes the rows of one step record. Raises DeviceError for an op that no kernel computes.
+    It computes the rows of one step record. An encoder's leaves keys and values to its `decoder`. Raises DeviceError
+    for an op that no kernel computes.
     """
-    return _Lowering(placement, adapters, part).run()
+    return _Lowering(placement, adapters, part).run(decoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +105,7 @@ class _Lowering:
         self._graph = decoder_graph(placement.spec)
         self._slice = part or GraphSlice.whole(self._graph)
         self._slice.require_kernels(self._graph)
-        self._operands = Operands(placement)
-        block_size = placement.cache.block_size
-        kv_dtype, head_dim = placement.kv_dtype, placement.spec.head_dim
-        is_causal = not placement.spec.is_encoder
-        self._shared = shared_kernels(placement.dtype, head_dim, block_size, placement.isa, kv_dtype, is_causal)
+        self._operands, self._shared = Operands(placement), shared_kernels_of(placement)
         self._num_cores = len(placement.cores)
         self._width = self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
@@ -110,7 +113,7 @@ class _Lowering:
         self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = _Leaves()
 
-    def run(self) -> Program:
+    def run(self, decoder: Placement | None) -> Program:
         if self._slice.embeds:
             self._embed(self._graph.embed)
             self._ops("embeddings", 0, self._graph.prelude)
@@ -120,6 +123,9 @@ class _Lowering:
             self._stream.finish(self._plain_norm)
         else:
             self._tail(self._graph.tail)
+        if decoder is not None:
+            self._stream.norm = None  # it has been applied to the stream itself
+            CrossLowering(decoder).write(self._program, self._stream, self._at)
         self._program.weight_bytes = sum(core.used["weights"] for core in self._at.cores)
         return self._program
 
@@ -134,6 +140,10 @@ class _Lowering:
                     self._row_parallel(label, op)
                 case Attention():
                     self._attention(i, waiting, op)
+                case CrossAttention():
+                    self._cross_attention(i, waiting, op)
+                case DistanceBuckets():
+                    pass  # attention reads the table that Placement.distances holds
                 case Gated() | Activate():
                     self._activated(label, waiting, op)
                 case Experts():
@@ -171,7 +181,7 @@ class _Lowering:
             kernel, shift = self._shared.embed_rows, 0
             tables = [(part.address, 0, 0) for part in weights.embedding]
         else:
-            head = weights.matrix(self._graph.head)
+            head = weights.embedded or weights.matrix(self._graph.head)
             kernel, shift = self._kernels(head).embed_tiles, group_shift(head.weights, head.groups)
             tables = [(part.tiles.address, address_of(part.scales), address_of(part.sums)) for part in head.shards]
         operands = [
@@ -199,6 +209,14 @@ class _Lowering:
         operands = self._operands.attention if op.is_causal else self._operands.both_sides
         self._program.add(f"{label} attention", self._shared.attention, [operands(core, i, op) for core in cores])
         self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
+
+    def _cross_attention(self, i: int, waiting: Sequence[Op], op: CrossAttention) -> None:
+        """Add attention to the encoder's states; the waiting layer makes its queries."""
+        queries = last_op(waiting, Linear)
+        assert queries is not None
+        self._product(f"layer {i}", waiting, self._buffers.qkv)
+        CrossLowering(self._at).attend(self._program, i, op, queries)
+        self._leaves = _Leaves(self._buffers.attended, self._buffers.attended_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""

@@ -97,6 +97,14 @@ def address_of(buffer: Buffer | None) -> int:
     return 0 if buffer is None else buffer.address
 
 
+def _bias_fields(distances: DistanceBias | None, core: int) -> dict[str, int]:
+    """Fields of attention that describe the bias of scores by distance."""
+    address, stride, middle = (
+        (0, 0, 0) if distances is None else (distances.shards[core].address, distances.stride, distances.middle)
+    )
+    return {"bias": address, "bias_stride": stride, "bias_middle": middle}
+
+
 def addresses_of(shards: Sequence[Buffer]) -> list[int]:
     return [shard.address for shard in shards]
 
@@ -254,14 +262,12 @@ class Operands:
             scratch_stride=sizes.worker_scratch,
             tile_tokens=sizes.attention.tile_tokens,
             state_rows=sizes.attention.state_rows,
-            bias=0 if distances is None else distances.shards[core].address,
-            bias_stride=0 if distances is None else distances.stride,
-            bias_middle=0 if distances is None else distances.middle,
+            **_bias_fields(distances, core),
         )
 
     def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:
         """Operands of attention for the heads of `core` in layer `i`."""
-        sizes = self._buffers.sizes.attention
+        sizes, distances = self._buffers.sizes.attention, self._at.distances
         return AttentionOperands(
             qkv=self._buffers.qkv[core].address,
             ldc=self._buffers.widths.qkv,
@@ -288,6 +294,7 @@ class Operands:
             partials=self._buffers.partial_states.address,
             arrivals=self._buffers.arrivals.address,
             kv_group=self._at.kv.group(i),
+            **_bias_fields(distances, core),
         )
 
     def finish_logits(self, op: FinishLogits) -> LogitsOperands:

@@ -4,8 +4,9 @@ Owns the pool and the counters of prefix hits. The scheduler decides which seque
 
 Layers that look back equally far are a group (config.CacheConfig), and a sequence has a table for each group. All
 tables take their blocks from one pool, since blocks of all groups have the same size; a cached block is found only
-under its group. The table of cross attention covers the encoder's positions: it is whole from the start and never grows. In a group with a window, a table gives back the blocks that no later token looks at. The null block
-takes their place at the beginning of the table, and a prefix is found by the blocks that its next token sees.
+under its group. In a group with a window, a table gives back the blocks that no later token looks at. The null block
+takes their place at the beginning of the table, and a prefix is found by the blocks that its next token sees. The table
+of cross attention covers the encoder's positions: it is whole from the start and never grows.
 
 While a prompt is computed, such a table covers the window and one chunk, and takes a block for each that it gives back.
 It must always get one. If it gives back a block that another sequence still holds, the pool does not grow: so a free
@@ -89,7 +90,9 @@ class KVCacheManager:
         self.widths = tuple(span.most_blocks(most, size, config.max_chunk) for span in config.groups)  # in blocks
         # Appended to a digest, so that a block is found only in its own group.
         self._tags = tuple(bytes([g]) if g else b"" for g in range(len(config.groups)))
-        self.grows = tuple(not span.source for span in config.groups)  # tables of cross attention are whole from the start
+        self.grows = tuple(
+            not span.source for span in config.groups
+        )  # tables of cross attention are whole from the start
         self.num_reserved = 0  # free blocks, for tables that share a block which they will give back
 
     @property

@@ -109,10 +109,10 @@ class _Builder:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
         attention = self._spec.attention
         if attention.num_distance_buckets:
-            shape = attention.num_distance_buckets, attention.num_heads
+            each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
             name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
-            vector = Vector(name, shape[0] * shape[1])
-            ops.append(DistanceBuckets(vector, shape, attention.max_distance, not self._spec.is_encoder))
+            weight = Vector(name, each.size, each, is_folded=True)
+            ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
 
     def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:

@@ -116,13 +116,12 @@ class CrossAttention:
 
 @dataclass(frozen=True, slots=True)
 class DistanceBuckets:
-    """Biases of scores by the distance of key and query, for the attention of all layers.
+    """Biases of scores by the distance of key and query, for the attention of all layers: a tensor [buckets, heads].
 
-    A tensor [buckets, heads], here as one row. With `is_causal` all buckets are for keys behind the query.
+    With `is_causal` all buckets are for keys behind the query.
     """
 
-    weights: Vector
-    shape: tuple[int, int]
+    weight: Vector
     max_distance: int
     is_causal: bool
 

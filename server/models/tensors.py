@@ -29,7 +29,7 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
     """Return the tensors that the model needs, in the order of use. A tied output layer is not among them."""
     shapes: dict[str, Shape] = {}
     transposed: set[str] = set()
-    for graph, op in ((graph, op) for graph in graphs(model) for op in graph.ops()):
+    for graph, op in ((each, op) for each in graphs(model) for op in each.ops()):
         if not _is_tied_head(op, graph):
             for name, shape in op_tensors(op):
                 rows, *rest = shape  # a tensor may hold several parts
@@ -42,25 +42,19 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
 def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
     """Yield names and shapes of the tensors of one op; a matrix as [outputs, inputs], however it is stored."""
     match op:
-        case Embed(is_shared=True):
-            return
-        case Embed(table=table, hidden=hidden) | AddRows(table=table, hidden=hidden):
+        case Embed(table=table, hidden=hidden, is_shared=False) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
             for part in op.parts:
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
                 yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
-        case Norm(weight=weight):
-            yield weight.tensor, (weight.size,)
+        case Norm(weight=weight) | DistanceBuckets(weight=weight) | Attention(sinks=Vector() as weight):
+            yield weight.tensor, weight.shape
         case LayerNorm(weight=weight, bias=bias):
             yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
         case HeadNorm(query=query, key=key):
             yield from ((vector.tensor, vector.shape) for vector in (query, key))
-        case Attention(sinks=Vector() as sinks):
-            yield sinks.tensor, (sinks.size,)
-        case DistanceBuckets(weights=weights, shape=shape):
-            yield weights.tensor, shape
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
 

@@ -97,15 +97,18 @@ def undivided_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
 def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
     cell = DTYPE_BYTES[formats.dtype]
     match op:
-        case Embed(is_shared=True):
-            return 0
-        case Embed(table=table, hidden=hidden):
+        case Embed(table=table, hidden=hidden, is_shared=False):
             return table.outputs.size * -(-hidden.size // share.tp) * cell
         case Linear():
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case Norm(weight=weight) | Add(norm=Norm(weight=weight)) | LayerNorm(weight=weight, bias=None):
+        case (
+            DistanceBuckets(weight=weight)
+            | Norm(weight=weight)
+            | Add(norm=Norm(weight=weight))
+            | LayerNorm(weight=weight, bias=None)
+        ):
             return weight.size * cell
         case LayerNorm(weight=weight):
             return 2 * weight.size * cell
@@ -113,8 +116,6 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _op_bytes(norm, share, formats)
         case HeadNorm(query=query, key=key):
             return (query.size + key.size) * cell
-        case DistanceBuckets(weights=weights):
-            return weights.size * cell
         case _:
             return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config.formats import WeightFormats
+from ..device.attention_layout import CHUNK
 from ..device.core import HostUse
 from ..device.hbm import ALIGNMENT
 from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
@@ -55,10 +56,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
-        case Attention(sinks=Vector() as sinks):
-            return own_bytes(sinks)
-        case DistanceBuckets(weights=weights):
-            return vector_bytes(weights.size)
+        case Attention(sinks=Vector() as vector) | DistanceBuckets(weight=vector):
+            return own_bytes(vector)
         case _:
             return 0
 
@@ -66,6 +65,11 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
 def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int:
     rotary_dim = head_dim if rope is None else rope.rotary_dim(head_dim)
     return 2 * vector_bytes(num_positions * (rotary_dim // 2))
+
+
+def _distance_bytes(shard: ShardSpec, max_model_len: int) -> int:
+    """Return the bytes of biases by distance, of the heads of all cores, with a chunk that kernels read beyond."""
+    return shard.tp * vector_bytes(shard.heads_per_core * (2 * max_model_len + CHUNK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,8 @@ class ActivationSizes:
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
             other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim),
+            + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim)
+            + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, shape.max_model_len),
             head_groups=vector_bytes(2 * shard.kv_heads_per_core),
             worker_scratch=round_up(
                 max(
@@ -168,7 +173,9 @@ class HostFootprint:
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)
-        if not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
+        if model.source is not None:
+            _add_source(fixed, model.source, tp, shape)
+        elif not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
         return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
@@ -176,3 +183,12 @@ class HostFootprint:
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""
         return sum(self.fixed.values()) + num_blocks * self.kv_block
+
+
+def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: ServingShape) -> None:
+    """Add the bytes of an encoder beside its decoder, whose weights include the encoder's, and one layer's keys."""
+    shard, own = ShardSpec.of(encoder, tp), shape.of_source(encoder)
+    beside = HostFootprint.of(encoder, shard, own)
+    for use in ("activations", "partial_sums", "workers", "tables"):
+        fixed[use] += beside.fixed[use]
+    fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)
