@@ -58,6 +58,7 @@ from ..models.ops import (
     StreamNorm,
 )
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
+from .attention_operands import HeadOperands
 from .cross.lowering import CrossLowering, shared_kernels_of
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
@@ -100,12 +101,13 @@ class _Leaves:
 
 class _Lowering:
     def __init__(self, placement: Placement, adapters: AdapterSlots | None, part: GraphSlice | None) -> None:
-        self._at = placement
-        self._buffers = placement.buffers
+        self._at, self._buffers = placement, placement.buffers
         self._graph = decoder_graph(placement.spec)
         self._slice = part or GraphSlice.whole(self._graph)
         self._slice.require_kernels(self._graph)
-        self._operands, self._shared = Operands(placement), shared_kernels_of(placement)
+        self._operands = Operands(placement)
+        self._heads = HeadOperands(self._operands)
+        self._shared = shared_kernels_of(placement, placement.spec.attention.head_dim)
         self._num_cores = len(placement.cores)
         self._width = self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
@@ -202,12 +204,13 @@ class _Lowering:
         norm = last_op(waiting, HeadNorm) or last_op(waiting, PlainHeadNorm)
         heads = HeadOps(norm, last_op(waiting, Rope), op)
         self._product(label, waiting, buffers.qkv)
-        rope = [self._operands.rope(core, i, heads) for core in cores]
+        rope = [self._heads.rope(core, i, heads) for core in cores]
         if isinstance(norm, HeadNorm) and norm.is_wide:
             self._program.add(f"{label} head squares", head_squares, rope, is_collective=len(cores) > 1)
-        self._program.add(f"{label} rope", self._shared.rope_kv, rope)
-        operands = self._operands.attention if op.is_causal else self._operands.both_sides
-        self._program.add(f"{label} attention", self._shared.attention, [operands(core, i, op) for core in cores])
+        kernels = shared_kernels_of(self._at, rope[0].head_dim)
+        self._program.add(f"{label} rope", kernels.rope_kv, rope)
+        operands = self._heads.attention if op.is_causal else self._heads.both_sides
+        self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
         self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
 
     def _cross_attention(self, i: int, waiting: Sequence[Op], op: CrossAttention) -> None:

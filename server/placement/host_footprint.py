@@ -16,7 +16,7 @@ from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, DistanceBuckets, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import Add, AddRows, Attention, DistanceBuckets, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -56,7 +56,11 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
-        case Attention(sinks=Vector() as vector) | DistanceBuckets(weight=vector):
+        case (
+            Attention(sinks=Vector() as vector)
+            | Experts(choice_bias=Vector() as vector)
+            | DistanceBuckets(weight=vector)
+        ):
             return own_bytes(vector)
         case _:
             return 0
@@ -67,9 +71,10 @@ def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int
     return 2 * vector_bytes(num_positions * (rotary_dim // 2))
 
 
-def _distance_bytes(shard: ShardSpec, max_model_len: int) -> int:
+def _distance_bytes(shard: ShardSpec, model: ModelSpec, max_model_len: int) -> int:
     """Return the bytes of biases by distance, of the heads of all cores, with a chunk that kernels read beyond."""
-    return shard.tp * vector_bytes(shard.heads_per_core * (2 * max_model_len + CHUNK))
+    heads = shard.of_heads(model.attention.heads).heads_per_core
+    return shard.tp * vector_bytes(heads * (2 * max_model_len + CHUNK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +119,11 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
+            rope_tables=sum(_rope_bytes(*each, shape.max_model_len) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim)
-            + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, shape.max_model_len),
-            head_groups=vector_bytes(2 * shard.kv_heads_per_core),
+            + sum(map(vector_bytes, model.unit_sizes))
+            + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
+            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
@@ -178,7 +183,7 @@ class HostFootprint:
         elif not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
-        return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
+        return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""

@@ -48,7 +48,7 @@ def place_encoder(
         weights=weights,
         tables=ConstantTables(cores, encoder, shard, length),
         buffers=ActivationBuffers(cores, encoder, shard, own),
-        kv=KVPool.allocate(cores, places, num_blocks * layer_bytes, "activations"),
+        kv=KVPool.allocate(cores, places, num_blocks, layer_bytes, "activations"),
         cache=cache,
         dtype=shape.dtype,
         kv_dtype=own.kv_dtype,

@@ -16,24 +16,26 @@ from ...kernels.records import STEP_BYTES, AttentionOperands, RopeOperands
 from ...models.decoder import decoder_graph
 from ...models.linear import Linear
 from ...models.ops import Attention, CrossAttention
+from ..attention_operands import HeadOperands
 from ..operands import HeadOps, Operands, Placement, addresses_of
 from ..residual_stream import ResidualStream
 
 SOURCE_GROUP = 1  # of the encoder's own block tables: the slots of the decoder's keys and values
 
 
-def shared_kernels_of(at: Placement) -> SharedKernels:
-    """Return the kernels around the matmuls of a placed model."""
+def shared_kernels_of(at: Placement, head_dim: int) -> SharedKernels:
+    """Return the kernels around the matmuls of a placed model, for heads of `head_dim`."""
     is_causal, has_bias = not at.spec.is_encoder, at.distances is not None
-    sizes = at.spec.head_dim, at.cache.block_size
-    return shared_kernels(at.dtype, *sizes, at.isa, at.kv_dtype, is_causal, has_bias)
+    return shared_kernels(at.dtype, head_dim, at.cache.block_size, at.isa, at.kv_dtype, is_causal, has_bias)
 
 
 class CrossLowering:
     """Adds the instructions of one decoder's cross attention."""
 
     def __init__(self, decoder: Placement) -> None:
-        self._at, self._operands, self._shared = decoder, Operands(decoder), shared_kernels_of(decoder)
+        self._at, self._operands = decoder, Operands(decoder)
+        self._heads = HeadOperands(self._operands)
+        self._shared = shared_kernels_of(decoder, decoder.spec.head_dim)
         self._cores = range(len(decoder.cores))
 
     def attend(self, program: Program, i: int, op: CrossAttention, queries: Linear) -> None:
@@ -66,10 +68,10 @@ class CrossLowering:
 
     def _rope(self, core: int, i: int, heads: HeadOps) -> RopeOperands:
         """Operands that scale queries and write keys and values, and rotate nothing."""
-        return self._operands.rope(core, i, heads)._replace(rotary=0, cos=0, sin=0)
+        return self._heads.rope(core, i, heads)._replace(rotary=0, cos=0, sin=0)
 
     def _attention(self, core: int, i: int, op: Attention) -> AttentionOperands:
         """Operands of one query an item, over the blocks of the sequence's encoder."""
-        own = self._operands.attention(core, i, op)
+        own = self._heads.attention(core, i, op)
         group = len(self._at.cache.groups) - 1
         return own._replace(kv_group=group, tile_tokens=1, record=STEP_BYTES, bias=0)

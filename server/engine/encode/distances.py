@@ -68,7 +68,8 @@ def place_distances(
         return None
     values: Float32 = weights.vector(op.weight).array(np.float32, op.weight.size)
     table = distance_bias(op, values, max_length)
-    shards = tuple(_rows(core, table, shard.q_heads(core.index)) for core in cores)
+    heads = shard.of_heads(spec.attention.heads)
+    shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in cores)
     return DistanceBias(shards, table.shape[1], max_length)
 
 

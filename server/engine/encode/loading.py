@@ -177,7 +177,7 @@ class _Loading:
             weights=weights,
             tables=ConstantTables(cores, spec, shard, self._max_length),
             buffers=ActivationBuffers(cores, spec, shard, self._shape),
-            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks * layer_bytes),
+            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks, layer_bytes),
             cache=cache,
             dtype=self._config.dtype,
             kv_dtype=kv_dtype,
