@@ -80,6 +80,18 @@ class SchedulerConfig:
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
 
+    @classmethod
+    def of(cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None) -> SchedulerConfig:
+        """Return the limits that an engine's configuration sets, and those of its model."""
+        return cls(
+            max_model_len,
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            engine.max_num_queued_reqs,
+            engine.batching,
+            max_prompt_chunk,
+        )
+
     @property
     def max_chunk(self) -> int:
         """Largest number of tokens of one sequence in one step."""

@@ -21,10 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import ml_dtypes
-
 from ..device.hbm import Buffer
-from ..device.layout import FLOAT32_BYTES, group_shift
+from ..device.layout import FLOAT32_BYTES
 from ..kernels.attention.rope import head_squares
 from ..kernels.dispatch import LinearKernels, linear_kernels
 from ..kernels.isa.jit import Kernel
@@ -32,7 +30,7 @@ from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
 from ..kernels.matmul.epilogue import ACTIVATIONS
 from ..kernels.program import Program
-from ..kernels.records import STEP, EmbedOperands
+from ..kernels.records import STEP
 from ..models.decoder import decoder_graph
 from ..models.graph import last_op
 from ..models.linear import Linear
@@ -69,9 +67,7 @@ from .operands import (
     Operands,
     PanelAddresses,
     Placement,
-    address_of,
     addresses_of,
-    float_bits,
 )
 from .residual_stream import ResidualStream
 
@@ -108,8 +104,7 @@ class _Lowering:
         self._operands = Operands(placement)
         self._heads = HeadOperands(self._operands)
         self._shared = shared_kernels_of(placement, placement.spec.attention.head_dim)
-        self._num_cores = len(placement.cores)
-        self._width = self._buffers.widths.hidden
+        self._num_cores, self._width = len(placement.cores), self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
@@ -176,21 +171,9 @@ class _Lowering:
         return linear_kernels(matrix.weights, self._at.isa)
 
     def _embed(self, op: Embed) -> None:
-        """Add the embedding. Its scale is rounded as the activations are, as in training."""
-        weights, hidden, per_core = self._at.weights, self._buffers.hidden.address, self._at.shard.vocab_per_core
-        scale = float_bits(op.scale if self._at.dtype == "float32" else float(ml_dtypes.bfloat16(op.scale)))
-        if weights.embedding is not None:
-            kernel, shift = self._shared.embed_rows, 0
-            tables = [(part.address, 0, 0) for part in weights.embedding]
-        else:
-            head = weights.embedded or weights.matrix(self._graph.head)
-            kernel, shift = self._kernels(head).embed_tiles, group_shift(head.weights, head.groups)
-            tables = [(part.tiles.address, address_of(part.scales), address_of(part.sums)) for part in head.shards]
-        operands = [
-            EmbedOperands(table, scales, hidden, per_core, self._width, scale, shifts, shift)
-            for table, scales, shifts in tables
-        ]
-        self._program.add("embed", kernel, operands)
+        tiles = self._at.weights.embedding_tiles(self._graph)
+        kernel = self._shared.embed_rows if tiles is None else self._kernels(tiles).embed_tiles
+        self._program.add("embed", kernel, self._operands.embed(op, tiles))
 
     def _read(self, label: str, reader: Linear) -> PanelAddresses:
         """Return the panels of the stream that `reader` takes, on every core."""
@@ -215,10 +198,8 @@ class _Lowering:
 
     def _cross_attention(self, i: int, waiting: Sequence[Op], op: CrossAttention) -> None:
         """Add attention to the encoder's states; the waiting layer makes its queries."""
-        queries = last_op(waiting, Linear)
-        assert queries is not None
         self._product(f"layer {i}", waiting, self._buffers.qkv)
-        CrossLowering(self._at).attend(self._program, i, op, queries)
+        CrossLowering(self._at).attend(self._program, i, op, last_op(waiting, Linear))
         self._leaves = _Leaves(self._buffers.attended, self._buffers.attended_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:

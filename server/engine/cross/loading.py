@@ -16,7 +16,7 @@ from ...placement.kv_groups import KVPlace
 from ...placement.shard import ShardSpec
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool
-from ..encode.distances import place_distances
+from ..encode.distances import with_distances
 from ..load.model_source import ModelSource
 from ..load.weights import OnProgress, WeightLoader
 from ..lowering import build_program
@@ -41,7 +41,7 @@ def place_encoder(
     cache = CacheConfig(num_blocks, shape.block_size, False, (AttentionSpan(), AttentionSpan()))
     layer_bytes = kv_layer_bytes(encoder, shard, own.kv_dtype, shape.block_size)
     places = (KVPlace(0, 0),) * encoder.num_layers  # keys and values of one layer at a time
-    return Placement(
+    placement = Placement(
         spec=encoder,
         shard=shard,
         cores=cores,
@@ -52,8 +52,8 @@ def place_encoder(
         cache=cache,
         dtype=shape.dtype,
         kv_dtype=own.kv_dtype,
-        distances=place_distances(cores, encoder, shard, weights, length),
     )
+    return with_distances(placement, length)
 
 
 def source_encoder(
@@ -61,7 +61,7 @@ def source_encoder(
 ) -> SourceEncoder:
     """Build the program of a placed encoder, which takes the decoder's embedding; compile the kernels that it adds."""
     weights = decoder.weights
-    tiles = None if weights.embedding is not None else weights.matrix(decoder_graph(decoder.spec).head)
+    tiles = weights.embedding_tiles(decoder_graph(decoder.spec))
     own = replace(encoder.weights, embedding=weights.embedding, embedded=tiles)
     program = build_program(replace(encoder, weights=own), decoder=decoder)
     compile_kernels(program.kernels, on_progress, pool.num_threads)

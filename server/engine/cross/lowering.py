@@ -38,8 +38,9 @@ class CrossLowering:
         self._shared = shared_kernels_of(decoder, decoder.spec.head_dim)
         self._cores = range(len(decoder.cores))
 
-    def attend(self, program: Program, i: int, op: CrossAttention, queries: Linear) -> None:
+    def attend(self, program: Program, i: int, op: CrossAttention, queries: Linear | None) -> None:
         """Add attention of layer `i` for queries in the buffer of q, k and v, which `queries` has made."""
+        assert queries is not None
         label, ldc = f"layer {i} cross", self._at.weights.matrix(queries).n
         heads = HeadOps(None, None, Attention(0, op.scale))
         rope = [self._rope(core, i, heads)._replace(ldc=ldc, kv_heads=0) for core in self._cores]

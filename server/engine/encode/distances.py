@@ -8,7 +8,7 @@ grow by the logarithm up to the longest distance.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,7 @@ from ...device.hbm import Buffer
 from ...device.layout import FLOAT32_BYTES
 from ...models.decoder import decoder_graph
 from ...models.ops import DistanceBuckets
-from ...models.spec import ModelSpec
-from ...placement.shard import ShardSpec
-from ..load.weights import ModelWeights
-from ..operands import DistanceBias
+from ..operands import DistanceBias, Placement
 
 Float32 = npt.NDArray[np.float32]
 
@@ -56,21 +53,18 @@ def distance_bias(op: DistanceBuckets, weights: Float32, max_length: int) -> Flo
     return np.ascontiguousarray(weights.reshape(op.weight.shape)[found].T)
 
 
-def place_distances(
-    cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, weights: ModelWeights, max_length: int
-) -> DistanceBias | None:
-    """Make the tables of a model with biases by distance, for texts of up to `max_length`; None for other models.
+def with_distances(at: Placement, max_length: int) -> Placement:
+    """Add the tables of a model with biases by distance, for texts of up to `max_length`; return other models as given.
 
     Raises HostMemoryError.
     """
-    op = next((op for op in decoder_graph(spec).prelude if isinstance(op, DistanceBuckets)), None)
+    op = next((op for op in decoder_graph(at.spec).prelude if isinstance(op, DistanceBuckets)), None)
     if op is None:
-        return None
-    values: Float32 = weights.vector(op.weight).array(np.float32, op.weight.size)
-    table = distance_bias(op, values, max_length)
-    heads = shard.of_heads(spec.attention.heads)
-    shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in cores)
-    return DistanceBias(shards, table.shape[1], max_length)
+        return at
+    values: Float32 = at.weights.vector(op.weight).array(np.float32, op.weight.size)
+    table, heads = distance_bias(op, values, max_length), at.shard.of_heads(at.spec.attention.heads)
+    shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in at.cores)
+    return replace(at, distances=DistanceBias(shards, table.shape[1], max_length))
 
 
 def _rows(core: NeuronCore, table: Float32, heads: tuple[int, ...]) -> Buffer:

@@ -41,7 +41,7 @@ from ..lowering import build_program
 from ..operands import Placement
 from ..step_inputs import StepInputs
 from .beside import WEAK
-from .distances import place_distances
+from .distances import with_distances
 from .encoder import Encoder, StateRunner
 from .head import load_head, without_scaling
 
@@ -170,7 +170,7 @@ class _Loading:
         cache = CacheConfig(self._num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         kv_dtype = self._shape.kv_dtype
         layer_bytes = kv_layer_bytes(spec, shard, kv_dtype, BLOCK_SIZE)
-        return Placement(
+        placement = Placement(
             spec=spec,
             shard=shard,
             cores=cores,
@@ -182,8 +182,8 @@ class _Loading:
             dtype=self._config.dtype,
             kv_dtype=kv_dtype,
             isa=self._isa,
-            distances=place_distances(cores, spec, shard, weights, self._max_length),
         )
+        return with_distances(placement, self._max_length)
 
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers

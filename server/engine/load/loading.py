@@ -42,7 +42,7 @@ from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
 from ..cross.loading import place_encoder, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
-from ..encode.distances import place_distances
+from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
 from ..lowering import build_program
 from ..operands import Placement
@@ -152,10 +152,8 @@ class _Loading:
         kv = KVPool.allocate(cores, groups.places, cache.num_blocks, layer_bytes)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
-        distances = place_distances(cores, self._spec, self._shard, weights, self._max_model_len)
-        placement = Placement(
-            self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes, distances=distances
-        )
+        placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
+        placement = with_distances(placement, self._max_model_len)
         runner = self._runner(placement, bank)
         if encoder is not None:
             runner.encoder = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
@@ -174,7 +172,7 @@ class _Loading:
             spec=self._spec,
             formats=self._model.formats,
             cache=cache,
-            scheduler=self._scheduler(),
+            scheduler=SchedulerConfig.of(self._config, self._max_model_len, self._compiled.longest_chunk),
             ledger=ledger,
             info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=alone),
             pricer=pricer,
@@ -261,16 +259,6 @@ class _Loading:
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
         return ModelRunner(pool, programs, inputs, sampler, placement.cache)
 
-    def _scheduler(self) -> SchedulerConfig:
-        return SchedulerConfig(
-            max_model_len=self._max_model_len,
-            max_num_seqs=self._config.max_num_seqs,
-            max_num_batched_tokens=self._config.max_num_batched_tokens,
-            max_num_queued_reqs=self._config.max_num_queued_reqs,
-            batching=self._config.batching,
-            max_prompt_chunk=self._compiled.longest_chunk,
-        )
-
     def _pricer(self) -> StepPricer:
         """Return the pricer of steps; the simulator makes the same."""
         formats, compiled = self._model.formats, self._compiled
@@ -306,4 +294,5 @@ class _Loading:
             host_memory=host_memory,
             kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
+            max_source_len=0 if spec.source is None else spec.source.max_position,
         )

@@ -87,6 +87,10 @@ class ModelWeights:
         """Return the matrix of a linear layer."""
         return self.matrices[linear.modules[0]]
 
+    def embedding_tiles(self, graph: Graph) -> PackedMatrix | None:
+        """Return the output layer that serves as the embedding; None where that has a table."""
+        return (self.embedded or self.matrix(graph.head)) if self.embedding is None else None
+
     def vector(self, vector: Vector, core: int = 0) -> Buffer:
         """Return a norm's weights, or `core`'s part if they are divided."""
         return self.vectors[vector.tensor][core if vector.axis else 0]
