@@ -13,6 +13,8 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    CrossAttention,
+    DistanceBuckets,
     Experts,
     Gated,
     HeadNorm,
@@ -30,7 +32,7 @@ End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, Experts, Gated, HeadNorm, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm),
-    *(Replace, Rope, StreamNorm),
+    *(CrossAttention, DistanceBuckets, Replace, Rope, StreamNorm),
 )
 
 

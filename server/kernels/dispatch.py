@@ -150,11 +150,12 @@ def shared_kernels(
     isa: Isa | None = None,
     kv_dtype: KVCacheDtype | None = None,
     is_causal: bool = True,
+    has_bias: bool = False,
 ) -> SharedKernels:
     """Return the kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
 
-    The tile unit takes only heads and blocks of whole tiles. If tokens attend to both sides, keys and values have type
-    `dtype` and lanes compute them.
+    The tile unit takes only heads and blocks of whole tiles, and no bias of scores by distance. If tokens attend to
+    both sides, keys and values have type `dtype` and lanes compute them.
     """
     lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
@@ -172,7 +173,7 @@ def shared_kernels(
         rows = embedding.embed_rows_f32, embedding.add_rows_f32
     if not is_causal:
         return SharedKernels(*rows, lanes[dtype][0], BOTH_SIDES[dtype])
-    if dtype == "float32":
+    if dtype == "float32" or has_bias:
         return SharedKernels(*rows, *lanes[kv])
     if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
         return SharedKernels(*rows, *tiles[kv])

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..errors import DeviceError
 from .linear import Linear
-from .ops import AttentionGate, Embed, Experts, Op, Parallel
+from .ops import AttentionGate, CrossAttention, Embed, Experts, Op, Parallel
 
 _Op = TypeVar("_Op")
 
@@ -91,6 +91,8 @@ def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
                 yield from flat_ops(branch)
         elif isinstance(op, AttentionGate):
             yield op.projection
+        elif isinstance(op, CrossAttention):
+            yield op.keys_values
 
 
 def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:

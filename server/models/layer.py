@@ -83,6 +83,7 @@ class AttentionSpec:
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
     qk_norm: QKNorm = "none"
     has_qkv_bias: bool = False
+    lacks_k_bias: bool = False  # of q, k and v, only q and v have the bias
     has_o_bias: bool = False
     scale: float | None = None  # of scores; None = head_dim ** -0.5
     score_cap: float = 0.0  # scores are held below it by a hyperbolic tangent; 0 = none
@@ -90,6 +91,7 @@ class AttentionSpec:
     has_sinks: bool = False  # each query head has a key without a value, whose score is learned
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
+    max_distance: int = 128  # tokens from which on all distances have one bucket
     kv_source: int | None = None  # layer whose keys and values are read; None: its own
     has_value_norm: bool = False  # RMSNorm of each value head, without weights
     is_value_key: bool = False  # values are the keys before their norm and rotation: there is no projection of values
@@ -171,6 +173,7 @@ class LayerSpec:
     feed_forward: FeedForward
     norms: NormPlacement = "before"
     residual_scale: float = 1.0  # factor of what a branch adds
+    cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
 
     @property
     def is_parallel(self) -> bool:

@@ -16,6 +16,7 @@ class Embed:
     table: WeightRows
     hidden: Axis
     scale: float
+    is_shared: bool = False  # the table is another graph's
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,29 @@ class Attention:
     cap: float = 0.0  # limit of scores, by a hyperbolic tangent; 0 = none
     sinks: Vector | None = None  # for each query head, the score of a key without a value
     temperature: TemperatureSpec | None = None  # factor of queries by position
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Attention of queries, the output of the layer before, to all states of the encoder.
+
+    `keys_values` projects these states to keys and values, once for each sequence.
+    """
+
+    scale: float  # of scores
+    keys_values: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceBuckets:
+    """Biases of scores by the distance of key and query, for the attention of all layers: a tensor [buckets, heads].
+
+    With `is_causal` all buckets are for keys behind the query.
+    """
+
+    weight: Vector
+    max_distance: int
+    is_causal: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +217,8 @@ Op = (
     | PlainHeadNorm
     | Rope
     | Attention
+    | CrossAttention
+    | DistanceBuckets
     | AttentionGate
     | Gated
     | Activate

@@ -37,6 +37,7 @@ class EmbeddingSpec:
     first_position: int = 0  # row of a text's first token
     num_token_types: int = 0  # rows of learned token types; 0 = none
     has_norm: bool = False
+    is_shared: bool = False  # of an encoder: the table is the decoder's
 
 
 Input = EmbeddingSpec
@@ -60,6 +61,8 @@ class StackSpec:
     input: Input
     layers: tuple[LayerSpec, ...]
     norm: NormSpec = NormSpec()
+    max_length: int = 0  # of an encoder's text, in tokens; 0: the model's max_position
+    names: Names | None = None  # of the stack's tensors; None: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,20 @@ class ModelSpec:
     def state_size(self) -> int:
         """Elements of a token's last state, which the output layer reads."""
         return self.stack.input.size
+
+    @property
+    def source(self) -> ModelSpec | None:
+        """The encoder whose states the decoder's cross attention reads, as a model of its own; None: there is none."""
+        if self.layers[0].cross is None:
+            return None
+        stack = self.stacks[0]
+        return replace(
+            self,
+            stacks=(stack,),
+            max_position=stack.max_length or self.max_position,
+            head=None,
+            names=stack.names or self.names,
+        )
 
     @property
     def is_encoder(self) -> bool:

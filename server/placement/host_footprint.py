@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config.formats import WeightFormats
+from ..device.attention_layout import CHUNK
 from ..device.core import HostUse
 from ..device.hbm import ALIGNMENT
 from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
-from ..models.decoder import decoder_graph
+from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import Add, AddRows, Attention, DistanceBuckets, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -28,9 +29,9 @@ from .shard import ShardSpec
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
     """Return the bytes of one core's packed matrices, and of the float32 vectors that only the first core has."""
-    graph, w = decoder_graph(model), Widths.of(model, shard)
+    w = Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
-    counted = list(graph.counted(by_name=formats.goes_by_name))
+    counted = [each for graph in graphs(model) for each in graph.counted(by_name=formats.goes_by_name)]
     experts = [(op, count) for op, count in counted if isinstance(op, Linear) and op.is_of_expert]
     others = [(op, count) for op, count in counted if not (isinstance(op, Linear) and op.is_of_expert)]
     own, rest = (sum(_op_bytes(op, w, shard, formats) * count for op, count in each) for each in (experts, others))
@@ -55,7 +56,11 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
-        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+        case (
+            Attention(sinks=Vector() as vector)
+            | Experts(choice_bias=Vector() as vector)
+            | DistanceBuckets(weight=vector)
+        ):
             return own_bytes(vector)
         case _:
             return 0
@@ -64,6 +69,12 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
 def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int:
     rotary_dim = head_dim if rope is None else rope.rotary_dim(head_dim)
     return 2 * vector_bytes(num_positions * (rotary_dim // 2))
+
+
+def _distance_bytes(shard: ShardSpec, model: ModelSpec, max_model_len: int) -> int:
+    """Return the bytes of biases by distance, of the heads of all cores, with a chunk that kernels read beyond."""
+    heads = shard.of_heads(model.attention.heads).heads_per_core
+    return shard.tp * vector_bytes(heads * (2 * max_model_len + CHUNK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,8 @@ class ActivationSizes:
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(*each, shape.max_model_len) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + sum(map(vector_bytes, model.unit_sizes)),
+            + sum(map(vector_bytes, model.unit_sizes))
+            + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
             head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
             worker_scratch=round_up(
                 max(
@@ -166,7 +178,9 @@ class HostFootprint:
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)
-        if not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
+        if model.source is not None:
+            _add_source(fixed, model.source, tp, shape)
+        elif not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
         return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
@@ -174,3 +188,12 @@ class HostFootprint:
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""
         return sum(self.fixed.values()) + num_blocks * self.kv_block
+
+
+def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: ServingShape) -> None:
+    """Add the bytes of an encoder beside its decoder, whose weights include the encoder's, and one layer's keys."""
+    shard, own = ShardSpec.of(encoder, tp), shape.of_source(encoder)
+    beside = HostFootprint.of(encoder, shard, own)
+    for use in ("activations", "partial_sums", "workers", "tables"):
+        fixed[use] += beside.fixed[use]
+    fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)

@@ -77,7 +77,7 @@ class Widths:
     def outputs(self, linear: Linear) -> int:
         """Return the width of a layer's outputs. Queries may have keys and values beside them."""
         axis = linear.parts[0].outputs
-        if axis.name == "query":
+        if axis.name in ("query", "kv"):
             multiple = N_TILE if len(linear.parts) > 1 else K_MULTIPLE
             return round_up(sum(self.shard.size(part.outputs) for part in linear.parts), multiple)
         widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab}

@@ -30,6 +30,7 @@ from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .smollm3 import SmolLM3Config
+from .t5 import T5Config
 from .text_part import text_part
 from .vision import vision_of
 
@@ -73,11 +74,16 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "DistilBert": ("distilbert", DistilBertConfig),
     "ModernBert": ("modernbert", ModernBertConfig),
 }
+_ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
+    "T5ForConditionalGeneration": ("t5", T5Config),
+    "MT5ForConditionalGeneration": ("mt5", T5Config),
+}
 GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
+ENCODER_DECODERS = {name: family for name, (_, family) in _ENCODER_DECODERS.items()}
 ENCODERS = {name: family for name, (_, family) in _ENCODERS.items()}
 # Architectures by `model_type`, of files that name no architecture or an unknown one.
 ARCHITECTURES = {
-    **{model_type: name for name, (model_type, _) in _DECODERS.items()},
+    **{model_type: name for name, (model_type, _) in (*_DECODERS.items(), *_ENCODER_DECODERS.items())},
     **{model_type: f"{name}Model" for name, (model_type, _) in _ENCODERS.items()},
 }
 # Every decoder can embed and classify: its layers without the output layer, under the names of transformers' classes.
@@ -88,6 +94,7 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
 }
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
+    **ENCODER_DECODERS,
     **HEADLESS,
     **{
         f"{name}{ending}": family
