@@ -16,6 +16,7 @@ from ..models.ops import (
     Experts,
     Gated,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Parallel,
@@ -30,7 +31,7 @@ End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, Experts, Gated, HeadNorm, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm),
-    *(Replace, Rope, StreamNorm),
+    *(LatentAttention, Replace, Rope, StreamNorm),
 )
 
 

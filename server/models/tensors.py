@@ -15,6 +15,7 @@ from .ops import (
     Embed,
     Experts,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
@@ -54,8 +55,8 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
             yield weight.tensor, (weight.size,)
         case LayerNorm(weight=weight, bias=bias):
             yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key):
-            yield from ((vector.tensor, vector.shape) for vector in (query, key))
+        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
+            yield from ((vector.tensor, vector.shape) for vector in norms)
         case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
             yield vector.tensor, (vector.size,)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
