@@ -149,9 +149,10 @@ class Footprint:
         first = (whole, *graphs.first_lines(undivided)) if undivided else ()
         cell = KV_CELL_BYTES[shape.kv_dtype]
         scale = SCALE_BYTES if cell == 1 else 0
-        layer = max(share.of_heads(each.heads)[1] * (each.head_dim * cell + scale) for each in model.attentions)
+        rows = ((each, share.of_heads(each.heads).kv * (each.head_dim * cell + scale)) for each in model.attentions)
+        layer = max(each.num_tensors * row for each, row in rows)
         groups = shape.kv_groups(model, tp)
-        block = 2 * groups.block_layers * layer * shape.block_size
+        block = groups.block_layers * layer * shape.block_size
         return cls(lines, first, block, groups.blocks_of(shape.max_model_len) + 1, groups)
 
     def lines_of(self, core: int) -> tuple[Line, ...]:

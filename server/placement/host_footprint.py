@@ -12,17 +12,30 @@ from ..config.formats import WeightFormats
 from ..device.attention_layout import CHUNK
 from ..device.core import HostUse
 from ..device.hbm import ALIGNMENT
-from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, vector_bytes
 from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, DistanceBuckets, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import (
+    Add,
+    AddRows,
+    Attention,
+    DistanceBuckets,
+    Experts,
+    HeadNorm,
+    LatentAttention,
+    LayerNorm,
+    Norm,
+    Op,
+    StreamNorm,
+)
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
 from .core_share import DTYPE_BYTES
 from .expert_sizes import ExpertSizes
 from .footprint import ServingShape
+from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 
@@ -56,6 +69,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
+        case LatentAttention(norms=norms):
+            return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in norms)
         case (
             Attention(sinks=Vector() as vector)
             | Experts(choice_bias=Vector() as vector)
@@ -101,6 +116,7 @@ class ActivationSizes:
     activated_panels: int
     row_scales: int
     experts: ExpertSizes | None
+    latent: LatentSizes | None
     head_squares: int  # of all cores, sums of squares of q and k, if norms are over all heads together
 
     @classmethod
@@ -109,7 +125,9 @@ class ActivationSizes:
         rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         experts = ExpertSizes.of(model, shard, shape)
-        longest_k = max(w.hidden, w.attended, w.intermediate, experts.width if experts else 0)
+        latent = LatentSizes.of(model, shard, shape)
+        others = experts.width if experts else 0, latent.query_width if latent else 0
+        longest_k = max(w.hidden, w.attended, w.intermediate, *others)
         return cls(
             rows=rows,
             attention=attention,
@@ -127,7 +145,7 @@ class ActivationSizes:
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
-                    w.hidden * FLOAT32_BYTES,
+                    longest_k * FLOAT32_BYTES,
                     2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
                 ),
                 64,
@@ -140,6 +158,7 @@ class ActivationSizes:
             activated_panels=rows * w.intermediate * cell,
             row_scales=vector_bytes(max(rows, samples)),
             experts=experts,
+            latent=latent,
             head_squares=vector_bytes(2 * rows * shard.tp * ("all_heads" in model.qk_norms)),
         )
 
@@ -147,6 +166,11 @@ class ActivationSizes:
     def shared(self) -> int:
         """Bytes of the activations that are stored once."""
         return self.hidden + self.normed + self.row_scales + self.sampled + self.logits + self.head_squares
+
+    def by_kind(self, tp: int) -> int:
+        """Bytes of the buffers of experts and of latent attention over all cores."""
+        latent = self.latent.total(tp) if self.latent else 0
+        return latent + (self.experts.total if self.experts else 0)
 
     @property
     def own(self) -> int:
@@ -169,7 +193,7 @@ class HostFootprint:
         divided = round_up(sizes.attention.partials, ALIGNMENT) + sizes.attention.arrivals
         fixed: dict[HostUse, int] = {
             "weights": tp * packed_weight_bytes(model, shard, shape.formats),
-            "activations": sizes.shared + tp * sizes.own + (sizes.experts.total if sizes.experts else 0),
+            "activations": sizes.shared + tp * sizes.own + sizes.by_kind(tp),
             "partial_sums": tp * sizes.branches * sizes.partial,
             "workers": shape.limits.num_scratches * sizes.worker_scratch + divided,
             "adapters": 0,

@@ -31,7 +31,7 @@ from ...kernels.workers import WorkerPool
 from ...link.messages import EngineInfo, LoadedAdapter
 from ...models.spec import ModelSpec
 from ...models.tensors import num_params
-from ...placement.cache_layout import kv_cache_dtype, kv_layer_bytes
+from ...placement.cache_layout import kv_cache_dtype, kv_slot_sizes
 from ...placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from ...placement.footprint import ServingShape, StepLimits
 from ...placement.host_footprint import HostFootprint
@@ -148,8 +148,8 @@ class _Loading:
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
         groups = self._footprint.groups
         cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching and encoder is None)
-        layer_bytes = kv_layer_bytes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
-        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, layer_bytes)
+        sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
+        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
