@@ -1,7 +1,7 @@
 """Records of a model: all that is needed to size, price and build it.
 
 A model has stacks; a stack has an input, a stream of vectors, and layers (`layer.py`). `families/` fill these records
-from a config.json, and `decoder.py` makes the graph of them. An input of vectors is one more record in `Input`.
+from a config.json, and `decoder.py` makes the graph of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .layer import (
     TemperatureSpec,
 )
 from .names import LLAMA, Names
+from .vision import MAX_PATCHES, VisionSpec
 
 StackKind = Literal["decoder", "encoder"]
 NormKind = Literal["rms", "layer", "layer_no_bias"]
@@ -29,7 +30,7 @@ NormKind = Literal["rms", "layer", "layer_no_bias"]
 class EmbeddingSpec:
     """An input of token ids: rows of tables, which are added up and normed."""
 
-    vocab_size: int
+    vocab_size: int  # 0 = there is no table: the stream is given as vectors
     size: int  # elements of a row, which is projected to the stream's size where that is another
     scale: float = 1.0
     num_positions: int = 0  # rows of learned positions; 0 = none
@@ -81,6 +82,7 @@ class ModelSpec:
     head: HeadSpec | None = None  # None: an encoder, or a decoder that only embeds texts
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
+    vision: VisionSpec | None = None  # makes vectors of pictures; None = the model reads texts alone
     stand_in: str = ""  # for planning: why some layers are priced as others; empty: none is
 
     def __hash__(self) -> int:
@@ -119,14 +121,33 @@ class ModelSpec:
         return self.stack.kind == "encoder"
 
     @property
+    def vision_encoder(self) -> ModelSpec:
+        """The layers that see pictures, as a model of its own."""
+        assert self.vision is not None
+        vision, of_vectors = self.vision, EmbeddingSpec(0, self.vision.hidden_size)
+        norm = NormSpec("rms" if vision.is_rms else "layer", vision.eps)
+        stack = StackSpec("encoder", vision.hidden_size, of_vectors, vision.layers, norm)
+        return ModelSpec(f"vision encoder of {self.architecture}", (stack,), MAX_PATCHES, names=vision.names)
+
+    @property
     def is_tied(self) -> bool:
         """True when the output layer has the embedding's tensor."""
         return self.head is not None and self.head.is_tied
 
     @property
+    def attentions(self) -> tuple[AttentionSpec, ...]:
+        """Distinct mixers with keys and values, in the order of the layers. They may differ in heads and in sizes."""
+        return tuple(dict.fromkeys(self.attention_layers))
+
+    @property
+    def attention_layers(self) -> tuple[AttentionSpec, ...]:
+        """Mixers with keys and values, one for each layer that has such a mixer."""
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec))
+
+    @property
     def attention(self) -> AttentionSpec:
-        """Attention of the first layer. Head counts and sizes are the same on all layers."""
-        return self.layers[0].mixer
+        """Attention of the first layer that has keys and values."""
+        return self.attentions[0]
 
     @property
     def num_heads(self) -> int:
@@ -143,17 +164,28 @@ class ModelSpec:
     @property
     def distinct_ropes(self) -> tuple[RopeSpec | None, ...]:
         """Distinct rotations in the order of the layers; None = a layer without one."""
-        return tuple(dict.fromkeys(layer.mixer.rope for layer in self.layers))
+        return tuple(dict.fromkeys(each.rope for each in self.attentions))
+
+    @property
+    def rotations(self) -> tuple[tuple[RopeSpec | None, int], ...]:
+        """Distinct rotations with the size of the heads that they turn."""
+        return tuple(dict.fromkeys((each.rope, each.head_dim) for each in self.attentions))
 
     @property
     def qk_norms(self) -> frozenset[QKNorm]:
         """Kinds of norms of query and key heads."""
-        return frozenset(layer.mixer.qk_norm for layer in self.layers)
+        return frozenset(each.qk_norm for each in self.attentions)
+
+    @property
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Sizes of heads that a layer norms without weights."""
+        normed = (each for each in self.attentions if each.qk_norm == "unweighted" or each.has_value_norm)
+        return tuple(dict.fromkeys(each.head_dim for each in normed))
 
     @property
     def temperatures(self) -> tuple[TemperatureSpec, ...]:
         """Distinct temperatures in the order of the layers."""
-        found = (layer.mixer.temperature for layer in self.layers)
+        found = (each.temperature for each in self.attentions)
         return tuple(dict.fromkeys(temperature for temperature in found if temperature is not None))
 
     @property

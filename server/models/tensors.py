@@ -13,6 +13,7 @@ from .ops import (
     AddRows,
     Attention,
     Embed,
+    Experts,
     HeadNorm,
     LayerNorm,
     Norm,
@@ -33,6 +34,8 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
         if not _is_tied_head(op, graph):
             for name, shape in op_tensors(op):
                 rows, *rest = shape  # a tensor may hold several parts
+                if not rows:
+                    continue  # the embedding of a model whose stream is given
                 shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
         if isinstance(op, Linear):
             transposed.update(part.weight for part in op.parts if part.is_transposed)
@@ -55,8 +58,8 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
             yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
         case HeadNorm(query=query, key=key):
             yield from ((vector.tensor, vector.shape) for vector in (query, key))
-        case Attention(sinks=Vector() as sinks):
-            yield sinks.tensor, (sinks.size,)
+        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+            yield vector.tensor, (vector.size,)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
 
