@@ -18,7 +18,7 @@ from ..kernels.program import Program
 from ..kernels.workers import WorkerPool
 from ..kv_cache.blocks import NULL_BLOCK
 from ..kv_cache.manager import KVCacheManager
-from ..types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from ..types import MediaItem, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .logits import prompt_logprobs, prompt_rows
 from .loop import Pending
 from .sampler import Sampler
@@ -59,6 +59,11 @@ class ModelRunner:
         self.num_threads_alone = pool.num_threads  # host threads that run a step of one token
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
         self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # the program that ran last, and its times
+
+    @property
+    def inputs(self) -> StepInputs:
+        """The arrays of a step."""
+        return self._inputs
 
     @property
     def pool(self) -> WorkerPool:
@@ -113,11 +118,13 @@ class ModelRunner:
                 found.setdefault(target.request_id, []).append(logprobs)
         return {request_id: tuple(logprobs) for request_id, logprobs in found.items()}
 
-    def logits(self, token_ids: Sequence[int], lora: str = "") -> npt.NDArray[np.float32]:
+    def logits(
+        self, token_ids: Sequence[int], lora: str = "", media: tuple[MediaItem, ...] = ()
+    ) -> npt.NDArray[np.float32]:
         """Return the logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
 
-        `lora` is the digest of a loaded adapter, "" for none. Overwrites blocks of the cache, so the engine must not
-        serve. Raises StepTooLarge when the cache cannot hold the sequence.
+        `lora` is the digest of a loaded adapter, "" for none; pictures of `media` are encoded already. Overwrites
+        blocks of the cache, so the engine must not serve. Raises StepTooLarge when the cache cannot hold the sequence.
         """
         cache = KVCacheManager(replace(self._cache, enable_prefix_caching=False))
         blocks = cache.open("")
@@ -127,7 +134,8 @@ class ModelRunner:
             chunk = tuple(token_ids[start : start + rows])
             cache.drop(blocks, start)
             cache.allocate(blocks, start + len(chunk))  # without blocks the inputs refuse the chunk
-            seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, token_ids, len(token_ids), lora)
+            known = token_ids, len(token_ids), lora, None, media
+            seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, *known)
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample(range(len(chunk)))
             self._pool.run(program, self._inputs.address)

@@ -105,9 +105,9 @@ class KVCacheManager:
         """Share of the usable blocks that are held, 0 to 1."""
         return 1 - self.pool.num_free / (self.pool.num_blocks - 1)
 
-    def open(self, cache_salt: str, lora: str = "") -> SequenceBlocks:
+    def open(self, cache_salt: str, lora: str = "", pictures: Sequence[tuple[int, bytes]] = ()) -> SequenceBlocks:
         """Return empty tables for a new sequence; they cost nothing until blocks are allocated."""
-        return SequenceBlocks(HashChain(self._block_size, cache_salt, lora), self.num_groups)
+        return SequenceBlocks(HashChain(self._block_size, cache_salt, lora, pictures), self.num_groups)
 
     def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> Prefix:
         """Return the cached blocks of the longest known prefix of `token_ids`; changes nothing.

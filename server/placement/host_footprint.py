@@ -6,7 +6,7 @@ as server/engine/buffers.py and load/weights.py allocate them. The accelerator's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config.formats import WeightFormats
 from ..device.core import HostUse
@@ -21,7 +21,7 @@ from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
 from .core_share import DTYPE_BYTES
 from .expert_sizes import ExpertSizes
-from .footprint import ServingShape
+from .footprint import ServingShape, vision_blocks, vision_shape
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 
@@ -108,8 +108,10 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
-            other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
+            rope_tables=sum(
+                _rope_bytes(rope, model.head_dim, shape.num_positions(model)) for rope in model.distinct_ropes
+            ),
+            other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
             + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim),
             head_groups=vector_bytes(2 * shard.kv_heads_per_core),
             worker_scratch=round_up(
@@ -169,8 +171,19 @@ class HostFootprint:
         if not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
+        fixed["activations"] += vision_bytes(model, shape)
         return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""
         return sum(self.fixed.values()) + num_blocks * self.kv_block
+
+
+def vision_bytes(model: ModelSpec, shape: ServingShape) -> int:
+    """Return the bytes of a vision encoder, its connectors in float32; 0 without one."""
+    if model.vision is None:
+        return 0
+    encoder, own = model.vision_encoder, vision_shape(model, shape)
+    whole = HostFootprint.of(encoder, ShardSpec.of(encoder, 1), own)
+    blocks, _ = vision_blocks(own.max_model_len)
+    return replace(whole, kv_block=whole.kv_layer).total(blocks) + model.vision.num_weights * FLOAT32_BYTES

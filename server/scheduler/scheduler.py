@@ -90,7 +90,8 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        seq = self._open[request.request_id] = Sequence(request, self._cache.open(request.cache_salt, request.lora))
+        blocks = self._cache.open(request.cache_salt, request.lora, request.pictures)
+        seq = self._open[request.request_id] = Sequence(request, blocks)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:

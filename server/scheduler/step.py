@@ -53,6 +53,7 @@ class StepDraft:
             token_ids,
             seq.num_prompt_tokens,
             request.lora,
+            media=request.media,
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
@@ -72,6 +73,8 @@ class StepDraft:
                 token_ids,
                 seq.num_prompt_tokens,
                 request.lora,
+                None,
+                request.media,
             )
         )
         seq.num_scheduled_tokens += 1
