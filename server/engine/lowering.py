@@ -21,18 +21,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import ml_dtypes
-
 from ..device.hbm import Buffer
-from ..device.layout import FLOAT32_BYTES, group_shift
+from ..device.layout import FLOAT32_BYTES
 from ..kernels.attention.rope import head_squares
-from ..kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
+from ..kernels.dispatch import LinearKernels, SharedKernels, linear_kernels, shared_kernels
 from ..kernels.isa.jit import Kernel
 from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
 from ..kernels.matmul.epilogue import ACTIVATIONS
 from ..kernels.program import Program
-from ..kernels.records import STEP, EmbedOperands
+from ..kernels.records import STEP
 from ..models.decoder import decoder_graph
 from ..models.graph import last_op
 from ..models.linear import Linear
@@ -41,7 +39,6 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
-    Embed,
     Experts,
     FinishLogits,
     Gated,
@@ -56,6 +53,8 @@ from ..models.ops import (
     StreamNorm,
 )
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
+from .attention_operands import HeadOperands
+from .embed_lowering import add_embedding
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
@@ -65,9 +64,7 @@ from .operands import (
     Operands,
     PanelAddresses,
     Placement,
-    address_of,
     addresses_of,
-    float_bits,
 )
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
@@ -94,16 +91,13 @@ class _Leaves:
 
 class _Lowering:
     def __init__(self, placement: Placement, adapters: AdapterSlots | None, part: GraphSlice | None) -> None:
-        self._at = placement
-        self._buffers = placement.buffers
+        self._at, self._buffers = placement, placement.buffers
         self._graph = decoder_graph(placement.spec)
         self._slice = part or GraphSlice.whole(self._graph)
         self._slice.require_kernels(self._graph)
         self._operands = Operands(placement)
-        block_size = placement.cache.block_size
-        kv_dtype, head_dim = placement.kv_dtype, placement.spec.head_dim
-        is_causal = not placement.spec.is_encoder
-        self._shared = shared_kernels(placement.dtype, head_dim, block_size, placement.isa, kv_dtype, is_causal)
+        self._heads = HeadOperands(self._operands)
+        self._shared = self._shared_kernels(placement.spec.attention.head_dim)
         self._num_cores = len(placement.cores)
         self._width = self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
@@ -111,9 +105,13 @@ class _Lowering:
         self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = _Leaves()
 
+    def _shared_kernels(self, head_dim: int) -> SharedKernels:
+        at, causal = self._at, not self._at.spec.is_encoder
+        return shared_kernels(at.dtype, head_dim, at.cache.block_size, at.isa, at.kv_dtype, causal)
+
     def run(self) -> Program:
         if self._slice.embeds:
-            self._embed(self._graph.embed)
+            add_embedding(self._at, self._program, self._graph, self._shared.embed_rows)
             add_vectors(self._at, self._program, self._stream, 0, self._plain_norm)
             self._ops("embeddings", 0, self._graph.prelude)
         for i in self._slice.layers:
@@ -166,23 +164,6 @@ class _Lowering:
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
 
-    def _embed(self, op: Embed) -> None:
-        """Add the embedding. Its scale is rounded as the activations are, as in training."""
-        weights, hidden, per_core = self._at.weights, self._buffers.hidden.address, self._at.shard.vocab_per_core
-        scale = float_bits(op.scale if self._at.dtype == "float32" else float(ml_dtypes.bfloat16(op.scale)))
-        if weights.embedding is not None:
-            kernel, shift = self._shared.embed_rows, 0
-            tables = [(part.address, 0, 0) for part in weights.embedding]
-        else:
-            head = weights.matrix(self._graph.head)
-            kernel, shift = self._kernels(head).embed_tiles, group_shift(head.weights, head.groups)
-            tables = [(part.tiles.address, address_of(part.scales), address_of(part.sums)) for part in head.shards]
-        operands = [
-            EmbedOperands(table, scales, hidden, per_core, self._width, scale, shifts, shift)
-            for table, scales, shifts in tables
-        ]
-        self._program.add("embed", kernel, operands)
-
     def _read(self, label: str, reader: Linear) -> PanelAddresses:
         """Return the panels of the stream that `reader` takes, on every core."""
         kernel, changes = self._kernels(self._at.weights.matrix(reader)).reduce_norm, dict[str, int]()
@@ -195,12 +176,13 @@ class _Lowering:
         norm = last_op(waiting, HeadNorm) or last_op(waiting, PlainHeadNorm)
         heads = HeadOps(norm, last_op(waiting, Rope), op)
         self._product(label, waiting, buffers.qkv)
-        rope = [self._operands.rope(core, i, heads) for core in cores]
+        rope = [self._heads.rope(core, i, heads) for core in cores]
         if isinstance(norm, HeadNorm) and norm.is_wide:
             self._program.add(f"{label} head squares", head_squares, rope, is_collective=len(cores) > 1)
-        self._program.add(f"{label} rope", self._shared.rope_kv, rope)
-        operands = self._operands.attention if op.is_causal else self._operands.both_sides
-        self._program.add(f"{label} attention", self._shared.attention, [operands(core, i, op) for core in cores])
+        kernels = self._shared_kernels(rope[0].head_dim)
+        self._program.add(f"{label} rope", kernels.rope_kv, rope)
+        operands = self._heads.attention if op.is_causal else self._heads.both_sides
+        self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
         self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:

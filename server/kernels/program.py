@@ -25,6 +25,7 @@ _BY_ROWS = frozenset(
             "attention.integer_lanes",
         ),
         *("matmul.lanes", "matmul.group_lanes", "matmul.groups", "matmul.group_bytes"),
+        *("state.convolution", "state.recurrence", "state.gated_norm"),
     )
 )
 

@@ -23,7 +23,7 @@ from ..device.ledger import MIB, MemoryLedger, Use
 from ..host.row_shares import MOST_ROW_SHARES
 from ..models.spec import ModelSpec
 from ..models.vision import MAX_PATCHES
-from .cache_layout import KV_CELL_BYTES, SCALE_BYTES
+from .cache_layout import KV_CELL_BYTES, SCALE_BYTES, layers_per_slot
 from .core_share import (
     DTYPE_BYTES,
     CoreShare,
@@ -35,6 +35,7 @@ from .core_share import (
 )
 from .kv_groups import KVGroups
 from .runtime_memory import Graphs, Line
+from .shard import ShardSpec
 
 # All graphs of a core share a scratchpad, which grows by pages of 512 MiB by default (device-memory.rst). Published are
 # 512 with one sequence (transformers-neuronx #49 and #92) and 1,024 with 32 (optimum-neuron 6373c379), so several
@@ -105,9 +106,14 @@ class ServingShape:
         turns = any(rope is not None and rope.sections for rope in model.distinct_ropes)
         return self.max_model_len + (self.limits.num_tokens if model.vision is not None and turns else 0)
 
-    def kv_groups(self, model: ModelSpec) -> KVGroups:
-        """Return how the layers of `model` share the blocks of the KV cache."""
-        return KVGroups.of(model, self.max_model_len, self.block_size, self.limits.num_tokens)
+    def kv_groups(self, model: ModelSpec, tp: int) -> KVGroups:
+        """Return how the layers of `model` on `tp` cores share the blocks of the KV cache."""
+        sizes = self.max_model_len, self.block_size, self.limits.num_tokens
+        if len(model.attentions) == 1:
+            return KVGroups.of(model, *sizes)
+        return KVGroups.of(
+            model, *sizes, layers_per_slot(model, ShardSpec.of(model, tp), self.kv_dtype, self.block_size)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +145,10 @@ class Footprint:
         whole = Line("weights", "undivided embedding and output layer", undivided)
         first = (*seeing, *((whole, *graphs.first_lines(undivided)) if undivided else ()))
         cell = KV_CELL_BYTES[shape.kv_dtype]
-        head = model.head_dim * cell + (SCALE_BYTES if cell == 1 else 0)  # of one token
-        groups = shape.kv_groups(model)
-        block = 2 * groups.block_layers * share.kv_heads * head * shape.block_size
+        scale = SCALE_BYTES if cell == 1 else 0
+        layer = max(share.of_heads(each.heads)[1] * (each.head_dim * cell + scale) for each in model.attentions)
+        groups = shape.kv_groups(model, tp)
+        block = 2 * groups.block_layers * layer * shape.block_size
         return cls(lines, first, block, groups.blocks_of(shape.max_model_len) + 1, groups)
 
     def lines_of(self, core: int) -> tuple[Line, ...]:

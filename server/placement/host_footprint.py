@@ -15,7 +15,7 @@ from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from ..models.decoder import decoder_graph
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import Add, AddRows, Attention, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -55,8 +55,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
-        case Attention(sinks=Vector() as sinks):
-            return own_bytes(sinks)
+        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+            return own_bytes(vector)
         case _:
             return 0
 
@@ -108,12 +108,10 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(
-                _rope_bytes(rope, model.head_dim, shape.num_positions(model)) for rope in model.distinct_ropes
-            ),
+            rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
-            + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim),
-            head_groups=vector_bytes(2 * shard.kv_heads_per_core),
+            + sum(map(vector_bytes, model.unit_sizes)),
+            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
@@ -172,7 +170,7 @@ class HostFootprint:
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
         fixed["activations"] += vision_bytes(model, shape)
-        return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
+        return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""

@@ -60,7 +60,7 @@ class VisionLoader:
             weights=weights,
             tables=ConstantTables(cores, spec, shard, shape.max_model_len),
             buffers=ActivationBuffers(cores, spec, shard, shape),
-            kv=KVPool.allocate(cores, places, cache.num_blocks * layer_bytes, "activations"),
+            kv=KVPool.allocate(cores, places, cache.num_blocks, layer_bytes, "activations"),
             cache=cache,
             dtype=shape.dtype,
             kv_dtype=shape.kv_dtype,

@@ -22,6 +22,7 @@ from ..rope_tables import inverse_frequencies
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
+Rotation = tuple[RopeSpec | None, int]  # and the size of the heads
 _KEPT = 1024  # requests whose layouts are kept
 
 
@@ -85,11 +86,11 @@ class PictureRows:
     """Implements neuronserve.server.engine.step_inputs.PictureRows."""
 
     def __init__(
-        self, vision: VisionSpec, vectors: Vectors, tables: Mapping[RopeSpec | None, RopeTable], first_row: int
+        self, vision: VisionSpec, vectors: Vectors, tables: Mapping[Rotation, RopeTable], first_row: int
     ) -> None:
         """The rotary tables have, from `first_row` on, a row for each token of the largest step."""
         self._vision, self._vectors, self._first_row = vision, vectors, first_row
-        self._tables = [(rope, table) for rope, table in tables.items() if rope is not None and rope.sections]
+        self._tables = [(rope, table) for (rope, _), table in tables.items() if rope is not None and rope.sections]
         self._layouts: dict[tuple[str, bytes], Layout] = {}
 
     def fill(self, seqs: Sequence[ScheduledSeq], vectors: Int64, rope_rows: Int32) -> bool:

@@ -122,7 +122,7 @@ class VisionTower:
         angles = geometry.angles(self._vision, grid)
         if angles is None:
             return
-        table = self._placement.tables.ropes[self._vision.layers[0].mixer.rope]
+        table = self._placement.tables.ropes[self._placement.spec.rotations[0]]
         cos, sin = (each.array(np.float32, -1, angles.shape[1]) for each in (table.cos, table.sin))
         turned = angles[order % len(angles)]
         cos[: len(order)], sin[: len(order)] = np.cos(turned), np.sin(turned)

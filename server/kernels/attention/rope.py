@@ -51,7 +51,7 @@ def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+def rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
     """Rotate pairs (2 i, 2 i + 1) by their angle, times `scale`."""
     for i in range(half):
         first, second = load_f32(head + i * 8), load_f32(head + i * 8 + 4)
@@ -61,7 +61,7 @@ def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-
 
 
 @inline
-def _rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+def rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
     """Rotate pairs (i, i + half) by their angle, times `scale`."""
     whole = half - half % 16
     by = simd.splat(scale)
@@ -90,9 +90,9 @@ def _prepare_head(op, head, norm, mean, turn, scale):  # type: ignore[no-untyped
     at = turn * (rotary // 2) * 4
     cos, sin = load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at
     if load_i64(op + ROPE.is_interleaved) != 0:
-        _rotate_neighbours(head, cos, sin, rotary // 2, scale)
+        rotate_neighbours(head, cos, sin, rotary // 2, scale)
     else:
-        _rotate(head, cos, sin, rotary // 2, scale)
+        rotate(head, cos, sin, rotary // 2, scale)
     if scale != 1.0:
         for i in range(rotary, size):
             store_f32(head + i * 4, load_f32(head + i * 4) * scale)
@@ -104,6 +104,15 @@ def _prepare_heads(op, heads, count, norm, mean, turn, scale):  # type: ignore[n
     head_bytes, stride = load_i64(op + ROPE.head_dim) * 4, load_i64(op + ROPE.norm_stride)
     for h in range(count):
         _prepare_head(op, heads + h * head_bytes, norm + h * stride, mean, turn, scale)
+
+
+@inline
+def _norm_values(op, heads, count):  # type: ignore[no-untyped-def]
+    """Norm value heads if the layer has a norm of values."""
+    size, norm = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.v_norm)
+    if norm != 0:
+        for head in range(heads, heads + count * size * 4, size * 4):
+            _norm_head(head, norm, size, _sum_squares(head, size) / size, load_f32(op + ROPE.eps))
 
 
 @inline
@@ -150,7 +159,7 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
         block_bytes, head_bytes = load_i64(op + ROPE.block_bytes), load_i64(op + ROPE.head_dim) * 4
         k_cache, v_cache = load_i64(op + ROPE.k_cache), load_i64(op + ROPE.v_cache)
         for j in range(kv_heads):
-            at = (slot // block_size * kv_heads + j) * block_bytes
+            at = slot // block_size * load_i64(op + ROPE.block_stride) + j * block_bytes
             write_head(op, k + j * head_bytes, v + j * head_bytes, k_cache + at, v_cache + at, slot % block_size)
 
     return write_kv
@@ -185,6 +194,7 @@ def _rope(write_kv: Any, queries: Any) -> Any:
         _prepare_heads(op, row, heads, load_i64(op + ROPE.q_norm), mean, turn, scale)
         mean = _mean_square(op, cores, t, 1, load_i64(op + ROPE.k_total))
         _prepare_heads(op, k, kv_heads, load_i64(op + ROPE.k_norm), mean, turn, 1.0)
+        _norm_values(op, k + kv_heads * head_bytes, kv_heads)
         write_kv(op, k, k + kv_heads * head_bytes, slot)
         queries(op, row, t)
 
