@@ -164,7 +164,7 @@ class RopeOperands(NamedTuple):
     k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales of 8-bit caches
     v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales of 8-bit caches
     heads: int
-    kv_heads: int
+    kv_heads: int  # 0: another layer has the keys and values
     head_dim: int
     head_pad: int  # head_dim rounded up to 16
     block_size: int
@@ -172,9 +172,11 @@ class RopeOperands(NamedTuple):
     scale: int  # bits of a float32: softmax scale, folded into q
     temperatures: int  # float32 [max_model_len], factors of q by position, or 0
     own_kv: int  # first kv head that no core before this one has
+    v_norm: int  # weights of the norm of value heads, or 0
     queries: int  # output, bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
     block_bytes: int  # of one kv head in one block, of k or of v
+    block_stride: int  # bytes from one block to the next
     kv_group: int  # group of layers whose slots are written
 
 
@@ -201,6 +203,7 @@ class AttentionOperands(NamedTuple):
     queries: int  # bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
     block_bytes: int
+    block_stride: int
     state_rows: int  # rows of the largest item, rounded up to sixteen
     max_group: int  # most query heads of one kv head on any core
     partials: int  # row states [slots][cores][kv_heads][max_group], the same on every core
@@ -222,6 +225,7 @@ class BothSidesOperands(NamedTuple):
     head_pad: int
     block_size: int  # a multiple of sixteen
     block_bytes: int
+    block_stride: int
     reach: int  # tokens on either side, 0 = all
     groups: int
     scratch: int

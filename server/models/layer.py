@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..config import AttentionSpan
+from .linear import HeadCounts
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]
@@ -87,6 +88,14 @@ class AttentionSpec:
     has_sinks: bool = False  # each query head has a key without a value, whose score is learned
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
+    kv_source: int | None = None  # layer whose keys and values are read; None: its own
+    has_value_norm: bool = False  # RMSNorm of each value head, without weights
+    is_value_key: bool = False  # values are the keys before their norm and rotation: there is no projection of values
+
+    @property
+    def heads(self) -> HeadCounts:
+        """Query heads and KV heads."""
+        return HeadCounts(self.num_heads, self.num_kv_heads)
 
     @property
     def span(self) -> AttentionSpan:

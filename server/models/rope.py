@@ -112,9 +112,9 @@ def _object(key: str, value: object) -> Values:
     return value or {}
 
 
-def check_ropes(ropes: Iterable[RopeSpec | None], head_dim: int) -> None:
-    """Raise ConfigError where one of the rotations does not fit heads of `head_dim`."""
-    for rope in ropes:
+def check_ropes(rotations: Iterable[tuple[RopeSpec | None, int]]) -> None:
+    """Raise ConfigError where one of the rotations does not fit the size of its heads."""
+    for rope, head_dim in rotations:
         if rope is not None:
             _check_rope(rope, head_dim)
 

@@ -124,9 +124,19 @@ class ModelSpec:
         return self.head is not None and self.head.is_tied
 
     @property
+    def attentions(self) -> tuple[AttentionSpec, ...]:
+        """Distinct mixers with keys and values, in the order of the layers. They may differ in heads and in sizes."""
+        return tuple(dict.fromkeys(self.attention_layers))
+
+    @property
+    def attention_layers(self) -> tuple[AttentionSpec, ...]:
+        """Mixers with keys and values, one for each layer that has such a mixer."""
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec))
+
+    @property
     def attention(self) -> AttentionSpec:
-        """Attention of the first layer. Head counts and sizes are the same on all layers."""
-        return self.layers[0].mixer
+        """Attention of the first layer that has keys and values."""
+        return self.attentions[0]
 
     @property
     def num_heads(self) -> int:
@@ -143,17 +153,28 @@ class ModelSpec:
     @property
     def distinct_ropes(self) -> tuple[RopeSpec | None, ...]:
         """Distinct rotations in the order of the layers; None = a layer without one."""
-        return tuple(dict.fromkeys(layer.mixer.rope for layer in self.layers))
+        return tuple(dict.fromkeys(each.rope for each in self.attentions))
+
+    @property
+    def rotations(self) -> tuple[tuple[RopeSpec | None, int], ...]:
+        """Distinct rotations with the size of the heads that they turn."""
+        return tuple(dict.fromkeys((each.rope, each.head_dim) for each in self.attentions))
 
     @property
     def qk_norms(self) -> frozenset[QKNorm]:
         """Kinds of norms of query and key heads."""
-        return frozenset(layer.mixer.qk_norm for layer in self.layers)
+        return frozenset(each.qk_norm for each in self.attentions)
+
+    @property
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Sizes of heads that a layer norms without weights."""
+        normed = (each for each in self.attentions if each.qk_norm == "unweighted" or each.has_value_norm)
+        return tuple(dict.fromkeys(each.head_dim for each in normed))
 
     @property
     def temperatures(self) -> tuple[TemperatureSpec, ...]:
         """Distinct temperatures in the order of the layers."""
-        found = (layer.mixer.temperature for layer in self.layers)
+        found = (each.temperature for each in self.attentions)
         return tuple(dict.fromkeys(temperature for temperature in found if temperature is not None))
 
     @property

@@ -108,10 +108,10 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
+            rope_tables=sum(_rope_bytes(*each, shape.max_model_len) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim),
-            head_groups=vector_bytes(2 * shard.kv_heads_per_core),
+            + sum(map(vector_bytes, model.unit_sizes)),
+            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
@@ -169,7 +169,7 @@ class HostFootprint:
         if not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
-        return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
+        return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""

@@ -107,6 +107,15 @@ def _prepare_heads(op, heads, count, norm, mean, position, scale):  # type: igno
 
 
 @inline
+def _norm_values(op, heads, count):  # type: ignore[no-untyped-def]
+    """Norm value heads if the layer has a norm of values."""
+    size, norm = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.v_norm)
+    if norm != 0:
+        for head in range(heads, heads + count * size * 4, size * 4):
+            _norm_head(head, norm, size, _sum_squares(head, size) / size, load_f32(op + ROPE.eps))
+
+
+@inline
 def _mean_square(op, cores, t, which, total):  # type: ignore[no-untyped-def]
     """Return the mean square of q (0) or k (1) of token `t`, summed in core order; below 0 if each head has its own."""
     sums = load_i64(op + ROPE.squares)
@@ -150,7 +159,7 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
         block_bytes, head_bytes = load_i64(op + ROPE.block_bytes), load_i64(op + ROPE.head_dim) * 4
         k_cache, v_cache = load_i64(op + ROPE.k_cache), load_i64(op + ROPE.v_cache)
         for j in range(kv_heads):
-            at = (slot // block_size * kv_heads + j) * block_bytes
+            at = slot // block_size * load_i64(op + ROPE.block_stride) + j * block_bytes
             write_head(op, k + j * head_bytes, v + j * head_bytes, k_cache + at, v_cache + at, slot % block_size)
 
     return write_kv
@@ -185,6 +194,7 @@ def _rope(write_kv: Any, queries: Any) -> Any:
         _prepare_heads(op, row, heads, load_i64(op + ROPE.q_norm), mean, position, scale)
         mean = _mean_square(op, cores, t, 1, load_i64(op + ROPE.k_total))
         _prepare_heads(op, k, kv_heads, load_i64(op + ROPE.k_norm), mean, position, 1.0)
+        _norm_values(op, k + kv_heads * head_bytes, kv_heads)
         write_kv(op, k, k + kv_heads * head_bytes, slot)
         queries(op, row, t)
 
