@@ -134,7 +134,10 @@ def with_experts(
     for name, found in wanted.items():
         stem = f"{found[1]}.{'down_proj' if found[3] == 'down' else 'gate_up_proj'}"
         whole = stem + ("_bias" if found[4] == "bias" else "")
-        if whole not in fused and (opened := _open(tensors, whole, form, counts[found[1]])) is not None:
+        if (
+            whole not in fused
+            and (opened := _open(tensors, whole, form, counts[found[1]], expected[name][-1])) is not None
+        ):
             fused[whole] = opened
         if whole in fused:
             apart[name] = ExpertTensor(fused[whole], int(found[2]), _part(found[3], fused[whole]))
@@ -142,8 +145,11 @@ def with_experts(
     return {**{name: tensor for name, tensor in tensors.items() if name not in used}, **apart}
 
 
-def _open(tensors: Mapping[str, StoredTensor], name: str, form: FusedExperts, count: int) -> _Fused | None:
-    """Return the tensor of all experts of this name; None where there is none."""
+def _open(tensors: Mapping[str, StoredTensor], name: str, form: FusedExperts, count: int, inputs: int) -> _Fused | None:
+    """Return the tensor of all experts of this name; None where there is none.
+
+    Files of Qwen3-VL are transposed as published, and not as transformers writes them: the number of inputs decides.
+    """
     is_blocks = name + BLOCKS in tensors
     tensor = tensors.get(name + BLOCKS if is_blocks else name)
     if tensor is None:
@@ -158,7 +164,8 @@ def _open(tensors: Mapping[str, StoredTensor], name: str, form: FusedExperts, co
     if is_blocks and (scales is None or list(scales.shape) != shape[:3] or {tensor.dtype, scales.dtype} != {"U8"}):
         raise CheckpointError(str(tensor.path), "MXFP4 blocks without scales of U8 for each", name + BLOCKS)
     takes_turns = form == "inputs, in turns" and not name.removesuffix("_bias").endswith("down_proj")
-    return _Fused(name, tensor, scales, form != "outputs" and not is_blocks and not is_bias, takes_turns)
+    is_transposed = form != "outputs" or shape[1] == inputs != shape[-1]
+    return _Fused(name, tensor, scales, is_transposed and not is_blocks and not is_bias, takes_turns)
 
 
 def _part(projection: str, fused: _Fused) -> slice:

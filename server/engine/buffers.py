@@ -200,7 +200,7 @@ class ExpertBuffers:
             return tuple(core.allocate("activations", f"experts' {name}", num_bytes) for core in cores[: sizes.copies])
 
         self.read, self.weighed = once("input", sizes.read), once("weighted inputs", sizes.weighed)
-        self.logits = once("logits", sizes.logits)
+        self.logits, self.scores = once("logits", sizes.logits), once("scores", sizes.scores)
         self.chosen, self.slots, self.tokens = (
             once(name, sizes.choices) for name in ("choices", "rows of choices", "tokens of choices")
         )

@@ -24,6 +24,7 @@ from .isa.jit import Kernel
 from .matmul import amx as matmul_amx
 from .matmul import group_bytes, group_lanes
 from .matmul import lanes as matmul_lanes
+from .state import convolution, gated_norm, recurrence
 
 _INT8_LANES: dict[Isa, tuple[Kernel, Kernel]] = {
     "avx512": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx512),
@@ -81,6 +82,16 @@ class ExpertKernels:
     group: Kernel = routing.group
     weigh: Kernel = routing.weigh_rows
     combine: Kernel = combining.combine
+
+
+@dataclass(frozen=True, slots=True)
+class StateKernels:
+    """Kernels of layers that keep a state of each sequence, the same for all formats."""
+
+    convolve: Kernel = convolution.convolve
+    delta_rule: Kernel = recurrence.delta_rule
+    mamba2: Kernel = recurrence.mamba2
+    gated_norm: Kernel = gated_norm.gated_norm
 
 
 @functools.cache

@@ -49,6 +49,8 @@ class StepRecord(NamedTuple):
     token_types: int  # [T], for encoders
     slots_stride: int = 0  # bytes between the slots of two groups of layers
     tables_stride: int = 0  # bytes between the block tables of two groups
+    state_read: int = 0  # [B] slot of each sequence's state before the step; slot 0 reads as zeros
+    state_write: int = 0  # [B] slot of its state after the step
 
 
 STEP = offsets(StepRecord)

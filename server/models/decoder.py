@@ -223,6 +223,7 @@ class _Builder:
         parts: tuple[WeightRows, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
         if spec.has_shared_gate:
             parts = (*parts, self.part(f"{at}shared_expert_gate", Axis("experts", 1)))
+        bias = self._spec.names.module(f"{at}gate.e_score_correction_bias")
         return Experts(
             router=Linear("router", parts, self.hidden, spec.has_router_bias),
             first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
@@ -232,6 +233,9 @@ class _Builder:
             routing=spec.routing,
             weighs_inputs=spec.weighs_inputs,
             has_shared_gate=spec.has_shared_gate,
+            choice=spec.choice,
+            choice_bias=Vector(bias, spec.count) if spec.choice.has_bias else None,
+            scaling=spec.scaling,
         )
 
     def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:

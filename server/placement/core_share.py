@@ -13,12 +13,13 @@ from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import flat_ops, is_output
-from ..models.linear import Axis, HeadCounts, Linear
+from ..models.linear import Axis, HeadCounts, Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
     Embed,
+    Experts,
     HeadNorm,
     LayerNorm,
     Norm,
@@ -111,8 +112,13 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case Norm(weight=weight) | Add(norm=Norm(weight=weight)) | LayerNorm(weight=weight, bias=None):
-            return weight.size * cell
+        case (
+            Norm(weight=vector)
+            | Add(norm=Norm(weight=vector))
+            | LayerNorm(weight=vector, bias=None)
+            | Experts(choice_bias=Vector() as vector)
+        ):
+            return vector.size * cell
         case LayerNorm(weight=weight):
             return 2 * weight.size * cell
         case StreamNorm(norm=norm):

@@ -15,7 +15,7 @@ from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from ..models.decoder import decoder_graph
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import Add, AddRows, Attention, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -55,8 +55,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
-        case Attention(sinks=Vector() as sinks):
-            return own_bytes(sinks)
+        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+            return own_bytes(vector)
         case _:
             return 0
 
