@@ -10,7 +10,7 @@ embed, a projection of it, rows of positions and token types added to it, then f
   Linear o        pack, matmul: row-parallel, a partial sum on every core, which Add leaves for the next reduce_norm;
                   branches of a Parallel one after the other, each with partial sums of its own
   Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
-  Experts         expert_lowering.py: one partial sum on every core
+  Experts         expert_lowering.py: one partial sum on every core; Recurrence and its like: state_lowering.py
 then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
 A model without an output layer ends with the norm of every row, in the stream; a pipeline stage that is not the last
 (graph_slice.py) with the stream itself.
@@ -19,12 +19,9 @@ A model without an output layer ends with the norm of every row, in the stream; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import ml_dtypes
 
 from ..device.hbm import Buffer
-from ..device.layout import FLOAT32_BYTES, group_shift
+from ..device.layout import FLOAT32_BYTES
 from ..kernels.attention.rope import head_squares
 from ..kernels.dispatch import LinearKernels, SharedKernels, linear_kernels, shared_kernels
 from ..kernels.isa.jit import Kernel
@@ -32,7 +29,7 @@ from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
 from ..kernels.matmul.epilogue import ACTIVATIONS
 from ..kernels.program import Program
-from ..kernels.records import STEP, EmbedOperands
+from ..kernels.records import STEP
 from ..models.decoder import decoder_graph
 from ..models.graph import last_op
 from ..models.linear import Linear
@@ -41,36 +38,40 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
-    Embed,
+    AttentionGate,
+    Convolution,
     Experts,
     FinishLogits,
     Gated,
+    GatedNorm,
     HeadNorm,
     LayerNorm,
     Norm,
     Op,
     Parallel,
     PlainHeadNorm,
+    Recurrence,
     Replace,
     Rope,
     StreamNorm,
 )
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
 from .attention_operands import HeadOperands
+from .embedding_lowering import embed
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
 from .operands import (
     HeadOps,
+    Leaves,
     Operands,
     PanelAddresses,
     Placement,
-    address_of,
     addresses_of,
-    float_bits,
 )
 from .residual_stream import ResidualStream
+from .state_lowering import KERNELS, StateLowering
 
 
 def build_program(
@@ -81,15 +82,6 @@ def build_program(
     It computes the rows of one step record. Raises DeviceError for an op that no kernel computes.
     """
     return _Lowering(placement, adapters, part).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaves:
-    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
-
-    values: Sequence[Buffer] = ()
-    panels: Sequence[Buffer] = ()  # memory for their packed form
-    is_packed: bool = False  # the values are bfloat16 panels already
 
 
 class _Lowering:
@@ -106,7 +98,8 @@ class _Lowering:
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
-        self._leaves = _Leaves()
+        self._leaves, states = Leaves(), placement.buffers.states
+        self._states = None if states is None else StateLowering(self._program, self._operands, states)
 
     def _shared_kernels(self, head_dim: int) -> SharedKernels:
         at, causal = self._at, not self._at.spec.is_encoder
@@ -114,7 +107,7 @@ class _Lowering:
 
     def run(self) -> Program:
         if self._slice.embeds:
-            self._embed(self._graph.embed)
+            embed(self._at, self._program, self._shared)
             self._ops("embeddings", 0, self._graph.prelude)
         for i in self._slice.layers:
             self._ops(f"layer {i}", i, self._graph.layers[i])
@@ -136,6 +129,11 @@ class _Lowering:
                     self._row_parallel(label, op)
                 case Attention():
                     self._attention(i, waiting, op)
+                case AttentionGate():
+                    gates = [self._heads.gate(core, i) for core in range(self._num_cores)]
+                    self._program.add(f"{label} attention gate", KERNELS.gated_norm, gates)
+                case Convolution() | Recurrence() | GatedNorm():
+                    self._state(label, i, waiting, op)
                 case Gated() | Activate():
                     self._activated(label, waiting, op)
                 case Experts():
@@ -165,23 +163,6 @@ class _Lowering:
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
 
-    def _embed(self, op: Embed) -> None:
-        """Add the embedding. Its scale is rounded as the activations are, as in training."""
-        weights, hidden, per_core = self._at.weights, self._buffers.hidden.address, self._at.shard.vocab_per_core
-        scale = float_bits(op.scale if self._at.dtype == "float32" else float(ml_dtypes.bfloat16(op.scale)))
-        if weights.embedding is not None:
-            kernel, shift = self._shared.embed_rows, 0
-            tables = [(part.address, 0, 0) for part in weights.embedding]
-        else:
-            head = weights.matrix(self._graph.head)
-            kernel, shift = self._kernels(head).embed_tiles, group_shift(head.weights, head.groups)
-            tables = [(part.tiles.address, address_of(part.scales), address_of(part.sums)) for part in head.shards]
-        operands = [
-            EmbedOperands(table, scales, hidden, per_core, self._width, scale, shifts, shift)
-            for table, scales, shifts in tables
-        ]
-        self._program.add("embed", kernel, operands)
-
     def _read(self, label: str, reader: Linear) -> PanelAddresses:
         """Return the panels of the stream that `reader` takes, on every core."""
         kernel, changes = self._kernels(self._at.weights.matrix(reader)).reduce_norm, dict[str, int]()
@@ -201,14 +182,26 @@ class _Lowering:
         self._program.add(f"{label} rope", kernels.rope_kv, rope)
         operands = self._heads.attention if op.is_causal else self._heads.both_sides
         self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
-        self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
+        self._leaves = Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
+
+    def _state(self, label: str, i: int, waiting: list[Op], op: Convolution | Recurrence | GatedNorm) -> None:
+        """Add an op of a mixer that keeps a state, after the projections that wait."""
+        buffers, states = self._buffers.states, self._states
+        assert buffers is not None
+        assert states is not None
+        for linear in waiting:
+            assert isinstance(linear, Linear)
+            self._product(label, [linear], buffers.gates if linear.name == "state_gates" else buffers.projected)
+        waiting.clear()
+        states.add(i, op)
+        self._leaves = Leaves(buffers.mixed, buffers.mixed_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
         buffers = self._buffers
         kernels = self._product(label, waiting, buffers.activated, op)
         is_packed = isinstance(op, Gated) and kernels.gated_leaves_panels
-        self._leaves = _Leaves(buffers.activated, buffers.activated_panels, is_packed)
+        self._leaves = Leaves(buffers.activated, buffers.activated_panels, is_packed)
 
     def _product(
         self, label: str, waiting: Sequence[Op], into: Sequence[Buffer], op: Gated | Activate | None = None

@@ -109,3 +109,10 @@ class StateSlots:
             self.pool.hold(slot)  # so that it is released as one without a name
             self.pool.forget(slot)
             self.pool.release(slot)
+
+
+def placed(
+    states: StateSlots | None, state: SequenceState, tokens: tuple[int, int], num_prompt_tokens: int
+) -> tuple[int, int]:
+    """Return `StateSlots.place` of the tokens from the first number to the second; no slots where there are none."""
+    return (NO_STATE, NO_STATE) if states is None else states.place(state, *tokens, num_prompt_tokens)

@@ -6,6 +6,7 @@ Source, unless said otherwise: github.com/aws-neuron/neuronx-distributed-inferen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,12 +19,15 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    Convolution,
     Embed,
     Experts,
+    GatedNorm,
     HeadNorm,
     LayerNorm,
     Norm,
     Op,
+    Recurrence,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
@@ -119,12 +123,12 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             | Experts(choice_bias=Vector() as vector)
         ):
             return vector.size * cell
-        case LayerNorm(weight=weight):
-            return 2 * weight.size * cell
         case StreamNorm(norm=norm):
             return _op_bytes(norm, share, formats)
-        case HeadNorm(query=query, key=key):
-            return (query.size + key.size) * cell
+        case LayerNorm() | HeadNorm():
+            return sum(vector.size for vector in op.vectors) * cell
+        case Convolution() | Recurrence() | GatedNorm():
+            return sum(-(-math.prod(vector.shape) // share.tp) * cell for vector in op.vectors)
         case _:
             return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..kv_cache.manager import KVCacheManager
-from ..kv_cache.state_slots import NO_STATE, StateSlots
+from ..kv_cache.state_slots import StateSlots, placed
 from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
@@ -90,9 +90,7 @@ class StepDraft:
         self.budget -= 1
 
     def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
-        if self.states is None:
-            return NO_STATE, NO_STATE
-        return self.states.place(seq.blocks.state, start, end, seq.num_prompt_tokens)
+        return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
 
     @property
     def is_empty(self) -> bool:
