@@ -1,4 +1,4 @@
-"""The embedding as an instruction of a device program: rows of a table, or of the output layer's tiles if it is tied."""
+"""The embedding as an instruction: rows of a table, or of the output layer's tiles if it is tied."""
 
 from __future__ import annotations
 

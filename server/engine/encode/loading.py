@@ -21,7 +21,7 @@ from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
 from ...device.hbm import Buffer
 from ...device.layout import FLOAT32_BYTES
-from ...errors import SettingsError
+from ...errors import DeviceError, SettingsError
 from ...host.memory import available_bytes, require_host_memory
 from ...kernels import executor
 from ...kernels.checks import use_checks
