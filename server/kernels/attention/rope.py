@@ -51,7 +51,7 @@ def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+def rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
     """Rotate pairs (2 i, 2 i + 1) by their angle, times `scale`."""
     for i in range(half):
         first, second = load_f32(head + i * 8), load_f32(head + i * 8 + 4)
@@ -61,7 +61,7 @@ def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-
 
 
 @inline
-def _rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+def rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
     """Rotate pairs (i, i + half) by their angle, times `scale`."""
     whole = half - half % 16
     by = simd.splat(scale)
@@ -90,9 +90,9 @@ def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-unt
     at = position * (rotary // 2) * 4
     cos, sin = load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at
     if load_i64(op + ROPE.is_interleaved) != 0:
-        _rotate_neighbours(head, cos, sin, rotary // 2, scale)
+        rotate_neighbours(head, cos, sin, rotary // 2, scale)
     else:
-        _rotate(head, cos, sin, rotary // 2, scale)
+        rotate(head, cos, sin, rotary // 2, scale)
     if scale != 1.0:
         for i in range(rotary, size):
             store_f32(head + i * 4, load_f32(head + i * 4) * scale)
