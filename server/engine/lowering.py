@@ -1,6 +1,6 @@
 """A model's graph as a device program: each op becomes instructions, some ops together one.
 
-embed, a projection of it, rows of positions and token types added to it, then for each layer
+embed, vectors of pictures (picture_lowering.py), a projection, rows of positions and token types, then for each layer
   Norm            reduce_norm: all-reduce of the branches before, residual, norm; panels for the layer that reads them.
                   Without a norm before a layer it packs the stream itself; a StreamNorm replaces the stream
   Linear qkv      matmul, each core its heads, with their bias
@@ -21,10 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import ml_dtypes
-
 from ..device.hbm import Buffer
-from ..device.layout import FLOAT32_BYTES, group_shift
+from ..device.layout import FLOAT32_BYTES
 from ..kernels.attention.rope import head_squares
 from ..kernels.dispatch import LinearKernels, SharedKernels, linear_kernels, shared_kernels
 from ..kernels.isa.jit import Kernel
@@ -32,7 +30,7 @@ from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
 from ..kernels.matmul.epilogue import ACTIVATIONS
 from ..kernels.program import Program
-from ..kernels.records import STEP, EmbedOperands
+from ..kernels.records import STEP
 from ..models.decoder import decoder_graph
 from ..models.graph import last_op
 from ..models.linear import Linear
@@ -41,7 +39,6 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
-    Embed,
     Experts,
     FinishLogits,
     Gated,
@@ -57,6 +54,7 @@ from ..models.ops import (
 )
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
 from .attention_operands import HeadOperands
+from .embed_lowering import add_embedding
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
@@ -66,10 +64,9 @@ from .operands import (
     Operands,
     PanelAddresses,
     Placement,
-    address_of,
     addresses_of,
-    float_bits,
 )
+from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
 
 
@@ -114,10 +111,12 @@ class _Lowering:
 
     def run(self) -> Program:
         if self._slice.embeds:
-            self._embed(self._graph.embed)
+            add_embedding(self._at, self._program, self._graph, self._shared.embed_rows)
+            add_vectors(self._at, self._program, self._stream, 0, self._plain_norm)
             self._ops("embeddings", 0, self._graph.prelude)
         for i in self._slice.layers:
             self._ops(f"layer {i}", i, self._graph.layers[i])
+            add_vectors(self._at, self._program, self._stream, i + 1, self._plain_norm)
         if self._slice.end == "stream":
             self._stream.finish(self._plain_norm)
         else:
@@ -164,23 +163,6 @@ class _Lowering:
 
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
-
-    def _embed(self, op: Embed) -> None:
-        """Add the embedding. Its scale is rounded as the activations are, as in training."""
-        weights, hidden, per_core = self._at.weights, self._buffers.hidden.address, self._at.shard.vocab_per_core
-        scale = float_bits(op.scale if self._at.dtype == "float32" else float(ml_dtypes.bfloat16(op.scale)))
-        if weights.embedding is not None:
-            kernel, shift = self._shared.embed_rows, 0
-            tables = [(part.address, 0, 0) for part in weights.embedding]
-        else:
-            head = weights.matrix(self._graph.head)
-            kernel, shift = self._kernels(head).embed_tiles, group_shift(head.weights, head.groups)
-            tables = [(part.tiles.address, address_of(part.scales), address_of(part.sums)) for part in head.shards]
-        operands = [
-            EmbedOperands(table, scales, hidden, per_core, self._width, scale, shifts, shift)
-            for table, scales, shifts in tables
-        ]
-        self._program.add("embed", kernel, operands)
 
     def _read(self, label: str, reader: Linear) -> PanelAddresses:
         """Return the panels of the stream that `reader` takes, on every core."""
