@@ -1,6 +1,6 @@
 """A model's graph as a device program: each op becomes instructions, some ops together one.
 
-embed, a projection of it, rows of positions and token types added to it, then for each layer
+embed, vectors of pictures (picture_lowering.py), a projection, rows of positions and token types, then for each layer
   Norm            reduce_norm: all-reduce of the branches before, residual, norm; panels for the layer that reads them.
                   Without a norm before a layer it packs the stream itself; a StreamNorm replaces the stream
   Linear qkv      matmul, each core its heads, with their bias
@@ -57,7 +57,7 @@ from ..models.ops import (
 )
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
 from .attention_operands import HeadOperands
-from .embedding_lowering import embed
+from .embed_lowering import add_embedding
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
@@ -70,6 +70,7 @@ from .operands import (
     Placement,
     addresses_of,
 )
+from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
 from .state_lowering import KERNELS, StateLowering
 
@@ -107,10 +108,12 @@ class _Lowering:
 
     def run(self) -> Program:
         if self._slice.embeds:
-            embed(self._at, self._program, self._shared)
+            add_embedding(self._at, self._program, self._graph, self._shared.embed_rows)
+            add_vectors(self._at, self._program, self._stream, 0, self._plain_norm)
             self._ops("embeddings", 0, self._graph.prelude)
         for i in self._slice.layers:
             self._ops(f"layer {i}", i, self._graph.layers[i])
+            add_vectors(self._at, self._program, self._stream, i + 1, self._plain_norm)
         if self._slice.end == "stream":
             self._stream.finish(self._plain_norm)
         else:

@@ -15,11 +15,11 @@ from ..device.layout import K_TILES, N_TILE, group_shift
 from ..kernels.records import (
     STEP,
     AddRowsOperands,
-    LogitsOperands,
     MatmulOperands,
     NormOperands,
     PackOperands,
 )
+from ..kernels.sample.records import LogitsOperands
 from ..models.linear import Vector
 from ..models.ops import (
     AddRows,

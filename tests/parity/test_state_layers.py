@@ -82,7 +82,7 @@ def random_model(name: str) -> Any:
             if parameter.endswith(("inv_freq", "mup_vector")):
                 continue
             is_gain = values.dim() == 1 and parameter.endswith("weight")
-            scale = 0.2 if values.dim() < 2 else 1.5 * values.shape[-1] ** -0.5
+            scale = 0.2 if values.dim() < 2 else 1.0 * values.shape[-1] ** -0.5
             values.copy_(is_gain + torch.randn_like(values) * scale)
     return model
 
