@@ -110,6 +110,7 @@ class ScheduledSeq(NamedTuple):
     num_prompt_tokens: int
     lora: str = ""  # digest of the adapter, "" = none
     pooling: PoolingParams | None = None  # None: the sequence is continued
+    state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
 
     @property
     def prompt_targets(self) -> range:

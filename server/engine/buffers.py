@@ -26,6 +26,7 @@ from ..placement.kv_groups import KVPlace
 from ..placement.matrices import Widths
 from ..placement.shard import ShardSpec
 from .rope_tables import fill_rope_tables
+from .state_buffers import StateBuffers
 
 # Operations of a token for each byte that it leaves in the cache, below which copies for a successor cost more than a
 # percent of the time that they may save: a byte is copied in half a nanosecond.
@@ -244,6 +245,8 @@ class ActivationBuffers:
         self.row_scales = _on_each(cores, "row scales", sizes.row_scales)
         experts = spec.experts
         self.experts = ExpertBuffers(cores, sizes.experts, experts.per_token) if sizes.experts and experts else None
+        mixer = spec.state_mixer
+        self.states = StateBuffers(cores, mixer, shard, sizes.states) if sizes.states and mixer else None
 
     def logits_array(self) -> npt.NDArray[np.float32]:
         """View of the logits of the last step, [samples, padded vocabulary]; the next step overwrites them."""

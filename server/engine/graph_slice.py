@@ -13,13 +13,17 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    AttentionGate,
+    Convolution,
     Experts,
     Gated,
+    GatedNorm,
     HeadNorm,
     LayerNorm,
     Norm,
     Parallel,
     PlainHeadNorm,
+    Recurrence,
     Replace,
     Rope,
     StreamNorm,
@@ -29,8 +33,8 @@ from ..models.ops import (
 End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
-    *(Activate, Add, AddRows, Attention, Experts, Gated, HeadNorm, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm),
-    *(Replace, Rope, StreamNorm),
+    *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, Experts, Gated, GatedNorm, HeadNorm, LayerNorm),
+    *(Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace, Rope, StreamNorm),
 )
 
 

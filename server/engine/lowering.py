@@ -10,7 +10,7 @@ embed, vectors of pictures (picture_lowering.py), a projection, rows of position
   Linear o        pack, matmul: row-parallel, a partial sum on every core, which Add leaves for the next reduce_norm;
                   branches of a Parallel one after the other, each with partial sums of its own
   Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
-  Experts         expert_lowering.py: one partial sum on every core
+  Experts         expert_lowering.py: one partial sum on every core; Recurrence and its like: state_lowering.py
 then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
 A model without an output layer ends with the norm of every row, in the stream; a pipeline stage that is not the last
 (graph_slice.py) with the stream itself.
@@ -19,7 +19,6 @@ A model without an output layer ends with the norm of every row, in the stream; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..device.hbm import Buffer
 from ..device.layout import FLOAT32_BYTES
@@ -39,15 +38,19 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    AttentionGate,
+    Convolution,
     Experts,
     FinishLogits,
     Gated,
+    GatedNorm,
     HeadNorm,
     LayerNorm,
     Norm,
     Op,
     Parallel,
     PlainHeadNorm,
+    Recurrence,
     Replace,
     Rope,
     StreamNorm,
@@ -61,6 +64,7 @@ from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
 from .operands import (
     HeadOps,
+    Leaves,
     Operands,
     PanelAddresses,
     Placement,
@@ -68,6 +72,7 @@ from .operands import (
 )
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
+from .state_lowering import KERNELS, StateLowering
 
 
 def build_program(
@@ -78,15 +83,6 @@ def build_program(
     It computes the rows of one step record. Raises DeviceError for an op that no kernel computes.
     """
     return _Lowering(placement, adapters, part).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaves:
-    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
-
-    values: Sequence[Buffer] = ()
-    panels: Sequence[Buffer] = ()  # memory for their packed form
-    is_packed: bool = False  # the values are bfloat16 panels already
 
 
 class _Lowering:
@@ -103,7 +99,8 @@ class _Lowering:
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
-        self._leaves = _Leaves()
+        self._leaves, states = Leaves(), placement.buffers.states
+        self._states = None if states is None else StateLowering(self._program, self._operands, states)
 
     def _shared_kernels(self, head_dim: int) -> SharedKernels:
         at, causal = self._at, not self._at.spec.is_encoder
@@ -135,6 +132,11 @@ class _Lowering:
                     self._row_parallel(label, op)
                 case Attention():
                     self._attention(i, waiting, op)
+                case AttentionGate():
+                    gates = [self._heads.gate(core, i) for core in range(self._num_cores)]
+                    self._program.add(f"{label} attention gate", KERNELS.gated_norm, gates)
+                case Convolution() | Recurrence() | GatedNorm():
+                    self._state(label, i, waiting, op)
                 case Gated() | Activate():
                     self._activated(label, waiting, op)
                 case Experts():
@@ -183,14 +185,26 @@ class _Lowering:
         self._program.add(f"{label} rope", kernels.rope_kv, rope)
         operands = self._heads.attention if op.is_causal else self._heads.both_sides
         self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
-        self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
+        self._leaves = Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
+
+    def _state(self, label: str, i: int, waiting: list[Op], op: Convolution | Recurrence | GatedNorm) -> None:
+        """Add an op of a mixer that keeps a state, after the projections that wait."""
+        buffers, states = self._buffers.states, self._states
+        assert buffers is not None
+        assert states is not None
+        for linear in waiting:
+            assert isinstance(linear, Linear)
+            self._product(label, [linear], buffers.gates if linear.name == "state_gates" else buffers.projected)
+        waiting.clear()
+        states.add(i, op)
+        self._leaves = Leaves(buffers.mixed, buffers.mixed_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
         buffers = self._buffers
         kernels = self._product(label, waiting, buffers.activated, op)
         is_packed = isinstance(op, Gated) and kernels.gated_leaves_panels
-        self._leaves = _Leaves(buffers.activated, buffers.activated_panels, is_packed)
+        self._leaves = Leaves(buffers.activated, buffers.activated_panels, is_packed)
 
     def _product(
         self, label: str, waiting: Sequence[Op], into: Sequence[Buffer], op: Gated | Activate | None = None

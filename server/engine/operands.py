@@ -76,6 +76,15 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaves:
+    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
+
+    values: Sequence[Buffer] = ()
+    panels: Sequence[Buffer] = ()  # memory for their packed form
+    is_packed: bool = False  # the values are bfloat16 panels already
+
+
+@dataclass(frozen=True, slots=True)
 class HeadOps:
     """The ops before attention that its kernels include."""
 

@@ -18,6 +18,7 @@ from ..kernels.program import Program
 from ..kernels.workers import WorkerPool
 from ..kv_cache.blocks import NULL_BLOCK
 from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.state_slots import placed
 from ..types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .logits import prompt_logprobs, prompt_rows
 from .loop import Pending
@@ -127,7 +128,9 @@ class ModelRunner:
             chunk = tuple(token_ids[start : start + rows])
             cache.drop(blocks, start)
             cache.allocate(blocks, start + len(chunk))  # without blocks the inputs refuse the chunk
+            state = placed(cache.states, blocks.state, (start, start + len(chunk)), len(token_ids))
             seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, token_ids, len(token_ids), lora)
+            seq = seq._replace(state=state)
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample(range(len(chunk)))
             self._pool.run(program, self._inputs.address)

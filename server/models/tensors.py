@@ -12,12 +12,15 @@ from .ops import (
     Add,
     AddRows,
     Attention,
+    Convolution,
     Embed,
     Experts,
+    GatedNorm,
     HeadNorm,
     LayerNorm,
     Norm,
     Op,
+    Recurrence,
     StreamNorm,
 )
 from .spec import ModelSpec
@@ -54,12 +57,10 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
                 yield from ((part.bias, (part.outputs.size,)) for part in op.parts)
         case Norm(weight=weight):
             yield weight.tensor, (weight.size,)
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key):
-            yield from ((vector.tensor, vector.shape) for vector in (query, key))
         case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
             yield vector.tensor, (vector.size,)
+        case LayerNorm() | HeadNorm() | Convolution() | Recurrence() | GatedNorm():
+            yield from ((vector.tensor, vector.shape) for vector in op.vectors)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
 

@@ -6,6 +6,7 @@ Source, unless said otherwise: github.com/aws-neuron/neuronx-distributed-inferen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,17 +14,20 @@ from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import flat_ops, is_output
-from ..models.linear import Axis, HeadCounts, Linear, Vector
+from ..models.linear import NO_HEADS, Axis, HeadCounts, Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    Convolution,
     Embed,
     Experts,
+    GatedNorm,
     HeadNorm,
     LayerNorm,
     Norm,
     Op,
+    Recurrence,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
@@ -55,7 +59,8 @@ class CoreShare:
         (REPLICATE_TO_TP_DEGREE), and otherwise become as many as the query heads (CONVERT_TO_MHA).
         """
         require_degree(tp)
-        return cls(tp, *_heads_of(model.attention.heads, tp))
+        first = next(iter(model.attentions), None)  # a stage may have no layer that attends
+        return cls(tp, *(NO_HEADS if first is None else _heads_of(first.heads, tp)))
 
     def of_heads(self, counts: HeadCounts) -> HeadCounts:
         """Return the heads of one core of a layer that has `counts`."""
@@ -119,12 +124,12 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             | Experts(choice_bias=Vector() as vector)
         ):
             return vector.size * cell
-        case LayerNorm(weight=weight):
-            return 2 * weight.size * cell
         case StreamNorm(norm=norm):
             return _op_bytes(norm, share, formats)
-        case HeadNorm(query=query, key=key):
-            return (query.size + key.size) * cell
+        case LayerNorm() | HeadNorm():
+            return sum(vector.size for vector in op.vectors) * cell
+        case Convolution() | Recurrence() | GatedNorm():
+            return sum(-(-math.prod(vector.shape) // share.tp) * cell for vector in op.vectors)
         case _:
             return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
 

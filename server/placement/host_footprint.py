@@ -15,7 +15,20 @@ from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from ..models.decoder import decoder_graph
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import (
+    Add,
+    AddRows,
+    Attention,
+    Convolution,
+    Experts,
+    GatedNorm,
+    HeadNorm,
+    LayerNorm,
+    Norm,
+    Op,
+    Recurrence,
+    StreamNorm,
+)
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -24,6 +37,7 @@ from .expert_sizes import ExpertSizes
 from .footprint import ServingShape
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
+from .state_layout import StateSizes
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
@@ -41,7 +55,7 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
     """Return the bytes of one op on the first core. Replicated vectors are padded to the rows' width."""
 
     def own_bytes(vector: Vector) -> int:
-        return vector_bytes(vector.size if vector.axis is None else shard.size(vector.axis))
+        return vector_bytes(shard.vector_size(vector))
 
     match op:
         case Linear():
@@ -57,6 +71,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return own_bytes(query) + own_bytes(key)
         case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
             return own_bytes(vector)
+        case Convolution() | Recurrence() | GatedNorm():
+            return sum(map(own_bytes, op.vectors))
         case _:
             return 0
 
@@ -90,6 +106,7 @@ class ActivationSizes:
     activated_panels: int
     row_scales: int
     experts: ExpertSizes | None
+    states: StateSizes | None  # of layers that keep a state
     head_squares: int  # of all cores, sums of squares of q and k, if norms are over all heads together
 
     @classmethod
@@ -98,7 +115,9 @@ class ActivationSizes:
         rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         experts = ExpertSizes.of(model, shard, shape)
-        longest_k = max(w.hidden, w.attended, w.intermediate, experts.width if experts else 0)
+        states = StateSizes.of(model, shard, rows, cell, limits.num_samples)
+        state_k = states.mixed // FLOAT32_BYTES // rows if states else 0
+        longest_k = max(w.hidden, w.attended, w.intermediate, experts.width if experts else 0, state_k)
         return cls(
             rows=rows,
             attention=attention,
@@ -116,6 +135,7 @@ class ActivationSizes:
                 max(
                     attention.worker_scratch,
                     w.hidden * FLOAT32_BYTES,
+                    states.scratch if states else 0,
                     2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
                 ),
                 64,
@@ -128,6 +148,7 @@ class ActivationSizes:
             activated_panels=rows * w.intermediate * cell,
             row_scales=vector_bytes(max(rows, samples)),
             experts=experts,
+            states=states,
             head_squares=vector_bytes(2 * rows * shard.tp * ("all_heads" in model.qk_norms)),
         )
 
@@ -140,7 +161,8 @@ class ActivationSizes:
     def own(self) -> int:
         """Bytes of the activations of each core."""
         attention = self.qkv + self.queries + self.attended + self.attended_panels
-        return attention + self.activated + self.activated_panels + self.row_scales
+        states = self.states.own if self.states else 0
+        return attention + self.activated + self.activated_panels + self.row_scales + states
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +185,9 @@ class HostFootprint:
             "adapters": 0,
             "tables": sizes.rope_tables + sizes.other_tables + tp * sizes.head_groups,
         }
+        if sizes.states is not None:
+            fixed["kv"] = tp * sizes.states.slots * sizes.states.slot
+            fixed["tables"] += tp * sizes.states.key_heads
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)

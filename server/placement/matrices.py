@@ -28,7 +28,7 @@ class AttentionWidths:
     def of(cls, mixer: AttentionSpec, shard: ShardSpec) -> AttentionWidths:
         """Return the widths of a layer."""
         heads = shard.of_heads(mixer.heads)
-        stored = heads.heads_per_core + 2 * heads.kv_heads_per_core
+        stored = heads.heads_per_core * (1 + mixer.has_gate) + 2 * heads.kv_heads_per_core
         attended = round_up(heads.heads_per_core * mixer.head_dim, K_MULTIPLE)
         return cls(
             qkv=round_up(stored * mixer.head_dim, N_TILE) if mixer.kv_source is None else attended,

@@ -20,12 +20,15 @@ from ...models.ops import (
     Add,
     AddRows,
     Attention,
+    Convolution,
     Embed,
     Experts,
+    GatedNorm,
     HeadNorm,
     LayerNorm,
     Norm,
     Op,
+    Recurrence,
     StreamNorm,
 )
 from ...models.spec import ModelSpec
@@ -144,15 +147,18 @@ def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
     return PackedShape(Linear(op.by, (op.table,), op.hidden), round_up(op.table.outputs.size, N_TILE), widths.hidden)
 
 
-def _vectors(op: Norm | LayerNorm | HeadNorm | Attention) -> Iterator[tuple[Vector, float]]:
+_WithVectors = Norm | LayerNorm | HeadNorm | Attention | Convolution | Recurrence | GatedNorm
+
+
+def _vectors(op: _WithVectors) -> Iterator[tuple[Vector, float]]:
     """Yield the vectors of an op, and the offset added to their values."""
     match op:
         case Norm(weight=weight, offset=offset):
             yield weight, offset
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector, 0.0) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key, offset=offset):
-            yield from ((vector, offset) for vector in (query, key))
+        case LayerNorm() | Convolution() | Recurrence() | GatedNorm():
+            yield from ((vector, 0.0) for vector in op.vectors)
+        case HeadNorm(offset=offset):
+            yield from ((vector, offset) for vector in op.vectors)
         case Attention(sinks=Vector() as sinks):
             yield sinks, 0.0
 
@@ -197,7 +203,7 @@ class WeightLoader:
                 weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
             case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
                 self._place(norm, weights)
-            case Norm() | LayerNorm() | HeadNorm() | Attention():
+            case Norm() | LayerNorm() | HeadNorm() | Attention() | Convolution() | Recurrence() | GatedNorm():
                 for vector, offset in _vectors(op):
                     width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
                     weights.vectors[vector.tensor] = self._vector(vector, offset, width)
@@ -246,7 +252,7 @@ class WeightLoader:
         A divided vector is on every core, each its part.
         """
         if vector.axis is not None:
-            width = self._shard.size(vector.axis)
+            width = self._shard.vector_size(vector)
         buffers = []
         for core in self._cores[: None if vector.axis else 1]:
             buffers.append(core.allocate("weights", vector.tensor, width * FLOAT32_BYTES))
