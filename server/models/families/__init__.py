@@ -33,9 +33,11 @@ from .gpt_oss import GptOssConfig
 from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
 from .lfm2 import Lfm2Config, Lfm2MoeConfig
 from .llama4 import Llama4TextConfig
+from .mamba import BambaConfig, FalconH1Config
 from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from .modernbert import ModernBertConfig
 from .nearest import not_supported
+from .nemotron_h import NemotronHConfig
 from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
@@ -61,6 +63,9 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Qwen3_5MoeForCausalLM": ("qwen3_5_moe_text", Qwen3_5MoeConfig),
     "Lfm2ForCausalLM": ("lfm2", Lfm2Config),
     "Lfm2MoeForCausalLM": ("lfm2_moe", Lfm2MoeConfig),
+    "BambaForCausalLM": ("bamba", BambaConfig),
+    "FalconH1ForCausalLM": ("falcon_h1", FalconH1Config),
+    "NemotronHForCausalLM": ("nemotron_h", NemotronHConfig),
     "GemmaForCausalLM": ("gemma", GemmaConfig),
     "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
     "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
