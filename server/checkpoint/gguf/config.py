@@ -10,14 +10,8 @@ import numpy as np
 
 from ...models.config_values import MAX_LAYERS
 from ...typed_json import shown
-from .architectures import (
-    COMMON,
-    LONG_FACTORS,
-    ROPE_FREQS,
-    SHORT_FACTORS,
-    Config,
-    architecture_of,
-)
+from .architecture import COMMON, LONG_FACTORS, ROPE_FREQS, SHORT_FACTORS, Config
+from .architectures import architecture_of
 from .files import GgufFiles, open_gguf, parts_of
 from .header import Value, is_gguf
 from .types import Float32
