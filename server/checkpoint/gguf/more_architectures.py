@@ -112,6 +112,6 @@ MORE = (
     ),
     Architecture("starcoder", "GPTBigCodeForCausalLM", "gpt_bigcode", _BIGCODE, derived=_bigcode),
     Architecture("falcon", "FalconForCausalLM", "falcon", _FALCON, derived=_falcon, has_heads_apart=True),
-    Architecture("bloom", "BloomForCausalLM", "bloom", _BLOOM, has_heads_apart=True),
+    Architecture("bloom", "BloomForCausalLM", "bloom", _BLOOM, words={"transformer.": ""}, has_heads_apart=True),
     Architecture("mpt", "MptForCausalLM", "mpt", _MPT, derived=_mpt),
 )
