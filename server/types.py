@@ -123,6 +123,7 @@ class ScheduledSeq(NamedTuple):
     pooling: PoolingParams | None = None  # None: the sequence is continued
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt
     source: Request | None = None  # what the encoder reads; None: there is no encoder
+    state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
 
     @property
     def num_source_tokens(self) -> int:

@@ -23,6 +23,7 @@ from .ops import (
     StreamNorm,
 )
 from .spec import ModelSpec
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 Shape = tuple[int, ...]
 
@@ -53,16 +54,23 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
                 yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
-        case Norm(weight=weight) | DistanceBuckets(weight=weight) | Attention(sinks=Vector() as weight):
-            yield weight.tensor, weight.shape
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
-            yield from ((vector.tensor, vector.shape) for vector in norms)
-        case Experts(choice_bias=Vector() as vector):
-            yield vector.tensor, (vector.size,)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
+        case _:
+            yield from ((vector.tensor, vector.shape) for vector in op_vectors(op))
+
+
+def op_vectors(op: Op) -> tuple[Vector, ...]:
+    """Return the tensors of one op that are no matrices and no tables."""
+    match op:
+        case Norm(weight=vector) | DistanceBuckets(weight=vector):
+            return (vector,)
+        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+            return (vector,)
+        case LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+            return op.vectors
+        case _:
+            return ()
 
 
 def _is_tied_head(op: Op, graph: Graph) -> bool:

@@ -31,6 +31,7 @@ from .family import FamilyConfig
 from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
 from .gpt_oss import GptOssConfig
 from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
+from .lfm2 import Lfm2Config, Lfm2MoeConfig
 from .llama4 import Llama4TextConfig
 from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from .modernbert import ModernBertConfig
@@ -38,6 +39,7 @@ from .nearest import not_supported
 from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
 from .smollm3 import SmolLM3Config
 from .t5 import T5Config
 from .text_part import text_part
@@ -54,6 +56,11 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Qwen2MoeForCausalLM": ("qwen2_moe", Qwen2MoeConfig),
     "Qwen3ForCausalLM": ("qwen3", Qwen3Config),
     "Qwen3MoeForCausalLM": ("qwen3_moe", Qwen3MoeConfig),
+    "Qwen3NextForCausalLM": ("qwen3_next", Qwen3NextConfig),
+    "Qwen3_5ForCausalLM": ("qwen3_5_text", Qwen3_5Config),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe_text", Qwen3_5MoeConfig),
+    "Lfm2ForCausalLM": ("lfm2", Lfm2Config),
+    "Lfm2MoeForCausalLM": ("lfm2_moe", Lfm2MoeConfig),
     "GemmaForCausalLM": ("gemma", GemmaConfig),
     "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
     "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
