@@ -73,6 +73,18 @@ _FALCON: Keys = {
 _EXAONE: Keys = {"block_count": "num_layers", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon"}
 _MINICPM: Keys = {"embedding_scale": "scale_emb", "residual_scale": "residual_scale", "logit_scale": "logits_scaling"}
 _HUNYUAN_MOE: Keys = {"expert_used_count": "moe_topk", "expert_shared_count": "num_shared_expert"}
+_LFM2: Keys = {
+    "attention.layer_norm_rms_epsilon": "norm_eps",
+    "shortconv.l_cache": "conv_L_cache",
+    "leading_dense_block_count": "num_dense_layers",
+}
+_LFM2_WORDS: Keys = {
+    "expert_bias": "expert_bias.bias",
+    "feed_forward.experts.w1": "mlp.experts.gate_proj",
+    "feed_forward.experts.w2": "mlp.experts.down_proj",
+    "feed_forward.experts.w3": "mlp.experts.up_proj",
+}
+_ADJUSTED: Config = {"block_auto_adjust_ff_dim": False}  # the file has the size that follows
 _SQUARE: Config = {"hidden_act": "relu2"}
 
 MORE = (
@@ -114,4 +126,6 @@ MORE = (
     Architecture("falcon", "FalconForCausalLM", "falcon", _FALCON, derived=_falcon, has_heads_apart=True),
     Architecture("bloom", "BloomForCausalLM", "bloom", _BLOOM, words={"transformer.": ""}, has_heads_apart=True),
     Architecture("mpt", "MptForCausalLM", "mpt", _MPT, derived=_mpt),
+    Architecture("lfm2", "Lfm2ForCausalLM", "lfm2", _LFM2, _ADJUSTED, state_layer="conv"),
+    Architecture("lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", _LFM2, _ADJUSTED, words=_LFM2_WORDS, state_layer="conv"),
 )

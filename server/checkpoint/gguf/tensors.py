@@ -66,7 +66,7 @@ class GgufTensor:
         if self.is_turned:
             whole = self.entry.info.type.values(self._bytes(0, self.shape[1]))
             return np.ascontiguousarray(whole[:, begin:end].T)
-        return self.entry.info.type.values(self._bytes(begin, end))
+        return self.entry.info.type.values(self._bytes(begin, end)).reshape(end - begin, *self.shape[1:])
 
     @property
     def held_by(self) -> Quantization | None:
@@ -122,6 +122,9 @@ def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tupl
     turned = {part.weight for linear in linears(decoder_graph(spec)) for part in linear.parts if part.is_transposed}
     for name in turned & found.keys():
         found[name] = replace(found[name], shape=found[name].shape[::-1], is_turned=True)
+    for name, tensor in found.items():  # convolutions of a channel, [channels, 1, taps], have two dimensions in a file
+        if len(expected[name]) > len(tensor.shape) and (*tensor.shape[:1], 1, *tensor.shape[1:]) == expected[name]:
+            found[name] = replace(tensor, shape=expected[name])
     used = {tensor.name for tensor in found.values()}
     rest = (name for name in files.entries if name not in used and not architecture.is_read_with_config(name))
     return found | {name: GgufTensor(files.entries[name], name, files.entries[name].info.shape) for name in rest}
