@@ -1,6 +1,6 @@
 """A model's graph as a device program: each op becomes instructions, some ops together one.
 
-embed, a projection of it, rows of positions and token types added to it, then for each layer
+embed, vectors of pictures (picture_lowering.py), a projection, rows of positions and token types, then for each layer
   Norm            reduce_norm: all-reduce of the branches before, residual, norm; panels for the layer that reads them.
                   Without a norm before a layer it packs the stream itself; a StreamNorm replaces the stream
   Linear qkv      matmul, each core its heads, with their bias
@@ -22,15 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..device.hbm import Buffer
-from ..device.layout import FLOAT32_BYTES
 from ..kernels.attention.rope import head_squares
 from ..kernels.dispatch import LinearKernels, linear_kernels
 from ..kernels.isa.jit import Kernel
-from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
 from ..kernels.matmul.epilogue import ACTIVATIONS
 from ..kernels.program import Program
-from ..kernels.records import STEP
 from ..models.decoder import decoder_graph
 from ..models.graph import last_op
 from ..models.linear import Linear
@@ -62,6 +59,7 @@ from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
+from .logits_lowering import add_logits
 from .operands import (
     HeadOps,
     Operands,
@@ -69,6 +67,7 @@ from .operands import (
     Placement,
     addresses_of,
 )
+from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
 
 
@@ -113,9 +112,11 @@ class _Lowering:
     def run(self, decoder: Placement | None) -> Program:
         if self._slice.embeds:
             self._embed(self._graph.embed)
+            add_vectors(self._at, self._program, self._stream, 0, self._plain_norm)
             self._ops("embeddings", 0, self._graph.prelude)
         for i in self._slice.layers:
             self._ops(f"layer {i}", i, self._graph.layers[i])
+            add_vectors(self._at, self._program, self._stream, i + 1, self._plain_norm)
         if self._slice.end == "stream":
             self._stream.finish(self._plain_norm)
         else:
@@ -277,23 +278,10 @@ class _Lowering:
                 self._stream.stay(self._stream.norm.name, self._stream.norm)
             self._stream.settle(self._plain_norm)
             return
-        self._logits(head)
-        for op in (op for op in ops if isinstance(op, FinishLogits)):
-            self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
+        finish = next((op for op in ops if isinstance(op, FinishLogits)), None)
+        add_logits(self._operands, self._program, self._stream, head, finish)
 
     @property
     def _plain_norm(self) -> Kernel:
         """The kernel that norms a stream whose panels nothing reads."""
         return linear_kernels(self._at.dtype, self._at.isa).reduce_norm
-
-    def _logits(self, linear: Linear) -> None:
-        """Add the output layer."""
-        buffers, head = self._buffers, self._at.weights.matrix(linear)
-        kernels = self._kernels(head)
-        self._stream.settle(kernels.reduce_norm)
-        self._program.head = len(self._program)
-        inputs = self._stream.read_sampled(linear.name, kernels.reduce_norm)
-        outputs = [buffers.logits.address + core * head.n * FLOAT32_BYTES for core in range(self._num_cores)]
-        operands = self._operands.matmul(head, inputs, outputs, buffers.logits_width)
-        operands = [o._replace(rows_field=STEP.num_samples) for o in operands]
-        self._program.add("logits", kernels.matmul, operands)

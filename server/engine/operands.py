@@ -17,11 +17,11 @@ from ..kernels.records import (
     STEP,
     AddRowsOperands,
     EmbedOperands,
-    LogitsOperands,
     MatmulOperands,
     NormOperands,
     PackOperands,
 )
+from ..kernels.sample.records import LogitsOperands
 from ..models.linear import Vector
 from ..models.ops import (
     AddRows,

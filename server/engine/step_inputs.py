@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,17 @@ from .attention_work import AttentionEntry, AttentionWork
 from .cross.queries import CrossQueries
 
 Int32 = npt.NDArray[np.int32]
+
+
+class PictureRows(Protocol):
+    """Finds the vectors and rotations of tokens of pictures."""
+
+    def fill(self, seqs: Sequence[ScheduledSeq], vectors: npt.NDArray[np.int64], rope_rows: Int32) -> bool:
+        """Fill in the address of each token's vector, 0 for none, and the row of the rotary tables.
+
+        Returns False, having changed nothing, when no sequence has pictures.
+        """
+        ...
 
 
 class StepInputs:
@@ -46,6 +58,9 @@ class StepInputs:
         num_tiles, counters = work.most_entries(num_tokens, num_seqs), max(work.num_workers, MOST_ROW_SHARES)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
+        self.rope_rows: Int32 = np.zeros(num_tokens, np.int32)
+        self.vectors: npt.NDArray[np.int64] = np.zeros(num_tokens, np.int64)
+        self.pictures: PictureRows | None = None  # None: no sequence has any
         self.slots: Int32 = np.zeros((num_groups, num_tokens), np.int32)
         self.token_types: Int32 = np.zeros(num_tokens, np.int32)
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
@@ -87,6 +102,8 @@ class StepInputs:
             token_types=self.token_types.ctypes.data,
             slots_stride=self.slots.strides[0],
             tables_stride=self.block_tables.strides[0],
+            rope_rows=self.positions.ctypes.data,
+            vectors=0,
         )
 
     def _set(self, offset: int, value: int) -> None:
@@ -118,10 +135,18 @@ class StepInputs:
         self._set(STEP.num_seqs, len(seqs))
         self._set(STEP.num_samples, len(samples))
         self._set(STEP.num_tiles, len(self._entries))
+        if self.pictures is not None:
+            has_some = self.pictures.fill(seqs, self.vectors[:row], self.rope_rows[:row])
+            self.turn_by(self.rope_rows if has_some else self.positions)
+            self._set(STEP.vectors, self.vectors.ctypes.data * has_some)
         self._set(STEP_BYTES + STEP.num_tiles, row)
         num_groups = self._adapters.fill(seqs)
         self._set(STEP.num_lora_groups, num_groups)
         return num_groups
+
+    def turn_by(self, rows: Int32) -> None:
+        """Rotate the tokens of the step by these rows of the rotary tables; `rows` is an array of this object."""
+        self._set(STEP.rope_rows, rows.ctypes.data)
 
     def _place_entries(self, entries: list[AttentionEntry]) -> None:
         if entries is self._entries:

@@ -51,6 +51,8 @@ class StepRecord(NamedTuple):
     tables_stride: int = 0  # bytes between the block tables of two groups
     state_read: int = 0  # [B] slot of each sequence's state before the step; slot 0 reads as zeros
     state_write: int = 0  # [B] slot of its state after the step
+    rope_rows: int = 0  # [T] row of the rotary tables: the position, unless the token is of a picture or follows one
+    vectors: int = 0  # int64 [T] addresses of the vectors of tokens of pictures, 0 for others; 0 = there are none
 
 
 STEP = offsets(StepRecord)
@@ -117,6 +119,15 @@ class AddRowsOperands(NamedTuple):
     width: int
     index_field: int  # byte offset in the step record of the address of int32 [T]; 0: row `first` for all
     first: int
+
+
+class VectorOperands(NamedTuple):
+    """Operands of `hidden[t] = vector`, or `+=`, for tokens of pictures, on one core for all."""
+
+    hidden: int  # float32 [T, width]
+    width: int
+    offset: int  # bytes from the address in the step record to the vector, float32 [width]
+    is_added: int
 
 
 class NormOperands(NamedTuple):
@@ -258,26 +269,17 @@ class PackOperands(NamedTuple):
     scratch_stride: int = 0
 
 
-class LogitsOperands(NamedTuple):
-    """Sampled rows of logits, changed in place."""
-
-    logits: int  # float32 [S, width]
-    width: int  # a multiple of 16
-    scale: int  # bits of a float32
-    cap: int  # bits of a float32: soft cap by a hyperbolic tangent; 0 = none
-
-
 MATMUL = offsets(MatmulOperands)
 GROUP_TABLE = offsets(GroupTable)
 GROUP = offsets(Group)
 EMBED = offsets(EmbedOperands)
 ADD_ROWS = offsets(AddRowsOperands)
+VECTORS = offsets(VectorOperands)
 NORM = offsets(NormOperands)
 ROPE = offsets(RopeOperands)
 ATTENTION = offsets(AttentionOperands)
 BOTH_SIDES = offsets(BothSidesOperands)
 PACK = offsets(PackOperands)
-LOGITS = offsets(LogitsOperands)
 MATMUL_BYTES = size_of(MatmulOperands)
 GROUP_TABLE_BYTES = size_of(GroupTable)
 GROUP_BYTES = size_of(Group)

@@ -68,7 +68,7 @@ def decoder_graph(spec: ModelSpec) -> Graph:
             *build.projection("project_out", build.hidden, build.embedded),
             *build.heads(embedding),
         ),
-        is_tied=spec.is_tied,
+        is_tied=spec.is_tied or not spec.vocab_size,
         groups=tuple(LayerGroup(tuple(indices), layers[indices[0]]) for indices in alike.values()),
     )
 

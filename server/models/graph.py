@@ -39,7 +39,7 @@ class Graph:
     embed: Embed
     layers: tuple[tuple[Op, ...], ...]
     tail: tuple[Op, ...]  # the final norm, and the output layer or the pooler
-    is_tied: bool  # the output layer has the embedding's tensor
+    is_tied: bool  # the output layer has the embedding's tensor, or there is no embedding
     prelude: tuple[Op, ...] = ()  # changes the embeddings
     groups: tuple[LayerGroup, ...] = ()
 

@@ -1,7 +1,7 @@
 """Records of a model: all that is needed to size, price and build it.
 
 A model has stacks; a stack has an input, a stream of vectors, and layers (`layer.py`). `families/` fill these records
-from a config.json, and `decoder.py` makes the graph of them. An input of vectors is one more record in `Input`.
+from a config.json, and `decoder.py` makes the graph of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .layer import (
     TemperatureSpec,
 )
 from .names import LLAMA, Names
+from .vision import MAX_PATCHES, VisionSpec
 
 StackKind = Literal["decoder", "encoder"]
 NormKind = Literal["rms", "layer", "layer_no_bias"]
@@ -29,7 +30,7 @@ NormKind = Literal["rms", "layer", "layer_no_bias"]
 class EmbeddingSpec:
     """An input of token ids: rows of tables, which are added up and normed."""
 
-    vocab_size: int
+    vocab_size: int  # 0 = there is no table: the stream is given as vectors
     size: int  # elements of a row, which is projected to the stream's size where that is another
     scale: float = 1.0
     num_positions: int = 0  # rows of learned positions; 0 = none
@@ -84,6 +85,7 @@ class ModelSpec:
     head: HeadSpec | None = None  # None: an encoder, or a decoder that only embeds texts
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
+    vision: VisionSpec | None = None  # makes vectors of pictures; None = the model reads texts alone
     stand_in: str = ""  # for planning: why some layers are priced as others; empty: none is
 
     def __hash__(self) -> int:
@@ -134,6 +136,15 @@ class ModelSpec:
     def is_encoder(self) -> bool:
         """True when a request is one forward pass: no cache and no tokens that follow."""
         return self.stack.kind == "encoder"
+
+    @property
+    def vision_encoder(self) -> ModelSpec:
+        """The layers that see pictures, as a model of its own."""
+        assert self.vision is not None
+        vision, of_vectors = self.vision, EmbeddingSpec(0, self.vision.hidden_size)
+        norm = NormSpec("rms" if vision.is_rms else "layer", vision.eps)
+        stack = StackSpec("encoder", vision.hidden_size, of_vectors, vision.layers, norm)
+        return ModelSpec(f"vision encoder of {self.architecture}", (stack,), MAX_PATCHES, names=vision.names)
 
     @property
     def is_tied(self) -> bool:

@@ -34,6 +34,8 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
         if not _is_tied_head(op, graph):
             for name, shape in op_tensors(op):
                 rows, *rest = shape  # a tensor may hold several parts
+                if not rows:
+                    continue  # the embedding of a model whose stream is given
                 shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
         if isinstance(op, Linear):
             transposed.update(part.weight for part in op.parts if part.is_transposed)

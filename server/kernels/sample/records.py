@@ -1,10 +1,19 @@
-"""Record that the sampling kernel reads from memory."""
+"""Operands of the kernels that read logits."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from ..records import offsets
+
+
+class LogitsOperands(NamedTuple):
+    """Sampled rows of logits, changed in place."""
+
+    logits: int  # float32 [S, width]
+    width: int  # a multiple of 16
+    scale: int  # bits of a float32
+    cap: int  # bits of a float32: soft cap by a hyperbolic tangent; 0 = none
 
 
 class SampleOperands(NamedTuple):
@@ -26,3 +35,4 @@ class SampleOperands(NamedTuple):
 
 
 SAMPLE = offsets(SampleOperands)
+LOGITS = offsets(LogitsOperands)

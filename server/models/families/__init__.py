@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from ..config_values import ConfigError, Values, read_record
@@ -30,6 +32,7 @@ from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .smollm3 import SmolLM3Config
 from .t5 import T5Config
 from .text_part import text_part
+from .vision import vision_of
 
 # Rows by the name of the class: `model_type`, and the reader of its config.json.
 _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
@@ -104,17 +107,18 @@ FAMILIES: dict[str, type[FamilyConfig]] = {
 def model_spec_of(config: Values) -> ModelSpec:
     """Return the model that `config`, the values of a config.json, describes.
 
-    Only the text's part of a model with a vision encoder is read. Raises ConfigError, naming the key, the value and the
-    limit, for an unknown architecture, remote code, and values that are out of range, contradictory or not implemented.
+    Of a model with a vision encoder that is not served, only the text's part is read. Raises ConfigError, naming the
+    key, the value and the limit, for an unknown architecture, remote code, and values that are out of range,
+    contradictory or not implemented.
     """
-    config = text_part(config)
+    vision, config = vision_of(config), text_part(config)
     architecture = _architecture(config)
     for key in ("auto_map", "trust_remote_code"):
         if config.get(key):
             raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     family = FAMILIES[architecture]
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
-    spec = read_record(values, family).spec(architecture, values)
+    spec = replace(read_record(values, family).spec(architecture, values), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec
 
 
