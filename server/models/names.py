@@ -30,6 +30,7 @@ class Names:
     is_transposed: bool = False  # the matrices of layers are stored [inputs, outputs]
     fused: FusedExperts = "outputs"  # experts in one tensor: the first dimension, and how gate and up share outputs
 
+    sine_tables: str = ""  # ending of tables of positions by sines, which files may leave out; "" = none
     old_names: tuple[tuple[str, str], ...] = ()  # names of tensors in older files, each with the name of today
     old_endings: tuple[tuple[str, str], ...] = ()  # endings of names in older files, each with the ending of today
 

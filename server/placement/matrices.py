@@ -72,6 +72,8 @@ class Widths:
         """Return the width of a layer's inputs."""
         if axis.name == "query":
             return round_up(self.shard.size(axis), K_MULTIPLE)
+        if axis.name == "rows":
+            return round_up(axis.size, K_MULTIPLE)
         return self.ffn(axis) if axis.name == "ffn" else self.hidden
 
     def outputs(self, linear: Linear) -> int:
@@ -111,9 +113,14 @@ class PackedShape:
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:
-        """Return the format of the matrix. A router is float32, because small differences decide."""
+        """Return the format of the matrix.
+
+        A router is float32, because small differences decide; a convolution over sound is not quantized.
+        """
         if self.linear.is_router:
             return "float32"
+        if self.linear.inputs.name == "rows":
+            return formats.dtype
         return formats.of(*self.modules, is_output=is_output(self.linear))
 
     def num_bytes(self, formats: WeightFormats) -> int:

@@ -295,4 +295,5 @@ class _Loading:
             kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
             max_source_len=0 if spec.source is None else spec.source.max_position,
+            reads_sound=spec.source is not None and spec.source.stack.input.num_channels > 0,
         )
