@@ -25,6 +25,7 @@ from .expert_sizes import ExpertSizes
 from .footprint import ServingShape
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
+from .sound_sizes import SoundSizes
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
@@ -196,4 +197,6 @@ def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: S
     beside = HostFootprint.of(encoder, shard, own)
     for use in ("activations", "partial_sums", "workers", "tables"):
         fixed[use] += beside.fixed[use]
+    sound = SoundSizes.of(encoder)
+    fixed["activations"] += 0 if sound is None else sound.num_bytes(shape.dtype)
     fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)

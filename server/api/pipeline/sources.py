@@ -33,7 +33,7 @@ def first_tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     most, begin = model.info.max_source_len, model.defaults.decoder_prompt
     if not most or prompt.media:
         return prompt.token_ids
-    if model.info.reads_sound:
+    if model.info.sound_shape:
         raise InvalidRequest(
             f"{model.info.facts.architecture} writes what it hears: use /v1/audio/transcriptions.",
             prompt.param,
@@ -56,5 +56,8 @@ def source_fields(model: ServedModel, prompt: Prompt) -> dict[str, Any]:
     if not model.info.max_source_len:
         return {}
     if prompt.media:
+        if any(item.shape != model.info.sound_shape for item in prompt.media):
+            shapes = ", ".join(str(item.shape) for item in prompt.media)
+            raise InvalidRequest(f"features of shape {shapes} are not {model.info.sound_shape}.", prompt.param)
         return {"num_source_tokens": sum(item.num_tokens for item in prompt.media)}
     return {"source_token_ids": prompt.token_ids, "num_source_tokens": len(prompt.token_ids)}

@@ -40,7 +40,7 @@ from ...placement.shard import ShardSpec
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
-from ..cross.loading import place_encoder, source_encoder
+from ..cross.loading import place_encoder, sound_shape, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
 from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
@@ -295,5 +295,5 @@ class _Loading:
             kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
             max_source_len=0 if spec.source is None else spec.source.max_position,
-            reads_sound=spec.source is not None and spec.source.stack.input.num_channels > 0,
+            sound_shape=sound_shape(spec),
         )
