@@ -18,6 +18,7 @@ from ..models.ops import (
     Experts,
     Gated,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Parallel,
@@ -32,7 +33,7 @@ End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, Experts, Gated, HeadNorm, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm),
-    *(CrossAttention, DistanceBuckets, Replace, Rope, StreamNorm),
+    *(CrossAttention, DistanceBuckets, LatentAttention, Replace, Rope, StreamNorm),
 )
 
 

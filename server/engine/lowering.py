@@ -10,6 +10,7 @@ embed, vectors of pictures (picture_lowering.py), a projection, rows of position
   Linear o        pack, matmul: row-parallel, a partial sum on every core, which Add leaves for the next reduce_norm;
                   branches of a Parallel one after the other, each with partial sums of its own
   Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
+  LatentAttention latent_lowering.py: its heads' values on each core
   Experts         expert_lowering.py: one partial sum on every core
 then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
 A model without an output layer ends with the norm of every row, in the stream; a pipeline stage that is not the last
@@ -19,7 +20,6 @@ A model without an output layer ends with the norm of every row, in the stream; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..device.hbm import Buffer
 from ..kernels.attention.rope import head_squares
@@ -43,6 +43,7 @@ from ..models.ops import (
     FinishLogits,
     Gated,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
@@ -57,11 +58,13 @@ from .attention_operands import HeadOperands
 from .cross.lowering import CrossLowering, shared_kernels_of
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
+from .latent_lowering import LatentLowering
 from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
 from .logits_lowering import add_logits
 from .operands import (
     HeadOps,
+    Leaves,
     Operands,
     PanelAddresses,
     Placement,
@@ -85,15 +88,6 @@ def build_program(
     return _Lowering(placement, adapters, part).run(decoder)
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaves:
-    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
-
-    values: Sequence[Buffer] = ()
-    panels: Sequence[Buffer] = ()  # memory for their packed form
-    is_packed: bool = False  # the values are bfloat16 panels already
-
-
 class _Lowering:
     def __init__(self, placement: Placement, adapters: AdapterSlots | None, part: GraphSlice | None) -> None:
         self._at, self._buffers = placement, placement.buffers
@@ -107,7 +101,7 @@ class _Lowering:
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
-        self._leaves = _Leaves()
+        self._leaves = Leaves()
 
     def run(self, decoder: Placement | None) -> Program:
         if self._slice.embeds:
@@ -136,10 +130,8 @@ class _Lowering:
                     self._on_stream(label, i, op)
                 case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
-                case Attention():
-                    self._attention(i, waiting, op)
-                case CrossAttention():
-                    self._cross_attention(i, waiting, op)
+                case Attention() | CrossAttention() | LatentAttention():
+                    self._mix(i, waiting, op)
                 case DistanceBuckets():
                     pass  # attention reads the table that Placement.distances holds
                 case Gated() | Activate():
@@ -150,6 +142,16 @@ class _Lowering:
                     self._replace(label, waiting)
                 case _:
                     waiting.append(op)
+
+    def _mix(self, i: int, waiting: Sequence[Op], op: Attention | CrossAttention | LatentAttention) -> None:
+        """Add the op with which the tokens of layer `i` see each other."""
+        match op:
+            case Attention():
+                self._attention(i, waiting, op)
+            case CrossAttention():
+                self._cross_attention(i, waiting, op)
+            case LatentAttention():
+                self._leaves = LatentLowering(self._at, self._program, self._read).add(i, op)
 
     def _on_stream(self, label: str, i: int, op: AddRows | Norm | LayerNorm | StreamNorm | Parallel | Add) -> None:
         """Add an op that changes the stream, or how it is read next."""
@@ -195,20 +197,20 @@ class _Lowering:
         self._program.add(f"{label} rope", kernels.rope_kv, rope)
         operands = self._heads.attention if op.is_causal else self._heads.both_sides
         self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
-        self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
+        self._leaves = Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
 
     def _cross_attention(self, i: int, waiting: Sequence[Op], op: CrossAttention) -> None:
         """Add attention to the encoder's states; the waiting layer makes its queries."""
         self._product(f"layer {i}", waiting, self._buffers.qkv)
         CrossLowering(self._at).attend(self._program, i, op, last_op(waiting, Linear))
-        self._leaves = _Leaves(self._buffers.attended, self._buffers.attended_panels, is_packed=False)
+        self._leaves = Leaves(self._buffers.attended, self._buffers.attended_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
         buffers = self._buffers
         kernels = self._product(label, waiting, buffers.activated, op)
         is_packed = isinstance(op, Gated) and kernels.gated_leaves_panels
-        self._leaves = _Leaves(buffers.activated, buffers.activated_panels, is_packed)
+        self._leaves = Leaves(buffers.activated, buffers.activated_panels, is_packed)
 
     def _product(
         self, label: str, waiting: Sequence[Op], into: Sequence[Buffer], op: Gated | Activate | None = None

@@ -87,6 +87,15 @@ class HeadOps:
     attention: Attention
 
 
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
+
+    values: Sequence[Buffer] = ()
+    panels: Sequence[Buffer] = ()  # memory for their packed form
+    is_packed: bool = False  # the values are bfloat16 panels already
+
+
 def float_bits(value: float) -> int:
     """Return the bits of a float32: operands are int64 words and hold real numbers this way."""
     return int(np.float32(value).view(np.uint32))

@@ -16,7 +16,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from .graph import Graph, LayerGroup
-from .layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from .latent_graph import latent_ops
+from .layer import AttentionSpec, ExpertsSpec, FeedForward, LatentAttentionSpec, LayerSpec, NetworkSpec
 from .linear import Axis, Linear, Vector, WeightRows
 from .ops import (
     Activate,
@@ -209,6 +210,8 @@ class _Builder:
         return (Add(self._rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
 
     def _attention(self, spec: AttentionSpec, at: str) -> tuple[Op, ...]:
+        if isinstance(spec, LatentAttentionSpec):
+            return latent_ops(spec, at, self.hidden, self.part)
         query = Axis("query", spec.num_heads, spec.head_dim, heads=spec.heads)
         kv = Axis("kv", spec.num_kv_heads, spec.head_dim, heads=spec.heads)
         ops: list[Op] = [Linear("qkv", self._qkv(spec, at, query, kv), self.hidden, spec.has_qkv_bias)]

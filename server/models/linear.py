@@ -91,6 +91,7 @@ class Linear:
     parts: tuple[WeightRows, ...]
     inputs: Axis
     has_bias: bool = False
+    is_table: bool = False  # rows without quantization, which a kernel of their own reads
 
     @property
     def modules(self) -> tuple[str, ...]:

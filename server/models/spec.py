@@ -87,11 +87,19 @@ class ModelSpec:
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
     vision: VisionSpec | None = None  # makes vectors of pictures; None = the model reads texts alone
+    num_nextn_layers: int = 0  # layers after the last that predict further tokens; they are neither loaded nor computed
+    served_positions: int = 0  # longest context that is computed; 0 = max_position
+    why_served: str = ""  # why longer contexts are not
     stand_in: str = ""  # for planning: why some layers are priced as others; empty: none is
 
     def __hash__(self) -> int:
         """Hash a few sizes: graphs are looked up by model, and hashing every layer would take longer."""
         return hash((self.architecture, self.num_layers, self.hidden_size, self.vocab_size, self.max_position))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest context that is computed."""
+        return self.served_positions or self.max_position
 
     @property
     def stack(self) -> StackSpec:
@@ -187,7 +195,7 @@ class ModelSpec:
     @property
     def rotations(self) -> tuple[tuple[RopeSpec | None, int], ...]:
         """Distinct rotations with the size of the heads that they turn."""
-        return tuple(dict.fromkeys((each.rope, each.head_dim) for each in self.attentions))
+        return tuple(dict.fromkeys((each.rope, each.rotated_size) for each in self.attentions))
 
     @property
     def qk_norms(self) -> frozenset[QKNorm]:

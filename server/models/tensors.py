@@ -16,6 +16,7 @@ from .ops import (
     Embed,
     Experts,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
@@ -55,8 +56,8 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
             yield weight.tensor, weight.shape
         case LayerNorm(weight=weight, bias=bias):
             yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key):
-            yield from ((vector.tensor, vector.shape) for vector in (query, key))
+        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
+            yield from ((vector.tensor, vector.shape) for vector in norms)
         case Experts(choice_bias=Vector() as vector):
             yield vector.tensor, (vector.size,)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):

@@ -22,6 +22,7 @@ from ..models.ops import (
     Embed,
     Experts,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
@@ -125,15 +126,15 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return 2 * weight.size * cell
         case StreamNorm(norm=norm):
             return _op_bytes(norm, share, formats)
-        case HeadNorm(query=query, key=key):
-            return (query.size + key.size) * cell
+        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
+            return sum(vector.size for vector in norms) * cell
         case _:
             return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
 
 
 def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> int:
     outputs = sum(share.size(part.outputs) for part in linear.parts)
-    weights = formats.of(*linear.modules, is_output=is_output(linear))
+    weights = formats.dtype if linear.is_table else formats.of(*linear.modules, is_output=is_output(linear))
     scales, inputs = outputs * FLOAT32_BYTES if is_scaled(weights) else 0, share.size(linear.inputs)
     if is_grouped(weights):
         scales = sum(scale_bytes(weights, formats.groups, outputs, inputs))

@@ -6,23 +6,36 @@ as server/engine/buffers.py and load/weights.py allocate them. The accelerator's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config.formats import WeightFormats
 from ..device.attention_layout import CHUNK
 from ..device.core import HostUse
 from ..device.hbm import ALIGNMENT
-from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, vector_bytes
 from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, DistanceBuckets, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import (
+    Add,
+    AddRows,
+    Attention,
+    DistanceBuckets,
+    Experts,
+    HeadNorm,
+    LatentAttention,
+    LayerNorm,
+    Norm,
+    Op,
+    StreamNorm,
+)
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
 from .core_share import DTYPE_BYTES
 from .expert_sizes import ExpertSizes
-from .footprint import ServingShape
+from .footprint import ServingShape, vision_blocks, vision_shape
+from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 from .sound_sizes import SoundSizes
@@ -57,6 +70,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
+        case LatentAttention(norms=norms):
+            return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in norms)
         case (
             Attention(sinks=Vector() as vector)
             | Experts(choice_bias=Vector() as vector)
@@ -102,6 +117,7 @@ class ActivationSizes:
     activated_panels: int
     row_scales: int
     experts: ExpertSizes | None
+    latent: LatentSizes | None
     head_squares: int  # of all cores, sums of squares of q and k, if norms are over all heads together
 
     @classmethod
@@ -110,7 +126,9 @@ class ActivationSizes:
         rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         experts = ExpertSizes.of(model, shard, shape)
-        longest_k = max(w.hidden, w.attended, w.intermediate, experts.width if experts else 0)
+        latent = LatentSizes.of(model, shard, shape)
+        others = experts.width if experts else 0, latent.query_width if latent else 0
+        longest_k = max(w.hidden, w.attended, w.intermediate, *others)
         return cls(
             rows=rows,
             attention=attention,
@@ -120,15 +138,15 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(_rope_bytes(*each, shape.max_model_len) for each in model.rotations),
-            other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
+            rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
+            other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
             + sum(map(vector_bytes, model.unit_sizes))
             + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
             head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
-                    w.hidden * FLOAT32_BYTES,
+                    longest_k * FLOAT32_BYTES,
                     2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
                 ),
                 64,
@@ -141,6 +159,7 @@ class ActivationSizes:
             activated_panels=rows * w.intermediate * cell,
             row_scales=vector_bytes(max(rows, samples)),
             experts=experts,
+            latent=latent,
             head_squares=vector_bytes(2 * rows * shard.tp * ("all_heads" in model.qk_norms)),
         )
 
@@ -148,6 +167,11 @@ class ActivationSizes:
     def shared(self) -> int:
         """Bytes of the activations that are stored once."""
         return self.hidden + self.normed + self.row_scales + self.sampled + self.logits + self.head_squares
+
+    def by_kind(self, tp: int) -> int:
+        """Bytes of the buffers of experts and of latent attention over all cores."""
+        latent = self.latent.total(tp) if self.latent else 0
+        return latent + (self.experts.total if self.experts else 0)
 
     @property
     def own(self) -> int:
@@ -170,7 +194,7 @@ class HostFootprint:
         divided = round_up(sizes.attention.partials, ALIGNMENT) + sizes.attention.arrivals
         fixed: dict[HostUse, int] = {
             "weights": tp * packed_weight_bytes(model, shard, shape.formats),
-            "activations": sizes.shared + tp * sizes.own + (sizes.experts.total if sizes.experts else 0),
+            "activations": sizes.shared + tp * sizes.own + sizes.by_kind(tp),
             "partial_sums": tp * sizes.branches * sizes.partial,
             "workers": shape.limits.num_scratches * sizes.worker_scratch + divided,
             "adapters": 0,
@@ -184,6 +208,7 @@ class HostFootprint:
         elif not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
+        fixed["activations"] += vision_bytes(model, shape)
         return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
@@ -200,3 +225,13 @@ def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: S
     sound = SoundSizes.of(encoder)
     fixed["activations"] += 0 if sound is None else sound.num_bytes(shape.dtype)
     fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)
+
+
+def vision_bytes(model: ModelSpec, shape: ServingShape) -> int:
+    """Return the bytes of a vision encoder, its connectors in float32; 0 without one."""
+    if model.vision is None:
+        return 0
+    encoder, own = model.vision_encoder, vision_shape(model, shape)
+    whole = HostFootprint.of(encoder, ShardSpec.of(encoder, 1), own)
+    blocks, _ = vision_blocks(own.max_model_len)
+    return replace(whole, kv_block=whole.kv_layer).total(blocks) + model.vision.num_weights * FLOAT32_BYTES

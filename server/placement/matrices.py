@@ -10,7 +10,7 @@ from ..device.hbm import ALIGNMENT
 from ..device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import is_output, linears
-from ..models.layer import AttentionSpec
+from ..models.layer import AttentionSpec, LatentAttentionSpec
 from ..models.linear import Axis, Linear
 from ..models.spec import ModelSpec
 from .shard import ShardSpec, intermediate_per_core
@@ -28,6 +28,10 @@ class AttentionWidths:
     def of(cls, mixer: AttentionSpec, shard: ShardSpec) -> AttentionWidths:
         """Return the widths of a layer."""
         heads = shard.of_heads(mixer.heads)
+        if isinstance(mixer, LatentAttentionSpec):
+            queries, values = mixer.size + mixer.rotary, mixer.value_size
+            qkv, attended = (round_up(heads.heads_per_core * size, K_MULTIPLE) for size in (queries, values))
+            return cls(qkv, attended, round_up(mixer.head_dim, N_TILE))
         stored = heads.heads_per_core + 2 * heads.kv_heads_per_core
         attended = round_up(heads.heads_per_core * mixer.head_dim, K_MULTIPLE)
         return cls(
@@ -119,7 +123,7 @@ class PackedShape:
         """
         if self.linear.is_router:
             return "float32"
-        if self.linear.inputs.name == "rows":
+        if self.linear.is_table or self.linear.inputs.name == "rows":
             return formats.dtype
         return formats.of(*self.modules, is_output=is_output(self.linear))
 

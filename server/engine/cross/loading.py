@@ -11,7 +11,7 @@ from ...kernels.compilation import compile_kernels
 from ...kernels.workers import WorkerPool
 from ...models.decoder import decoder_graph
 from ...models.spec import ModelSpec
-from ...placement.cache_layout import kv_layer_bytes
+from ...placement.cache_layout import kv_slot_sizes
 from ...placement.footprint import ServingShape
 from ...placement.kv_groups import KVPlace
 from ...placement.shard import ShardSpec
@@ -43,7 +43,7 @@ def place_encoder(
     weights = WeightLoader(model.source, encoder, shard, cores, model.formats).load(on_progress, is_last=False)
     num_blocks = shape.num_source_blocks(encoder)
     cache = CacheConfig(num_blocks, shape.block_size, False, (AttentionSpan(), AttentionSpan()))
-    layer_bytes = kv_layer_bytes(encoder, shard, own.kv_dtype, shape.block_size)
+    sizes = kv_slot_sizes(encoder, shard, own.kv_dtype, shape.block_size)
     places = (KVPlace(0, 0),) * encoder.num_layers  # keys and values of one layer at a time
     placement = Placement(
         spec=encoder,
@@ -52,7 +52,7 @@ def place_encoder(
         weights=weights,
         tables=ConstantTables(cores, encoder, shard, length),
         buffers=ActivationBuffers(cores, encoder, shard, own),
-        kv=KVPool.allocate(cores, places, num_blocks, layer_bytes, "activations"),
+        kv=KVPool.allocate(cores, places, num_blocks, sizes, "activations"),
         cache=cache,
         dtype=shape.dtype,
         kv_dtype=own.kv_dtype,

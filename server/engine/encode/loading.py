@@ -23,7 +23,7 @@ from ...kernels.compilation import compile_kernels
 from ...kernels.isa.cache import use_cache
 from ...kernels.workers import WorkerPool
 from ...models.heads import Head, Normalize, classification_head
-from ...placement.cache_layout import kv_layer_bytes
+from ...placement.cache_layout import kv_slot_sizes
 from ...placement.fit import require_encoder_fit
 from ...placement.footprint import ServingShape, StepLimits
 from ...placement.host_footprint import HostFootprint
@@ -127,7 +127,7 @@ class _Loading:
 
     def _longest(self) -> int:
         """Return the most tokens of a text: configured, or stated by the files, within the model's positions."""
-        stated, most = self._sentence.max_seq_length or stated_length(self._directory), self._spec.max_position
+        stated, most = self._sentence.max_seq_length or stated_length(self._directory), self._spec.longest
         configured = self._config.max_model_len
         if configured is not None and not 2 <= configured <= most:
             raise SettingsError(f"max_model_len is {configured}: this model takes 2 to {most} tokens")
@@ -169,7 +169,7 @@ class _Loading:
         weights = WeightLoader(model.source, spec, shard, cores, model.formats).load(self._on_progress)
         cache = CacheConfig(self._num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         kv_dtype = self._shape.kv_dtype
-        layer_bytes = kv_layer_bytes(spec, shard, kv_dtype, BLOCK_SIZE)
+        sizes = kv_slot_sizes(spec, shard, kv_dtype, BLOCK_SIZE)
         placement = Placement(
             spec=spec,
             shard=shard,
@@ -177,7 +177,7 @@ class _Loading:
             weights=weights,
             tables=ConstantTables(cores, spec, shard, self._max_length),
             buffers=ActivationBuffers(cores, spec, shard, self._shape),
-            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks, layer_bytes),
+            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks, sizes),
             cache=cache,
             dtype=self._config.dtype,
             kv_dtype=kv_dtype,

@@ -31,10 +31,10 @@ from ...kernels.workers import WorkerPool
 from ...link.messages import EngineInfo, LoadedAdapter
 from ...models.spec import ModelSpec
 from ...models.tensors import num_params
-from ...placement.cache_layout import kv_cache_dtype, kv_layer_bytes
+from ...placement.cache_layout import kv_cache_dtype, kv_slot_sizes
 from ...placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from ...placement.footprint import ServingShape, StepLimits
-from ...placement.host_footprint import HostFootprint
+from ...placement.host_footprint import HostFootprint, vision_bytes
 from ...placement.matrices import main_format
 from ...placement.shard import ShardSpec
 from ..adapters import AdapterBank
@@ -70,7 +70,7 @@ class LoadedEngine:
     info: EngineInfo
     pricer: StepPricer  # of steps on the modelled accelerator
     beside: Beside | None  # encodes texts with the same weights; None: the decoder needs its encoder
-    kv: KVPool
+    placement: Placement
     adapters: AdapterBank | None = None  # None: adapters are disabled
 
 
@@ -142,14 +142,14 @@ class _Loading:
         begin, model = time.perf_counter(), self._model
         encoder = place_encoder(model, cores, self._shape, self._on_progress)
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
-        tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
+        tables = ConstantTables(cores, self._spec, self._shard, self._shape.num_positions(self._spec))
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
         groups = self._footprint.groups
         cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching and encoder is None)
-        layer_bytes = kv_layer_bytes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
-        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, layer_bytes)
+        sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
+        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
@@ -178,7 +178,7 @@ class _Loading:
             pricer=pricer,
             adapters=bank,
             beside=beside,
-            kv=kv,
+            placement=placement,
         )
 
     def _require_host(self) -> None:
@@ -211,7 +211,7 @@ class _Loading:
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
         written = sum(core.used["weights"] for core in cores)
-        to_write = sum(sum(core.used.values()) for core in cores) - written
+        to_write = sum(sum(core.used.values()) for core in cores) - written + vision_bytes(self._spec, self._shape)
         kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
         host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept)

@@ -12,7 +12,7 @@ from typing import Protocol
 from ...config.formats import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
 from ...device.core import HostUse
 from ...device.hbm import Buffer
-from ...device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
+from ...device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from ...models.decoder import decoder_graph
 from ...models.graph import Graph, flat_ops
 from ...models.linear import Linear, Vector
@@ -24,6 +24,7 @@ from ...models.ops import (
     Embed,
     Experts,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
@@ -80,6 +81,7 @@ class ModelWeights:
     embedding: tuple[Buffer, ...] | None  # row-major; None when tied: the output layer's tiles serve
     matrices: dict[str, PackedMatrix] = field(default_factory=dict)
     tables: dict[str, Buffer] = field(default_factory=dict)  # row-major, unquantized, on the first core
+    rows: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # row-major, unquantized, each core its outputs
     vectors: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # float32; one buffer a core if divided
     embedded: PackedMatrix | None = None  # an output layer that serves as the embedding of a graph without one
 
@@ -184,7 +186,7 @@ class WeightLoader:
         """
         graph = self._graph
         has_table = not graph.is_tied and not graph.embed.is_shared
-        weights = ModelWeights(self._embedding() if has_table else None)
+        weights = ModelWeights(self._row_major(embedding_shape(graph, self._widths)) if has_table else None)
         for op in graph.prelude:
             self._place(op, weights)
         for i, layer in enumerate(graph.layers):
@@ -200,8 +202,14 @@ class WeightLoader:
     def _place(self, op: Op, weights: ModelWeights) -> None:
         """Place the weights of one op."""
         match op:
+            case Linear(is_table=True):
+                weights.rows[op.modules[0]] = self._row_major(PackedShape.of(op, self._widths))
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
+            case LatentAttention(norms=norms):
+                for vector in norms:
+                    width = round_up(vector.size, K_MULTIPLE)
+                    weights.vectors[vector.tensor] = self._vector(vector, 0.0, width)
             case Experts():
                 self._experts(op, weights)
             case AddRows(table=table):
@@ -272,11 +280,11 @@ class WeightLoader:
         self._source.embedding(shape, core.index, buffer)
         return buffer
 
-    def _embedding(self) -> tuple[Buffer, ...]:
-        shape = embedding_shape(self._graph, self._widths)
+    def _row_major(self, shape: PackedShape) -> tuple[Buffer, ...]:
+        """Place a table of rows, each core its outputs."""
         num_bytes = shape.n * shape.k * DTYPE_BYTES[self._formats.dtype]
         buffers = []
         for core in self._cores:
-            buffers.append(core.allocate("weights", self._graph.embed.table.weight, num_bytes))
+            buffers.append(core.allocate("weights", shape.linear.parts[0].weight, num_bytes))
             self._source.embedding(shape, core.index, buffers[-1])
         return tuple(buffers)

@@ -12,6 +12,15 @@ from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperC
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
 from .decoder import DecoderConfig
+from .deepseek import (
+    DeepseekV2Config,
+    DeepseekV3Config,
+    DeepseekV32Config,
+    Glm4MoeLiteConfig,
+    GlmMoeDsaConfig,
+    MiniCPM3Config,
+    YoutuConfig,
+)
 from .encoder import (
     BertConfig,
     DistilBertConfig,
@@ -65,6 +74,13 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "PhiForCausalLM": ("phi", PhiConfig),
     "CohereForCausalLM": ("cohere", CohereConfig),
     "Cohere2ForCausalLM": ("cohere2", Cohere2Config),
+    "DeepseekV2ForCausalLM": ("deepseek_v2", DeepseekV2Config),
+    "DeepseekV3ForCausalLM": ("deepseek_v3", DeepseekV3Config),
+    "DeepseekV32ForCausalLM": ("deepseek_v32", DeepseekV32Config),
+    "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", Glm4MoeLiteConfig),
+    "GlmMoeDsaForCausalLM": ("glm_moe_dsa", GlmMoeDsaConfig),
+    "MiniCPM3ForCausalLM": ("minicpm3", MiniCPM3Config),
+    "YoutuForCausalLM": ("youtu", YoutuConfig),
 }
 _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "Bert": ("bert", BertConfig),
@@ -119,10 +135,10 @@ def model_spec_of(config: Values) -> ModelSpec:
     """
     vision, config = vision_of(config), text_part(config)
     architecture = _architecture(config)
-    for key in ("auto_map", "trust_remote_code"):
-        if config.get(key):
-            raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     family = FAMILIES[architecture]
+    for key in ("auto_map", "trust_remote_code"):
+        if config.get(key) and not (family.comes_with_code and key == "auto_map"):
+            raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
     spec = replace(read_record(values, family).spec(architecture, values), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec
