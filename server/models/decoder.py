@@ -45,6 +45,7 @@ from .state_graph import StateGraph
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
 LAYERS = "model.layers."
+FRAMES = 3  # that a convolution over sound reads
 FINAL_NORM = "model.norm"
 NORMS_OUTPUTS = ("before_and_after", "after")  # placements where the output of a branch is normed
 
@@ -100,6 +101,8 @@ class _Builder:
     def prelude(self) -> list[Op]:
         """Return the ops that change the embeddings of tokens."""
         table, ops = self._spec.stack.input, list(self.projection("project_in", self.embedded, self.hidden))
+        if table.num_channels:
+            ops += self.convolutions(table.num_channels)
         if table.num_positions:
             rows = self.part("model.embed_positions", Axis("rows", table.num_positions))
             ops.append(AddRows(rows, self.hidden, "positions", table.first_position))
@@ -115,6 +118,15 @@ class _Builder:
             weight = Vector(name, each.size, each, is_folded=True)
             ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
+
+    def convolutions(self, num_channels: int) -> list[Op]:
+        """Return the two layers over three neighbouring frames each, of which a channel's values are neighbours."""
+        sizes = (num_channels, self.hidden.size)
+        layers = [
+            Linear(name, (self.part(f"model.{name}", self.hidden),), Axis("rows", FRAMES * size), has_bias=True)
+            for name, size in zip(("conv1", "conv2"), sizes, strict=True)
+        ]
+        return [each for layer in layers for each in (layer, Activate("gelu"))]
 
     def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
         """Return the projection from the size of embeddings to the hidden size, or back, where they differ."""

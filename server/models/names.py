@@ -33,6 +33,7 @@ class Names:
 
     # Factors of weights that a file does not hold, by the graph's words: the weights are multiplied as they are read.
     factors: tuple[tuple[str, float], ...] = ()
+    sine_tables: str = ""  # ending of tables of positions by sines, which files may leave out; "" = none
     old_names: tuple[tuple[str, str], ...] = ()  # names of tensors in older files, each with the name of today
     old_endings: tuple[tuple[str, str], ...] = ()  # endings of names in older files, each with the ending of today
 

@@ -39,6 +39,7 @@ class EmbeddingSpec:
     num_token_types: int = 0  # rows of learned token types; 0 = none
     has_norm: bool = False
     is_shared: bool = False  # of an encoder: the table is the decoder's
+    num_channels: int = 0  # of frames of sound instead of tokens: convolutions make a row of two frames
 
 
 Input = EmbeddingSpec

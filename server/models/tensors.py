@@ -33,12 +33,11 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
     transposed: set[str] = set()
     for graph, op in ((each, op) for each in graphs(model) for op in each.ops()):
-        if not _is_tied_head(op, graph):
-            for name, shape in op_tensors(op):
-                rows, *rest = shape  # a tensor may hold several parts
-                if not rows:
-                    continue  # the embedding of a model whose stream is given
-                shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
+        for name, shape in _own_tensors(op, graph):
+            rows, *rest = shape  # a tensor may hold several parts
+            if not rows:
+                continue  # the embedding of a model whose stream is given
+            shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
         if isinstance(op, Linear):
             transposed.update(part.weight for part in op.parts if part.is_transposed)
     return {name: shape[::-1] if name in transposed else shape for name, shape in shapes.items()}
@@ -73,6 +72,12 @@ def op_vectors(op: Op) -> tuple[Vector, ...]:
             return ()
 
 
+def _own_tensors(op: Op, graph: Graph) -> Iterator[tuple[str, Shape]]:
+    """Yield the tensors of an op, of a tied output layer those that the embedding does not have."""
+    tensors = op_tensors(op)
+    return (each for each in tensors if each[0] != graph.embed.table.weight) if _is_tied_head(op, graph) else tensors
+
+
 def _is_tied_head(op: Op, graph: Graph) -> bool:
     return graph.is_tied and graph.has_head and op is graph.head
 
@@ -105,6 +110,5 @@ def num_params(model: ModelSpec) -> int:
         math.prod(shape) * count
         for graph in graphs(model)
         for op, count in graph.counted()
-        if not _is_tied_head(op, graph)
-        for _, shape in op_tensors(op)
+        for _, shape in _own_tensors(op, graph)
     )

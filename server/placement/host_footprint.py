@@ -35,6 +35,7 @@ from .footprint import ServingShape, vision_blocks, vision_shape
 from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
+from .sound_sizes import SoundSizes
 from .state_layout import StateSizes
 
 
@@ -219,6 +220,8 @@ def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: S
     beside = HostFootprint.of(encoder, shard, own)
     for use in ("activations", "partial_sums", "workers", "tables"):
         fixed[use] += beside.fixed[use]
+    sound = SoundSizes.of(encoder)
+    fixed["activations"] += 0 if sound is None else sound.num_bytes(shape.dtype)
     fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
+from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
 from .decoder import DecoderConfig
@@ -105,6 +106,11 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
 _ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "T5ForConditionalGeneration": ("t5", T5Config),
     "MT5ForConditionalGeneration": ("mt5", T5Config),
+    "BartForConditionalGeneration": ("bart", BartConfig),
+    "MBartForConditionalGeneration": ("mbart", MBartConfig),
+    "MarianMTModel": ("marian", MarianConfig),
+    "PegasusForConditionalGeneration": ("pegasus", PegasusConfig),
+    "WhisperForConditionalGeneration": ("whisper", WhisperConfig),
 }
 GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
 ENCODER_DECODERS = {name: family for name, (_, family) in _ENCODER_DECODERS.items()}
