@@ -37,7 +37,7 @@ class SpeechRequest(GenerationRequest):
 
 
 class SoundUsage(WireModel):
-    """What a request is measured by: the duration of its sound."""
+    """Measure of a request: the duration of its sound."""
 
     type: Literal["duration"] = "duration"
     seconds: int  # rounded up
