@@ -94,6 +94,11 @@ class Request:
         """Positions of the encoder, whose states the decoder attends to; 0 without an encoder."""
         return len(self.source_token_ids)
 
+    @property
+    def pictures(self) -> tuple[tuple[int, bytes], ...]:
+        """Position and digest of each picture."""
+        return tuple((each.offset, each.digest) for each in self.media)
+
 
 class TokenizedText(NamedTuple):
     """Tokens of a text, or of a pair of texts, as an encoder reads them."""
@@ -116,6 +121,7 @@ class ScheduledSeq(NamedTuple):
     num_prompt_tokens: int
     lora: str = ""  # digest of the adapter, "" = none
     pooling: PoolingParams | None = None  # None: the sequence is continued
+    media: tuple[MediaItem, ...] = ()  # pictures of the prompt
     source: Request | None = None  # what the encoder reads; None: there is no encoder
 
     @property
@@ -151,6 +157,8 @@ class StepPlan(NamedTuple):
     received_time: float | None = None  # the earliest of `admitted`
     is_pooled: bool = False  # `prefill` has texts to encode, each whole
     follows: bool = False  # a request waited when the last step ended, though none was running
+    is_picture: bool = False  # `prefill` has one picture to encode, its placeholders as tokens
+    dropped: tuple[bytes, ...] = ()  # digests of pictures whose vectors are not needed any more
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:
@@ -273,6 +281,7 @@ class StepReport(NamedTuple):
     step_seconds: float
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
     served: ServedTokens | None = None  # None: there is one tenant
+    num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
 
     @property
     def device_seconds(self) -> float:

@@ -109,13 +109,16 @@ class KVCacheManager:
         """Share of the usable blocks that are held, 0 to 1."""
         return 1 - self.pool.num_free / (self.pool.num_blocks - 1)
 
-    def open(self, cache_salt: str, lora: str = "", num_source_tokens: int = 0) -> SequenceBlocks:
+    def open(
+        self, cache_salt: str, lora: str = "", pictures: Sequence[tuple[int, bytes]] = (), num_source_tokens: int = 0
+    ) -> SequenceBlocks:
         """Return empty tables for a new sequence; they cost nothing until blocks are allocated.
 
         The table of cross attention will cover `num_source_tokens` positions of the encoder.
         """
         num_source_blocks = -(-num_source_tokens // self._block_size)
-        return SequenceBlocks(HashChain(self._block_size, cache_salt, lora), self.num_groups, num_source_blocks)
+        chain = HashChain(self._block_size, cache_salt, lora, pictures)
+        return SequenceBlocks(chain, self.num_groups, num_source_blocks)
 
     def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> Prefix:
         """Return the cached blocks of the longest known prefix of `token_ids`; changes nothing.

@@ -6,7 +6,7 @@ as server/engine/buffers.py and load/weights.py allocate them. The accelerator's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config.formats import WeightFormats
 from ..device.attention_layout import CHUNK
@@ -34,7 +34,7 @@ from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
 from .core_share import DTYPE_BYTES
 from .expert_sizes import ExpertSizes
-from .footprint import ServingShape
+from .footprint import ServingShape, vision_blocks, vision_shape
 from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
@@ -137,8 +137,8 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(_rope_bytes(*each, shape.max_model_len) for each in model.rotations),
-            other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
+            rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
+            other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
             + sum(map(vector_bytes, model.unit_sizes))
             + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
             head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
@@ -207,6 +207,7 @@ class HostFootprint:
         elif not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
+        fixed["activations"] += vision_bytes(model, shape)
         return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
@@ -221,3 +222,13 @@ def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: S
     for use in ("activations", "partial_sums", "workers", "tables"):
         fixed[use] += beside.fixed[use]
     fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)
+
+
+def vision_bytes(model: ModelSpec, shape: ServingShape) -> int:
+    """Return the bytes of a vision encoder, its connectors in float32; 0 without one."""
+    if model.vision is None:
+        return 0
+    encoder, own = model.vision_encoder, vision_shape(model, shape)
+    whole = HostFootprint.of(encoder, ShardSpec.of(encoder, 1), own)
+    blocks, _ = vision_blocks(own.max_model_len)
+    return replace(whole, kv_block=whole.kv_layer).total(blocks) + model.vision.num_weights * FLOAT32_BYTES

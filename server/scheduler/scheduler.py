@@ -90,7 +90,8 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        blocks = self._cache.open(request.cache_salt, request.lora, request.num_source_tokens)
+        sources = request.pictures, request.num_source_tokens
+        blocks = self._cache.open(request.cache_salt, request.lora, *sources)
         seq = self._open[request.request_id] = Sequence(request, blocks)
         self._waiting.add(seq)
 

@@ -59,6 +59,7 @@ class StepDraft:
             token_ids,
             seq.num_prompt_tokens,
             request.lora,
+            media=request.media,
             source=request if request.num_source_tokens else None,
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
@@ -83,6 +84,7 @@ class StepDraft:
                 seq.num_prompt_tokens,
                 request.lora,
                 None,
+                request.media,
                 request if request.num_source_tokens else None,
             )
         )

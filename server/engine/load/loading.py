@@ -34,7 +34,7 @@ from ...models.tensors import num_params
 from ...placement.cache_layout import kv_cache_dtype, kv_slot_sizes
 from ...placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from ...placement.footprint import ServingShape, StepLimits
-from ...placement.host_footprint import HostFootprint
+from ...placement.host_footprint import HostFootprint, vision_bytes
 from ...placement.matrices import main_format
 from ...placement.shard import ShardSpec
 from ..adapters import AdapterBank
@@ -70,7 +70,7 @@ class LoadedEngine:
     info: EngineInfo
     pricer: StepPricer  # of steps on the modelled accelerator
     beside: Beside | None  # encodes texts with the same weights; None: the decoder needs its encoder
-    kv: KVPool
+    placement: Placement
     adapters: AdapterBank | None = None  # None: adapters are disabled
 
 
@@ -142,7 +142,7 @@ class _Loading:
         begin, model = time.perf_counter(), self._model
         encoder = place_encoder(model, cores, self._shape, self._on_progress)
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
-        tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
+        tables = ConstantTables(cores, self._spec, self._shard, self._shape.num_positions(self._spec))
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
@@ -178,7 +178,7 @@ class _Loading:
             pricer=pricer,
             adapters=bank,
             beside=beside,
-            kv=kv,
+            placement=placement,
         )
 
     def _require_host(self) -> None:
@@ -211,7 +211,7 @@ class _Loading:
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
         written = sum(core.used["weights"] for core in cores)
-        to_write = sum(sum(core.used.values()) for core in cores) - written
+        to_write = sum(sum(core.used.values()) for core in cores) - written + vision_bytes(self._spec, self._shape)
         kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
         host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept)
