@@ -21,6 +21,7 @@ from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
 from .network_graph import NetworkGraph
 from .ops import (
+    Activate,
     Add,
     AddRows,
     Attention,
