@@ -41,14 +41,15 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
     if is_pooling(config):
         return _Encoder(config, on_progress).run()
     loaded = load_engine(config, on_progress)
-    runner, pictures = SharedRunner(loaded.runner, loaded.beside.runner), read_pictures(config, loaded, on_progress)
+    beside, pictures = loaded.beside, read_pictures(config, loaded, on_progress)
+    runner = loaded.runner if beside is None else SharedRunner(loaded.runner, beside.runner)
     return ServedEngine(
         runner=runner if pictures is None else PictureRunner(runner, pictures),
         scheduler=loaded.scheduler,
         info=replace(loaded.info, reads_pictures=pictures is not None),
         pricer=loaded.pricer if pictures is None else pictures.pricer,
         pictures=None if pictures is None else pictures.limits,
-        pooling=loaded.beside.limits,
+        pooling=None if beside is None else beside.limits,
         cache=loaded.cache,
         grammars=loaded.grammars,
         adapters=loaded.adapters,

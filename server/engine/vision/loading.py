@@ -15,7 +15,7 @@ from ...kernels.workers import WorkerPool
 from ...models.decoder import decoder_graph
 from ...models.spec import ModelSpec
 from ...models.vision import Connector, VisionSpec
-from ...placement.cache_layout import kv_layer_bytes
+from ...placement.cache_layout import kv_slot_sizes
 from ...placement.footprint import ServingShape, vision_blocks, vision_shape
 from ...placement.kv_groups import KVPlace
 from ...placement.shard import ShardSpec
@@ -51,7 +51,7 @@ class VisionLoader:
             lambda line: on_progress(f"vision encoder: {line}")
         )
         cache = CacheConfig(vision_blocks(shape.max_model_len)[0], CHUNK, enable_prefix_caching=False)
-        layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, CHUNK)
+        sizes = kv_slot_sizes(spec, shard, shape.kv_dtype, CHUNK)
         places = (KVPlace(0, 0),) * spec.num_layers
         return Placement(
             spec=spec,
@@ -60,7 +60,7 @@ class VisionLoader:
             weights=weights,
             tables=ConstantTables(cores, spec, shard, shape.max_model_len),
             buffers=ActivationBuffers(cores, spec, shard, shape),
-            kv=KVPool.allocate(cores, places, cache.num_blocks, layer_bytes, "activations"),
+            kv=KVPool.allocate(cores, places, cache.num_blocks, sizes, "activations"),
             cache=cache,
             dtype=shape.dtype,
             kv_dtype=shape.kv_dtype,
