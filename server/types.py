@@ -279,6 +279,8 @@ class StepReport(NamedTuple):
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
     served: ServedTokens | None = None  # None: there is one tenant
     num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
+    num_pictures_read: int = 0  # pictures of requests since the start, once they can be read
+    num_pictures_encoded: int = 0  # of these; the others' vectors were there already
 
     @property
     def device_seconds(self) -> float:
