@@ -15,9 +15,10 @@ import numpy.typing as npt
 from ..config import EngineConfig
 from ..device.core import HostUse, NeuronCore
 from ..device.hbm import Buffer, give_back
-from ..device.layout import FLOAT32_BYTES
+from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, round_up
 from ..host.address_map import ADDRESSES
 from ..models.layer import RopeSpec, TemperatureSpec
+from ..models.linear import Axis
 from ..models.spec import ModelSpec
 from ..placement.expert_sizes import INDEX_BYTES, ExpertSizes
 from ..placement.footprint import ServingShape
@@ -131,7 +132,8 @@ class ConstantTables:
         """Allocate and fill the tables. Raises HostMemoryError."""
         self.ropes = {rope: _rope_table(cores[0], rope, spec.head_dim, num_positions) for rope in spec.distinct_ropes}
         self.temperatures = {t: _temperatures(cores[0], t, num_positions) for t in spec.temperatures}
-        self.ones = _ones(cores[0], spec.head_dim) if "unweighted" in spec.qk_norms else None
+        self.ones = _ones(cores[0], spec.num_unit_weights) if spec.num_unit_weights else None
+        self.slopes = {each: tuple(_slopes(core, shard, each) for core in cores) for each in spec.slopes}
         self.groups = tuple(_head_groups(core, shard.q_per_kv(core.index)) for core in cores)
 
 
@@ -153,8 +155,18 @@ def _temperatures(core: NeuronCore, temperature: TemperatureSpec, num_positions:
 
 
 def _ones(core: NeuronCore, size: int) -> Buffer:
-    buffer = core.allocate("tables", "ones", FLOAT32_BYTES * size)
-    buffer.array(np.float32, size)[:] = 1.0
+    padded = round_up(size, K_MULTIPLE)
+    buffer = core.allocate("tables", "ones", FLOAT32_BYTES * padded)
+    buffer.array(np.float32, padded)[:size] = 1.0
+    return buffer
+
+
+def _slopes(core: NeuronCore, shard: ShardSpec, slopes: Sequence[float]) -> Buffer:
+    """float32 [query heads of the core]."""
+    buffer = core.allocate("tables", "slopes", FLOAT32_BYTES * shard.heads_per_core)
+    for run in shard.runs(Axis("query", len(slopes)), core.index):
+        heads = slopes[run.first : run.first + run.length]
+        buffer.array(np.float32, shard.heads_per_core)[run.slot : run.slot + run.length] = heads
     return buffer
 
 

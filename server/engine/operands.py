@@ -150,9 +150,9 @@ class Operands:
             first=op.first,
         )
 
-    def vector(self, vector: Vector, core: int = 0) -> int:
-        """Return the address of a norm's weights, or of `core`'s part of them."""
-        return self._at.weights.vector(vector, core).address
+    def vector(self, vector: Vector | None, core: int = 0) -> int:
+        """Return the address of a norm's weights, or of `core`'s part of them; without a vector, of ones."""
+        return address_of(self._at.tables.ones) if vector is None else self._at.weights.vector(vector, core).address
 
     def matmul(
         self, matrix: PackedMatrix, inputs: PanelAddresses, outputs: Sequence[int], ldc: int
@@ -223,13 +223,13 @@ class Operands:
 
     def _head_norm(self, norm: HeadNorm | PlainHeadNorm | None, core: int) -> dict[str, int]:
         """Fields that describe the norm of heads."""
-        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "squares"), 0)
+        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "norms_rotated", "squares"), 0)
         if isinstance(norm, PlainHeadNorm):
             fields["q_norm"] = fields["k_norm"] = address_of(self._at.tables.ones)
         elif norm is not None:
             fields["q_norm"], fields["k_norm"] = self.vector(norm.query, core), self.vector(norm.key, core)
             fields["norm_stride"] = 0 if norm.query.axis is None else self._spec.head_dim * FLOAT32_BYTES
-            fields["is_centered"] = int(norm.is_centered)
+            fields["is_centered"], fields["norms_rotated"] = int(norm.is_centered), int(norm.follows_rope)
             fields["squares"] = self._buffers.head_squares.address if norm.is_wide else 0
         return fields
 
@@ -276,6 +276,7 @@ class Operands:
             window=-op.window if op.is_chunked else op.window,
             cap=float_bits(op.cap),
             sinks=0 if op.sinks is None else self.vector(op.sinks, core),
+            slopes=self._at.tables.slopes[op.slopes][core].address if op.slopes else 0,
             groups=self._at.tables.groups[core].address,
             scratch=self._buffers.worker_scratch.address,
             scratch_stride=self._buffers.sizes.worker_scratch,

@@ -97,8 +97,12 @@ def _norm_row(has_post: bool) -> Any:
         hidden = load_i64(operands + NORM.hidden) + row * width * 4
         squares = _add_parts(hidden, parts, count, stride, width, load_f32(operands + NORM.branch_scale))
         weight, to = load_i64(operands + NORM.weight), normed
-        if weight == 0:
+        if weight == 0 and load_i64(operands + NORM.rows) == 0:
             return hidden
+        if weight == 0:  # experts read rows that stay as they are until the next norm
+            for i in range(0, width, 16):
+                simd.store(normed + i * 4, simd.load(hidden + i * 4))
+            return normed
         if load_i64(operands + NORM.stays) != 0:
             to = hidden
         if load_i64(operands + NORM.is_centered) != 0:

@@ -126,10 +126,12 @@ class _Builder:
 
     def norm(self, name: str, module: str) -> Norm | LayerNorm:
         """Return the norm of the stream whose weights are those of `module`."""
-        if self._norm.kind == "rms":
+        kind = self._norm.kind
+        if kind == "rms":
             return self._rms(name, module)
-        bias = self._vector(module, self.hidden, "bias") if self._norm.kind == "layer" else None
-        return LayerNorm(name, self._vector(module, self.hidden), bias, self._norm.eps)
+        weight = None if kind == "layer_no_weight" else self._vector(module, self.hidden)
+        bias = self._vector(module, self.hidden, "bias") if kind == "layer" else None
+        return LayerNorm(name, weight, bias, self._norm.eps, self._norm.offset)
 
     def _rms(self, name: str, module: str) -> Norm:
         return Norm(name, self._vector(module, self.hidden), self._norm.eps, self._norm.offset)
@@ -172,11 +174,22 @@ class _Builder:
         elif spec.qk_norm != "none":
             ops.append(self._head_norm(spec, at, query, kv))
         if spec.rope is not None:
-            ops.append(Rope(spec.rope))
+            ops.insert(1 if spec.norms_rotated else len(ops), Rope(spec.rope))
         scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         sinks = self._vector(at[:-1], Axis("query", spec.num_heads), "sinks") if spec.has_sinks else None
         is_causal = not self._spec.is_encoder
-        ops.append(Attention(spec.window, scale, is_causal, spec.is_chunked, spec.score_cap, sinks, spec.temperature))
+        ops.append(
+            Attention(
+                spec.window,
+                scale,
+                is_causal,
+                spec.is_chunked,
+                spec.score_cap,
+                sinks,
+                spec.temperature,
+                spec.slopes,
+            )
+        )
         if spec.has_gate:
             ops.append(AttentionGate(Linear("attention gate", (self.part(f"{at}gate_proj", query),), self.hidden)))
         return (*ops, Linear("o", (self.part(f"{at}o_proj", self.hidden),), query, spec.has_o_bias))
@@ -189,7 +202,7 @@ class _Builder:
             replace(self._vector(f"{at}{name}_norm", axis), is_folded=is_centered)
             for name, axis in zip("qk", axes, strict=True)
         )
-        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered)
+        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered, spec.norms_rotated)
 
     def _parts(self, at: str, axes: Mapping[str, Axis]) -> tuple[WeightRows, ...]:
         """Return modules side by side; modules that the checkpoint's names make one are its rows in order."""
@@ -198,12 +211,17 @@ class _Builder:
             part = self.part(f"{at}{name}", axis)
             alike = [before.outputs for before in parts if before.module == part.module]
             parts.append(replace(part, first_row=sum(outputs.size for outputs in alike)))
-        return self._in_turns(parts) if self._spec.names.take_turns else tuple(parts)
+        is_one = len({part.module for part in parts}) == 1
+        return self._in_turns(parts) if self._spec.names.take_turns and is_one else tuple(parts)
 
     def _in_turns(self, parts: Sequence[WeightRows]) -> tuple[WeightRows, ...]:
-        """Return parts of one module whose units alternate: the first of each, then the second of each, and so on."""
-        sizes = [part.outputs.unit_size for part in parts]
-        return tuple(replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes)) for i, part in enumerate(parts))
+        """Return parts of one module of which as many units as there are for one unit of the last follow in turn."""
+        runs = [part.outputs.units // parts[-1].outputs.units for part in parts]
+        sizes = [run * part.outputs.unit_size for run, part in zip(runs, parts, strict=True)]
+        return tuple(
+            replace(part, first_row=sum(sizes[:i]), stride=sum(sizes), run=run)
+            for i, (part, run) in enumerate(zip(parts, runs, strict=True))
+        )
 
     def _feed_forward(self, spec: FeedForward, at: str) -> tuple[Op, ...]:
         return (self._experts(spec, at),) if isinstance(spec, ExpertsSpec) else self._network(spec, at)

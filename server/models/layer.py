@@ -11,7 +11,7 @@ from typing import Literal
 from ..config import AttentionSpan
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "swiglu_clamped"]
 Routing = Literal["softmax", "softmax_of_chosen", "sigmoid"]
 
 # Norms of query and key heads.
@@ -79,12 +79,14 @@ class AttentionSpec:
     window: int = 0  # tokens; 0 = all before
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
     qk_norm: QKNorm = "none"
+    norms_rotated: bool = False  # the norm of heads follows the rotation
     has_qkv_bias: bool = False
     has_o_bias: bool = False
     scale: float | None = None  # of scores; None = head_dim ** -0.5
     score_cap: float = 0.0  # scores are held below it by a hyperbolic tangent; 0 = none
     temperature: TemperatureSpec | None = None
     has_sinks: bool = False  # each query head has a key without a value, whose score is learned
+    slopes: tuple[float, ...] = ()  # ALiBi: for each head, what a score loses by token of distance; empty = nothing
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
 

@@ -50,15 +50,22 @@ class Vector:
 class WeightRows:
     """Rows of a module's weight, [outputs, inputs], and of its bias, from `first_row` on.
 
-    The rows follow one another, unless units of several modules alternate: then units are `unit_stride` rows apart.
+    The rows follow one another, unless runs of `run` units of several modules alternate: then runs are `stride` rows
+    apart.
     """
 
     module: str
     outputs: Axis
     first_row: int = 0
-    unit_stride: int = 0  # 0 = the size of a unit
+    stride: int = 0  # 0 = the size of a run
+    run: int = 1
     is_transposed: bool = False  # the weight is stored [inputs, outputs]
     tensor: str | None = None  # name of the weight, where the module has none of its own
+
+    def row(self, unit: int) -> int:
+        """Return the first row of a unit."""
+        size = self.outputs.unit_size
+        return self.first_row + unit // self.run * (self.stride or self.run * size) + unit % self.run * size
 
     @property
     def weight(self) -> str:

@@ -40,12 +40,13 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias, without a bias where it is None."""
+    """(x - mean(x)) / sqrt(var(x) + eps) * (weight + offset) + bias, without the vectors that are None."""
 
     name: str
-    weight: Vector
+    weight: Vector | None
     bias: Vector | None
     eps: float
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class HeadNorm:
     offset: float
     is_wide: bool = False  # one norm over all heads together
     is_centered: bool = False  # LayerNorm without a bias instead
+    follows_rope: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Attention:
     cap: float = 0.0  # limit of scores, by a hyperbolic tangent; 0 = none
     sinks: Vector | None = None  # for each query head, the score of a key without a value
     temperature: TemperatureSpec | None = None  # factor of queries by position
+    slopes: tuple[float, ...] = ()  # of each query head, taken off the score for each token of distance; empty = none
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,8 @@ def _scaled(rope: Values, path: str, base: float, context: _Context) -> RopeSpec
 
 def _kind(rope: Values, path: str) -> RopeKind:
     named = rope.get("rope_type") or rope.get("type") or "default"
+    if named == "dynamic":  # it changes nothing up to max_position, beyond which nothing is served
+        return "default"
     kinds: tuple[RopeKind, ...] = get_args(RopeKind)
     for kind in kinds:
         if kind == named:

@@ -22,7 +22,7 @@ from .layer import (
 from .names import LLAMA, Names
 
 StackKind = Literal["decoder", "encoder"]
-NormKind = Literal["rms", "layer", "layer_no_bias"]
+NormKind = Literal["rms", "layer", "layer_no_bias", "layer_no_weight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,18 @@ class ModelSpec:
     def qk_norms(self) -> frozenset[QKNorm]:
         """Kinds of norms of query and key heads."""
         return frozenset(layer.mixer.qk_norm for layer in self.layers)
+
+    @property
+    def num_unit_weights(self) -> int:
+        """Elements of the weights of norms that have none in the checkpoint: of a state, or of a head."""
+        if self.stack.norm.kind == "layer_no_weight":
+            return self.hidden_size
+        return self.head_dim if "unweighted" in self.qk_norms else 0
+
+    @property
+    def slopes(self) -> tuple[tuple[float, ...], ...]:
+        """Distinct slopes of query heads in the order of the layers."""
+        return tuple(dict.fromkeys(layer.mixer.slopes for layer in self.layers if layer.mixer.slopes))
 
     @property
     def temperatures(self) -> tuple[TemperatureSpec, ...]:

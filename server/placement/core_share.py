@@ -13,7 +13,7 @@ from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import flat_ops, is_output
-from ..models.linear import Axis, AxisName, Linear
+from ..models.linear import Axis, AxisName, Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
@@ -102,9 +102,9 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case Norm(weight=weight) | Add(norm=Norm(weight=weight)) | LayerNorm(weight=weight, bias=None):
+        case Norm(weight=weight) | Add(norm=Norm(weight=weight)) | LayerNorm(weight=Vector() as weight, bias=None):
             return weight.size * cell
-        case LayerNorm(weight=weight):
+        case LayerNorm(weight=Vector() as weight):
             return 2 * weight.size * cell
         case StreamNorm(norm=norm):
             return _op_bytes(norm, share, formats)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..config.formats import WeightFormats
 from ..device.core import HostUse
 from ..device.hbm import ALIGNMENT
-from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, vector_bytes
 from ..models.decoder import decoder_graph
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
@@ -80,7 +80,7 @@ class ActivationSizes:
     logits: int  # of all cores
     rope_tables: int  # cos and sin of each rope
     other_tables: int  # temperatures of queries, unit weights of norms without weights
-    head_groups: int  # of one core, the query range of each KV head (two int32)
+    head_groups: int  # of one core, the query range of each KV head (two int32), and slopes of query heads
     worker_scratch: int  # of one worker: attention rows, a normed row, or weights being widened to bfloat16
     qkv: int
     queries: int  # bfloat16 rows
@@ -110,8 +110,9 @@ class ActivationSizes:
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
             other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + ("unweighted" in model.qk_norms) * vector_bytes(model.head_dim),
-            head_groups=vector_bytes(2 * shard.kv_heads_per_core),
+            + vector_bytes(round_up(model.num_unit_weights, K_MULTIPLE)),
+            head_groups=vector_bytes(2 * shard.kv_heads_per_core)
+            + len(model.slopes) * vector_bytes(shard.heads_per_core),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,

@@ -149,8 +149,8 @@ def _vectors(op: Norm | LayerNorm | HeadNorm | Attention) -> Iterator[tuple[Vect
     match op:
         case Norm(weight=weight, offset=offset):
             yield weight, offset
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector, 0.0) for vector in (weight, bias) if vector is not None)
+        case LayerNorm(weight=weight, bias=bias, offset=offset):
+            yield from ((vector, by) for vector, by in ((weight, offset), (bias, 0.0)) if vector is not None)
         case HeadNorm(query=query, key=key, offset=offset):
             yield from ((vector, offset) for vector in (query, key))
         case Attention(sinks=Vector() as sinks):

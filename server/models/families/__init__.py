@@ -17,17 +17,43 @@ from .encoder import (
     MPNetConfig,
     RobertaConfig,
 )
+from .exaone import Exaone4Config, ExaoneConfig
 from .family import FamilyConfig
 from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
+from .glm import Glm4Config, GlmConfig
+from .gpt import GPTJConfig, GPTNeoConfig
 from .gpt_oss import GptOssConfig
-from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
+from .granite import (
+    GraniteConfig,
+    GraniteMoeConfig,
+    GraniteMoeHybridConfig,
+    GraniteMoeSharedConfig,
+    HyperCLOVAXConfig,
+)
+from .hunyuan import HunYuanDenseConfig, HunYuanMoeConfig
+from .like_llama import (
+    ArceeConfig,
+    CwmConfig,
+    Ernie45Config,
+    HeliumConfig,
+    InternLM2Config,
+    InternLM3Config,
+    Jais2Config,
+    MiniCPMConfig,
+    NemotronConfig,
+    OlmoConfig,
+    SeedOssConfig,
+    StableLmConfig,
+)
 from .llama4 import Llama4TextConfig
 from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from .modernbert import ModernBertConfig
-from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
+from .olmo import FlexOlmoConfig, Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
 from .smollm3 import SmolLM3Config
+from .starcoder import GPTBigCodeConfig, Starcoder2Config
 from .text_part import TEXT_PARTS, text_part
 
 # Rows by the name of the class: `model_type`, and the reader of its config.json.
@@ -60,7 +86,42 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "PhiForCausalLM": ("phi", PhiConfig),
     "CohereForCausalLM": ("cohere", CohereConfig),
     "Cohere2ForCausalLM": ("cohere2", Cohere2Config),
+    "SeedOssForCausalLM": ("seed_oss", SeedOssConfig),
+    "GlmForCausalLM": ("glm", GlmConfig),
+    "Glm4ForCausalLM": ("glm4", Glm4Config),
+    "ExaoneForCausalLM": ("exaone", ExaoneConfig),
+    "Exaone4ForCausalLM": ("exaone4", Exaone4Config),
+    "InternLM2ForCausalLM": ("internlm2", InternLM2Config),
+    "InternLM3ForCausalLM": ("internlm3", InternLM3Config),
+    "MiniCPMForCausalLM": ("minicpm", MiniCPMConfig),
+    "CwmForCausalLM": ("cwm", CwmConfig),
+    "ArceeForCausalLM": ("arcee", ArceeConfig),
+    "Jais2ForCausalLM": ("jais2", Jais2Config),
+    "NemotronForCausalLM": ("nemotron", NemotronConfig),
+    "StableLmForCausalLM": ("stablelm", StableLmConfig),
+    "HeliumForCausalLM": ("helium", HeliumConfig),
+    "OlmoForCausalLM": ("olmo", OlmoConfig),
+    "Ernie4_5ForCausalLM": ("ernie4_5", Ernie45Config),
+    "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HunYuanDenseConfig),
+    "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", HunYuanMoeConfig),
+    "HyperCLOVAXForCausalLM": ("hyperclovax", HyperCLOVAXConfig),
+    "GraniteMoeSharedForCausalLM": ("granitemoeshared", GraniteMoeSharedConfig),
+    "FlexOlmoForCausalLM": ("flex_olmo", FlexOlmoConfig),
+    "Starcoder2ForCausalLM": ("starcoder2", Starcoder2Config),
+    "GPTBigCodeForCausalLM": ("gpt_bigcode", GPTBigCodeConfig),
+    "GPTJForCausalLM": ("gptj", GPTJConfig),
+    "GPTNeoForCausalLM": ("gpt_neo", GPTNeoConfig),
+    "FalconForCausalLM": ("falcon", FalconConfig),
+    "BloomForCausalLM": ("bloom", BloomConfig),
+    "MptForCausalLM": ("mpt", MptConfig),
+    "BaichuanForCausalLM": ("baichuan", BaichuanConfig),
 }
+# Published with their own code, which is never run: the family here stands for it.
+WITH_CODE = tuple(
+    f"{name}ForCausalLM"
+    for name in ("Baichuan", "Exaone", "Falcon", "HyperCLOVAX", "InternLM2", "InternLM3", "MiniCPM", "Mpt")
+)
+AS_LLAMA = ("exaone", "internlm3")  # types for which transformers writes Llama's class
 _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "Bert": ("bert", BertConfig),
     "Roberta": ("roberta", RobertaConfig),
@@ -103,7 +164,7 @@ def model_spec_of(config: Values) -> ModelSpec:
     config = text_part(config)
     architecture = _architecture(config)
     for key in ("auto_map", "trust_remote_code"):
-        if config.get(key):
+        if config.get(key) and architecture not in WITH_CODE:
             raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     family = FAMILIES[architecture]
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
@@ -123,6 +184,8 @@ def own_keys(architecture: str) -> dict[str, str]:
 def _architecture(config: Values) -> str:
     names = config.get("architectures")
     known = ", ".join((*GENERATORS, *TEXT_PARTS, *(f"{name}Model" for name in ENCODERS)))
+    if names == ["LlamaForCausalLM"] and config.get("model_type") in AS_LLAMA:
+        return ARCHITECTURES[config["model_type"]]
     if not isinstance(names, list) or not names:
         raise ConfigError(f"architectures is missing; supported are {known}")
     if not isinstance(names[0], str) or names[0] not in FAMILIES:
