@@ -114,7 +114,7 @@ arm-test: $(VENV)/.test
 isa-test: $(VENV)/.test
 	$(BIN)/python -m pytest -p tests.kernels.emulated tests/kernels/test_*matmul.py \
 		tests/kernels/test_attention.py tests/kernels/test_rope.py tests/kernels/test_elementwise_kernels.py \
-		tests/kernels/test_lora.py tests/kernels/test_experts.py tests/kernels/test_quantize.py tests/kernels/test_paths.py \
+		tests/kernels/test_lora.py tests/kernels/test_experts.py tests/kernels/test_state.py tests/kernels/test_quantize.py tests/kernels/test_paths.py \
 		tests/bench/test_products.py tests/golden/test_golden_logits.py
 
 # Clients of others against a live server, in an environment of their own. Those for Node need npm.

@@ -8,7 +8,7 @@ replacing a value a tenth. Times are seconds of the host's monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -54,6 +54,23 @@ class PoolingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaItem:
+    """One picture of a prompt, as the model's image processor returns it.
+
+    Its placeholder tokens are the first `num_tokens` tokens with the model's picture id from `offset` on. Tokens that
+    end rows of a picture may stand between them.
+    """
+
+    digest: bytes  # SHA-256 of `grid` and the processed values
+    offset: int  # position of its first placeholder in the prompt
+    num_tokens: int  # number of placeholders = vectors that the vision encoder returns
+    pixels: bytes = field(repr=False)  # C order; patches [n, d] or crops [crops, 3, height, width]
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    grid: tuple[int, int, int] = (1, 0, 0)  # frames, rows and columns of patches, where the family has them
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate, or one text to encode. `n > 1` makes n requests, which share the prompt's blocks."""
 
@@ -69,6 +86,7 @@ class Request:
     pooling: PoolingParams | None = None  # None: the sequence is continued
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
+    media: tuple[MediaItem, ...] = ()  # pictures of the prompt, by their offset
 
 
 class TokenizedText(NamedTuple):

@@ -27,9 +27,13 @@ def weight_bytes_per_step(engine: LoadedEngine, batch: int) -> float:
 def cache_bytes_per_step(engine: LoadedEngine, batch: int, num_tokens: int) -> int:
     """Bytes of keys and values that a decode step of `batch` sequences of `num_tokens` tokens reads, over all cores."""
     model, cache, kv = engine.spec, engine.cache, engine.kv
-    seen = sum(num_tokens - layer.mixer.span.num_behind(num_tokens - 1) for layer in model.layers)
-    slots = cache.num_blocks * cache.block_size  # tokens whose K and V of one layer a core holds
-    return batch * len(kv.shards) * seen * 2 * kv.tensor_bytes // slots
+    largest = max(each.num_kv_heads * each.head_dim for each in model.attentions)
+    seen = sum(
+        (num_tokens - each.span.num_behind(num_tokens - 1)) * each.num_kv_heads * each.head_dim
+        for each in model.attention_layers
+    )
+    slots = cache.num_blocks * cache.block_size  # tokens whose K and V of the largest layer a core holds
+    return batch * len(kv.shards) * seen * 2 * kv.tensor_bytes // (slots * largest)
 
 
 def _share(model: ModelSpec, matrix: PackedShape, num_tokens: int) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -62,7 +61,9 @@ def model_values(spec: ModelSpec) -> dict[str, Any]:
 
 def padded_sizes(spec: ModelSpec, shard: ShardSpec) -> dict[str, int]:
     """Return the widths of the matrices on each core."""
-    return asdict(Widths.of(spec, shard))
+    widths = Widths.of(spec, shard)
+    sizes = ("hidden", "qkv", "attended", "intermediate", "vocab", "head")
+    return {name: getattr(widths, name) for name in sizes} | {"tp": shard.tp, "expert_tp": shard.expert_tp}
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from functools import lru_cache
 from ..config.formats import Dtype, Quantization
 from ..models.decoder import decoder_graph
 from ..models.graph import flat_ops
+from ..models.layer import AttentionSpec
 from ..models.linear import AxisName, Linear
 from ..models.ops import Experts, Network
 from ..models.spec import ModelSpec
@@ -66,14 +67,33 @@ WINDOWED = ("GptOssForCausalLM", "MistralForCausalLM", "Llama4ForCausalLM", "Lla
 @lru_cache(maxsize=256)
 def layer_windows(model: ModelSpec) -> tuple[tuple[int, int], ...]:
     """Return pairs of cached positions and layers; 0 positions: the layers cache all."""
-    if model.architecture in WINDOWED or model.stand_in:
-        return tuple(Counter(layer.mixer.window for layer in model.layers).items())
-    return ((0, model.num_layers),)
+    return tuple(Counter(_cached_window(model, each) for each in model.attention_layers).items())
+
+
+def _cached_window(model: ModelSpec, mixer: AttentionSpec) -> int:
+    return mixer.window if model.architecture in WINDOWED or model.stand_in else 0
 
 
 def cached_positions(model: ModelSpec, positions: int) -> int:
     """Return the positions that one sequence of `positions` holds in the cache, summed over the layers."""
     return sum(min(positions, window or positions) * layers for window, layers in layer_windows(model))
+
+
+@lru_cache(maxsize=256)
+def kv_elements(model: ModelSpec, tp: int, positions: int) -> int:
+    """Return the elements of K on one core that a token of one sequence reads, summed over the layers."""
+    share, layers = CoreShare.of(model, tp), Counter(model.attention_layers)
+    return sum(
+        min(positions, _cached_window(model, each) or positions) * share.of_heads(each.heads).kv * each.head_dim * count
+        for each, count in layers.items()
+    )
+
+
+@lru_cache(maxsize=256)
+def query_elements(model: ModelSpec, tp: int) -> int:
+    """Return the elements of a token's queries on one core, summed over the layers."""
+    share = CoreShare.of(model, tp)
+    return sum(share.of_heads(each.heads).query * each.head_dim for each in model.attention_layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ..device.hbm import Buffer, give_back
 from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, round_up
 from ..host.address_map import ADDRESSES
 from ..models.layer import RopeSpec, TemperatureSpec
-from ..models.linear import Axis
+from ..models.linear import Axis, HeadCounts
 from ..models.spec import ModelSpec
 from ..placement.expert_sizes import INDEX_BYTES, ExpertSizes
 from ..placement.footprint import ServingShape
@@ -43,19 +43,32 @@ class KVPool:
 
     shards: tuple[Buffer, ...]
     tensor_bytes: int  # of K, or V, of one slot on one core
-    places: tuple[KVPlace, ...]  # of each layer
+    num_blocks: int
+    places: tuple[KVPlace | None, ...]  # of each layer
 
-    def k(self, core: int, layer: int) -> int:
-        """Address of layer `layer`'s K on `core`."""
-        return self.shards[core].address + 2 * self.places[layer].slot * self.tensor_bytes
+    @property
+    def block_stride(self) -> int:
+        """Bytes of one slot's K, or V, in one block."""
+        return self.tensor_bytes // self.num_blocks
 
-    def v(self, core: int, layer: int) -> int:
+    def place(self, layer: int) -> KVPlace:
+        """Place of layer `layer`, which has keys and values."""
+        place = self.places[layer]
+        assert place is not None
+        return place
+
+    def k(self, core: int, layer: int, part_bytes: int = 0) -> int:
+        """Address of layer `layer`'s K on `core`. `part_bytes`: of its K in one block, where layers share slots."""
+        place = self.place(layer)
+        return self.shards[core].address + 2 * place.slot * self.tensor_bytes + place.part * part_bytes
+
+    def v(self, core: int, layer: int, part_bytes: int = 0) -> int:
         """Address of layer `layer`'s V on `core`."""
-        return self.k(core, layer) + self.tensor_bytes
+        return self.k(core, layer, part_bytes) + self.tensor_bytes
 
     def group(self, layer: int) -> int:
         """Group of layer `layer`, whose block tables locate its keys and values."""
-        return self.places[layer].group
+        return self.place(layer).group
 
     def give_back(self, blocks: Sequence[int], num_blocks: int) -> int:
         """Return the pages of the free `blocks` to the host, and their bytes; the pool has `num_blocks`."""
@@ -74,17 +87,23 @@ class KVPool:
 
     @classmethod
     def allocate(
-        cls, cores: Sequence[NeuronCore], places: tuple[KVPlace, ...], slot_bytes: int, use: HostUse = "kv"
+        cls,
+        cores: Sequence[NeuronCore],
+        places: tuple[KVPlace | None, ...],
+        num_blocks: int,
+        layer_bytes: int,
+        use: HostUse = "kv",
     ) -> KVPool:
-        """Allocate a pool; `slot_bytes` are K and V of one slot in all blocks of a core. Raises HostMemoryError."""
-        num_slots, tensor_bytes = max(place.slot for place in places) + 1, slot_bytes // 2
+        """Allocate a pool; `layer_bytes` are K and V of one slot in one block of a core. Raises HostMemoryError."""
+        num_slots, tensor_bytes = max(place.slot for place in places if place) + 1, num_blocks * layer_bytes // 2
+        slot_bytes = 2 * tensor_bytes
         shards = tuple(core.allocate(use, "blocks", num_slots * slot_bytes) for core in cores)
         for shard_bytes in (each.bytes for each in shards):
             for i in range(2 * num_slots):
-                layers = ", ".join(str(layer) for layer, place in enumerate(places) if place.slot == i // 2)
+                layers = ", ".join(str(n) for n, place in enumerate(places) if place and place.slot == i // 2)
                 tensor = shard_bytes[i * tensor_bytes : (i + 1) * tensor_bytes]
                 ADDRESSES.register(f"kv blocks, {'kv'[i % 2]} of layer {layers}", tensor)
-        return cls(shards, tensor_bytes, places)
+        return cls(shards, tensor_bytes, num_blocks, places)
 
 
 def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
@@ -130,11 +149,13 @@ class ConstantTables:
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
         """Allocate and fill the tables. Raises HostMemoryError."""
-        self.ropes = {rope: _rope_table(cores[0], rope, spec.head_dim, num_positions) for rope in spec.distinct_ropes}
+        self.ropes = {each: _rope_table(cores[0], *each, num_positions) for each in spec.rotations}
         self.temperatures = {t: _temperatures(cores[0], t, num_positions) for t in spec.temperatures}
-        self.ones = _ones(cores[0], spec.num_unit_weights) if spec.num_unit_weights else None
-        self.slopes = {each: tuple(_slopes(core, shard, each) for core in cores) for each in spec.slopes}
-        self.groups = tuple(_head_groups(core, shard.q_per_kv(core.index)) for core in cores)
+        self.ones = {size: _ones(cores[0], size) for size in spec.unit_sizes}
+        self.slopes = {each: tuple(_slopes(core, shard, *each) for core in cores) for each in spec.slopes}
+        self.groups = {
+            each.counts: tuple(_head_groups(core, each.q_per_kv(core.index)) for core in cores) for each in shard.heads
+        }
 
 
 def _rope_table(core: NeuronCore, rope: RopeSpec | None, head_dim: int, num_positions: int) -> RopeTable:
@@ -161,12 +182,12 @@ def _ones(core: NeuronCore, size: int) -> Buffer:
     return buffer
 
 
-def _slopes(core: NeuronCore, shard: ShardSpec, slopes: Sequence[float]) -> Buffer:
+def _slopes(core: NeuronCore, shard: ShardSpec, slopes: Sequence[float], heads: HeadCounts) -> Buffer:
     """float32 [query heads of the core]."""
-    buffer = core.allocate("tables", "slopes", FLOAT32_BYTES * shard.heads_per_core)
-    for run in shard.runs(Axis("query", len(slopes)), core.index):
-        heads = slopes[run.first : run.first + run.length]
-        buffer.array(np.float32, shard.heads_per_core)[run.slot : run.slot + run.length] = heads
+    slots = shard.of_heads(heads).heads_per_core
+    buffer = core.allocate("tables", "slopes", FLOAT32_BYTES * slots)
+    for run in shard.runs(Axis("query", len(slopes), heads=heads), core.index):
+        buffer.array(np.float32, slots)[run.slot : run.slot + run.length] = slopes[run.first : run.first + run.length]
     return buffer
 
 
@@ -191,7 +212,7 @@ class ExpertBuffers:
             return tuple(core.allocate("activations", f"experts' {name}", num_bytes) for core in cores[: sizes.copies])
 
         self.read, self.weighed = once("input", sizes.read), once("weighted inputs", sizes.weighed)
-        self.logits = once("logits", sizes.logits)
+        self.logits, self.scores = once("logits", sizes.logits), once("scores", sizes.scores)
         self.chosen, self.slots, self.tokens = (
             once(name, sizes.choices) for name in ("choices", "rows of choices", "tokens of choices")
         )

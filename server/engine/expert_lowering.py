@@ -23,7 +23,7 @@ from ..kernels.records import MatmulOperands
 from ..models.linear import Linear
 from ..models.ops import Experts, Gated
 from .load.weights import PackedMatrix
-from .operands import Operands, PanelAddresses, Placement, addresses_of
+from .operands import Operands, PanelAddresses, Placement, addresses_of, float_bits
 
 KERNELS = ExpertKernels()
 
@@ -67,6 +67,12 @@ class ExpertLowering:
             chosen=buffers.chosen.address,
             weights=buffers.weights.address,
             gates=buffers.gates.address if op.has_shared_gate else 0,
+            scores=0 if op.choice.is_plain else buffers.scores.address,
+            bias=0 if op.choice_bias is None else self._operands.vector(op.choice_bias),
+            groups=op.choice.groups,
+            top_groups=op.choice.top_groups,
+            best_of_group=op.choice.best_of_group,
+            scaling=float_bits(op.scaling),
         )
         self._program.add(f"{self._label} route", KERNELS.route, [route])
         group = GroupOperands(

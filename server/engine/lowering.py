@@ -26,7 +26,7 @@ import ml_dtypes
 from ..device.hbm import Buffer
 from ..device.layout import FLOAT32_BYTES, group_shift
 from ..kernels.attention.rope import head_squares
-from ..kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
+from ..kernels.dispatch import LinearKernels, SharedKernels, linear_kernels, shared_kernels
 from ..kernels.isa.jit import Kernel
 from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
@@ -56,6 +56,7 @@ from ..models.ops import (
     StreamNorm,
 )
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
+from .attention_operands import HeadOperands
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
@@ -93,22 +94,23 @@ class _Leaves:
 
 class _Lowering:
     def __init__(self, placement: Placement, adapters: AdapterSlots | None, part: GraphSlice | None) -> None:
-        self._at = placement
-        self._buffers = placement.buffers
+        self._at, self._buffers = placement, placement.buffers
         self._graph = decoder_graph(placement.spec)
         self._slice = part or GraphSlice.whole(self._graph)
         self._slice.require_kernels(self._graph)
         self._operands = Operands(placement)
-        block_size = placement.cache.block_size
-        kv_dtype, head_dim = placement.kv_dtype, placement.spec.head_dim
-        is_causal = not placement.spec.is_encoder
-        self._shared = shared_kernels(placement.dtype, head_dim, block_size, placement.isa, kv_dtype, is_causal)
+        self._heads = HeadOperands(self._operands)
+        self._shared = self._shared_kernels(placement.spec.attention.head_dim)
         self._num_cores = len(placement.cores)
         self._width = self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = _Leaves()
+
+    def _shared_kernels(self, head_dim: int) -> SharedKernels:
+        at, causal = self._at, not self._at.spec.is_encoder
+        return shared_kernels(at.dtype, head_dim, at.cache.block_size, at.isa, at.kv_dtype, causal)
 
     def run(self) -> Program:
         if self._slice.embeds:
@@ -192,12 +194,13 @@ class _Lowering:
         norm = last_op(waiting, HeadNorm) or last_op(waiting, PlainHeadNorm)
         heads = HeadOps(norm, last_op(waiting, Rope), op)
         self._product(label, waiting, buffers.qkv)
-        rope = [self._operands.rope(core, i, heads) for core in cores]
+        rope = [self._heads.rope(core, i, heads) for core in cores]
         if isinstance(norm, HeadNorm) and norm.is_wide:
             self._program.add(f"{label} head squares", head_squares, rope, is_collective=len(cores) > 1)
-        self._program.add(f"{label} rope", self._shared.rope_kv, rope)
-        operands = self._operands.attention if op.is_causal else self._operands.both_sides
-        self._program.add(f"{label} attention", self._shared.attention, [operands(core, i, op) for core in cores])
+        kernels = self._shared_kernels(rope[0].head_dim)
+        self._program.add(f"{label} rope", kernels.rope_kv, rope)
+        operands = self._heads.attention if op.is_causal else self._heads.both_sides
+        self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
         self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:

@@ -11,18 +11,15 @@ from ..config import CacheConfig
 from ..config.formats import Dtype, Isa, KVCacheDtype
 from ..device.core import NeuronCore
 from ..device.hbm import Buffer
-from ..device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
+from ..device.layout import K_TILES, N_TILE, group_shift
 from ..kernels.records import (
     STEP,
     AddRowsOperands,
-    AttentionOperands,
-    BothSidesOperands,
-    LogitsOperands,
     MatmulOperands,
     NormOperands,
     PackOperands,
-    RopeOperands,
 )
+from ..kernels.sample.records import LogitsOperands
 from ..models.linear import Vector
 from ..models.ops import (
     AddRows,
@@ -35,7 +32,6 @@ from ..models.ops import (
     Rope,
 )
 from ..models.spec import ModelSpec
-from ..placement.cache_layout import kv_head_bytes
 from ..placement.shard import ShardSpec
 from .buffers import ActivationBuffers, ConstantTables, KVPool
 from .load.weights import ModelWeights, PackedMatrix
@@ -105,9 +101,8 @@ class Operands:
     """Maker of the records of one model's ops."""
 
     def __init__(self, placement: Placement) -> None:
-        self._at = placement
+        self.placement = self._at = placement
         self._spec, self._shard, self._buffers = placement.spec, placement.shard, placement.buffers
-        self._kv_head_bytes = kv_head_bytes(placement.spec, placement.kv_dtype, placement.cache.block_size)
         self._num_cores = len(placement.cores)
 
     def pack(self, source: int, into: tuple[int, int], width: int) -> PackOperands:
@@ -152,7 +147,9 @@ class Operands:
 
     def vector(self, vector: Vector | None, core: int = 0) -> int:
         """Return the address of a norm's weights, or of `core`'s part of them; without a vector, of ones."""
-        return address_of(self._at.tables.ones) if vector is None else self._at.weights.vector(vector, core).address
+        if vector is None:
+            return self._at.tables.ones[self._spec.hidden_size].address
+        return self._at.weights.vector(vector, core).address
 
     def matmul(
         self, matrix: PackedMatrix, inputs: PanelAddresses, outputs: Sequence[int], ldc: int
@@ -189,107 +186,6 @@ class Operands:
     def packed(self, panels: Sequence[Buffer]) -> PanelAddresses:
         """Addresses of panels that each core has for itself."""
         return [(p.address, scales.address) for p, scales in zip(panels, self._buffers.row_scales, strict=True)]
-
-    def rope(self, core: int, i: int, heads: HeadOps) -> RopeOperands:
-        """Operands that rotate q and k on `core` and write K and V of layer `i`."""
-        norm, temperature = heads.norm, heads.attention.temperature
-        table = self._at.tables.ropes[None if heads.rope is None else heads.rope.spec]
-        return RopeOperands(
-            qkv=self._buffers.qkv[core].address,
-            ldc=self._buffers.widths.qkv,
-            **self._head_norm(heads.norm, core),
-            q_total=self._spec.num_heads * self._spec.head_dim,
-            k_total=self._spec.num_kv_heads * self._spec.head_dim,
-            cos=table.cos.address,
-            sin=table.sin.address,
-            rotary=table.rotary_dim,
-            is_interleaved=int(heads.rope is not None and heads.rope.spec.is_interleaved),
-            k_cache=self._at.kv.k(core, i),
-            v_cache=self._at.kv.v(core, i),
-            heads=self._shard.heads_per_core,
-            kv_heads=self._shard.kv_heads_per_core,
-            head_dim=self._spec.head_dim,
-            head_pad=self._buffers.widths.head,
-            block_size=self._at.cache.block_size,
-            eps=float_bits(0.0 if norm is None else norm.eps),
-            scale=float_bits(heads.attention.scale),
-            temperatures=0 if temperature is None else self._at.tables.temperatures[temperature].address,
-            own_kv=self._shard.first_own_kv_slot(core),
-            queries=self._buffers.queries[core].address,
-            queries_width=self._buffers.widths.attended,
-            block_bytes=self._kv_head_bytes,
-            kv_group=self._at.kv.group(i),
-        )
-
-    def _head_norm(self, norm: HeadNorm | PlainHeadNorm | None, core: int) -> dict[str, int]:
-        """Fields that describe the norm of heads."""
-        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "norms_rotated", "squares"), 0)
-        if isinstance(norm, PlainHeadNorm):
-            fields["q_norm"] = fields["k_norm"] = address_of(self._at.tables.ones)
-        elif norm is not None:
-            fields["q_norm"], fields["k_norm"] = self.vector(norm.query, core), self.vector(norm.key, core)
-            fields["norm_stride"] = 0 if norm.query.axis is None else self._spec.head_dim * FLOAT32_BYTES
-            fields["is_centered"], fields["norms_rotated"] = int(norm.is_centered), int(norm.follows_rope)
-            fields["squares"] = self._buffers.head_squares.address if norm.is_wide else 0
-        return fields
-
-    def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
-        """Operands of attention over whole texts, for the heads of `core` in layer `i`."""
-        sizes, buffers, distances = self._buffers.sizes, self._buffers, self._at.distances
-        return BothSidesOperands(
-            qkv=buffers.qkv[core].address,
-            ldc=buffers.widths.qkv,
-            k_cache=self._at.kv.k(core, i),
-            v_cache=self._at.kv.v(core, i),
-            output=buffers.attended[core].address,
-            output_width=buffers.widths.attended,
-            kv_heads=self._shard.kv_heads_per_core,
-            head_dim=self._spec.head_dim,
-            head_pad=buffers.widths.head,
-            block_size=self._at.cache.block_size,
-            block_bytes=self._kv_head_bytes,
-            reach=op.window // 2,  # on either side
-            groups=self._at.tables.groups[core].address,
-            scratch=buffers.worker_scratch.address,
-            scratch_stride=sizes.worker_scratch,
-            tile_tokens=sizes.attention.tile_tokens,
-            state_rows=sizes.attention.state_rows,
-            bias=0 if distances is None else distances.shards[core].address,
-            bias_stride=0 if distances is None else distances.stride,
-            bias_middle=0 if distances is None else distances.middle,
-        )
-
-    def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:
-        """Operands of attention for the heads of `core` in layer `i`."""
-        sizes = self._buffers.sizes.attention
-        return AttentionOperands(
-            qkv=self._buffers.qkv[core].address,
-            ldc=self._buffers.widths.qkv,
-            k_cache=self._at.kv.k(core, i),
-            v_cache=self._at.kv.v(core, i),
-            output=self._buffers.attended[core].address,
-            output_width=self._buffers.widths.attended,
-            kv_heads=self._shard.kv_heads_per_core,
-            head_dim=self._spec.head_dim,
-            head_pad=self._buffers.widths.head,
-            block_size=self._at.cache.block_size,
-            window=-op.window if op.is_chunked else op.window,
-            cap=float_bits(op.cap),
-            sinks=0 if op.sinks is None else self.vector(op.sinks, core),
-            slopes=self._at.tables.slopes[op.slopes][core].address if op.slopes else 0,
-            groups=self._at.tables.groups[core].address,
-            scratch=self._buffers.worker_scratch.address,
-            scratch_stride=self._buffers.sizes.worker_scratch,
-            tile_tokens=sizes.tile_tokens,
-            queries=self._buffers.queries[core].address,
-            queries_width=self._buffers.widths.attended,
-            block_bytes=self._kv_head_bytes,
-            state_rows=sizes.state_rows,
-            max_group=sizes.max_group,
-            partials=self._buffers.partial_states.address,
-            arrivals=self._buffers.arrivals.address,
-            kv_group=self._at.kv.group(i),
-        )
 
     def finish_logits(self, op: FinishLogits) -> LogitsOperands:
         """Operands over the logits of all cores, side by side."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..host.address_map import ADDRESSES
 from ..kernels.program import Program
-from ..kernels.records import SampleOperands
+from ..kernels.sample.records import SampleOperands
 from ..kernels.sample.sample import sample, scratch_floats
 from ..kernels.workers import WorkerPool
 from ..types import SampledToken, SamplingParams, ScheduledSeq

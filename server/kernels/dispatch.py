@@ -21,9 +21,12 @@ from .experts import combine as combining
 from .experts import route as routing
 from .isa import amx, target
 from .isa.jit import Kernel
+from .latent import attention as latent_attention
+from .latent import heads as latent_heads
 from .matmul import amx as matmul_amx
 from .matmul import group_bytes, group_lanes
 from .matmul import lanes as matmul_lanes
+from .state import convolution, gated_norm, recurrence
 
 _INT8_LANES: dict[Isa, tuple[Kernel, Kernel]] = {
     "avx512": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx512),
@@ -81,6 +84,30 @@ class ExpertKernels:
     group: Kernel = routing.group
     weigh: Kernel = routing.weigh_rows
     combine: Kernel = combining.combine
+
+
+@dataclass(frozen=True, slots=True)
+class StateKernels:
+    """Kernels of layers that keep a state of each sequence, the same for all formats."""
+
+    convolve: Kernel = convolution.convolve
+    delta_rule: Kernel = recurrence.delta_rule
+    mamba2: Kernel = recurrence.mamba2
+    gated_norm: Kernel = gated_norm.gated_norm
+
+
+@dataclass(frozen=True, slots=True)
+class LatentKernels:
+    """Kernels of latent attention, which lanes compute on every instruction set."""
+
+    write: Kernel  # latents to the cache
+    queries: Kernel  # of heads, as rows of the cache
+    attention: Kernel
+    values: Kernel  # of heads
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self.write, self.queries, self.attention, self.values
 
 
 @functools.cache
@@ -150,6 +177,20 @@ def shared_kernels(
     if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
         return SharedKernels(*rows, *tiles[kv])
     return SharedKernels(*rows, *lanes[kv])
+
+
+def latent_kernels(kv_dtype: KVCacheDtype, is_float32: bool) -> LatentKernels:
+    """Return the kernels of latent attention; `is_float32`: of weights that are not bfloat16."""
+    write, attention = {
+        "float32": (latent_heads.latent_kv_f32, latent_attention.latent_f32),
+        "bfloat16": (latent_heads.latent_kv_bf16, latent_attention.latent_bf16),
+        "int8": (latent_heads.latent_kv_i8, latent_attention.latent_i8),
+        "fp8": (latent_heads.latent_kv_e4m3, latent_attention.latent_e4m3),
+    }[kv_dtype]
+    queries, values = latent_heads.latent_queries_bf16, latent_heads.latent_values_bf16
+    if is_float32:
+        queries, values = latent_heads.latent_queries_f32, latent_heads.latent_values_f32
+    return LatentKernels(write, queries, attention, values)
 
 
 class _Format(NamedTuple):

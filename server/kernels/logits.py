@@ -6,7 +6,8 @@ from .isa import simd
 from .isa.jit import kernel, share_begin
 from .isa.memory import load_f32, load_i64
 from .isa.softcap import softcap
-from .records import LOGITS, STEP
+from .records import STEP
+from .sample.records import LOGITS
 
 
 @kernel

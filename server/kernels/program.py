@@ -16,6 +16,7 @@ _BY_ROWS = frozenset(
     for name in (
         *("embedding", "norm", "pack", "activate", "attention.rope", "attention.lanes", "attention.integer_lanes"),
         *("matmul.lanes", "matmul.group_lanes", "matmul.groups", "matmul.group_bytes"),
+        *("state.convolution", "state.recurrence", "state.gated_norm"),
     )
 )
 

@@ -49,6 +49,8 @@ class StepRecord(NamedTuple):
     token_types: int  # [T], for encoders
     slots_stride: int = 0  # bytes between the slots of two groups of layers
     tables_stride: int = 0  # bytes between the block tables of two groups
+    state_read: int = 0  # [B] slot of each sequence's state before the step; slot 0 reads as zeros
+    state_write: int = 0  # [B] slot of its state after the step
 
 
 STEP = offsets(StepRecord)
@@ -165,7 +167,7 @@ class RopeOperands(NamedTuple):
     k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales of 8-bit caches
     v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales of 8-bit caches
     heads: int
-    kv_heads: int
+    kv_heads: int  # 0: another layer has the keys and values
     head_dim: int
     head_pad: int  # head_dim rounded up to 16
     block_size: int
@@ -173,9 +175,11 @@ class RopeOperands(NamedTuple):
     scale: int  # bits of a float32: softmax scale, folded into q
     temperatures: int  # float32 [max_model_len], factors of q by position, or 0
     own_kv: int  # first kv head that no core before this one has
+    v_norm: int  # weights of the norm of value heads, or 0
     queries: int  # output, bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
     block_bytes: int  # of one kv head in one block, of k or of v
+    block_stride: int  # bytes from one block to the next
     kv_group: int  # group of layers whose slots are written
 
 
@@ -203,6 +207,7 @@ class AttentionOperands(NamedTuple):
     queries: int  # bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
     block_bytes: int
+    block_stride: int
     state_rows: int  # rows of the largest item, rounded up to sixteen
     max_group: int  # most query heads of one kv head on any core
     partials: int  # row states [slots][cores][kv_heads][max_group], the same on every core
@@ -224,6 +229,7 @@ class BothSidesOperands(NamedTuple):
     head_pad: int
     block_size: int  # a multiple of sixteen
     block_bytes: int
+    block_stride: int
     reach: int  # tokens on either side, 0 = all
     groups: int
     scratch: int
@@ -249,33 +255,6 @@ class PackOperands(NamedTuple):
     scratch_stride: int = 0
 
 
-class LogitsOperands(NamedTuple):
-    """Sampled rows of logits, changed in place."""
-
-    logits: int  # float32 [S, width]
-    width: int  # a multiple of 16
-    scale: int  # bits of a float32
-    cap: int  # bits of a float32: soft cap by a hyperbolic tangent; 0 = none
-
-
-class SampleOperands(NamedTuple):
-    """Sampling of a token from each row of logits. Arrays have one element for each row."""
-
-    logits: int  # float32 [S, ldc]
-    ldc: int
-    vocab: int
-    scratch: int  # float32, `scratch_floats` for each worker
-    scratch_floats: int
-    temperature: int  # float32, 0 = greedy
-    top_k: int  # int64, 0 = all
-    top_p: int  # float32
-    min_p: int  # float32
-    seed: int  # int64
-    drawn: int  # int64, number of tokens the sequence has drawn before
-    masks: int  # int64, addresses of int32 words whose bits are the allowed tokens, lowest first; 0 = all tokens
-    chosen: int  # int64, output: token id, or -1 where the logits are not numbers
-
-
 MATMUL = offsets(MatmulOperands)
 GROUP_TABLE = offsets(GroupTable)
 GROUP = offsets(Group)
@@ -285,9 +264,7 @@ NORM = offsets(NormOperands)
 ROPE = offsets(RopeOperands)
 ATTENTION = offsets(AttentionOperands)
 BOTH_SIDES = offsets(BothSidesOperands)
-SAMPLE = offsets(SampleOperands)
 PACK = offsets(PackOperands)
-LOGITS = offsets(LogitsOperands)
 MATMUL_BYTES = size_of(MatmulOperands)
 GROUP_TABLE_BYTES = size_of(GroupTable)
 GROUP_BYTES = size_of(Group)

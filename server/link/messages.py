@@ -106,6 +106,7 @@ class EngineInfo:
     generates: bool = True  # accepts prompts to continue
     pooling: PoolingFacts | None = None  # None: does not encode texts
     threads_alone: int | None = None  # host threads that run a step of one token
+    reads_pictures: bool = False  # accepts `Request.media`
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):

@@ -166,9 +166,9 @@ class _Builder:
         return (Add(self._rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
 
     def _attention(self, spec: AttentionSpec, at: str) -> tuple[Op, ...]:
-        query, kv = Axis("query", spec.num_heads, spec.head_dim), Axis("kv", spec.num_kv_heads, spec.head_dim)
-        parts = self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
-        ops: list[Op] = [Linear("qkv", parts, self.hidden, spec.has_qkv_bias)]
+        query = Axis("query", spec.num_heads, spec.head_dim, heads=spec.heads)
+        kv = Axis("kv", spec.num_kv_heads, spec.head_dim, heads=spec.heads)
+        ops: list[Op] = [Linear("qkv", self._qkv(spec, at, query, kv), self.hidden, spec.has_qkv_bias)]
         if spec.qk_norm == "unweighted":
             ops.append(PlainHeadNorm(self._norm.eps))
         elif spec.qk_norm != "none":
@@ -176,23 +176,23 @@ class _Builder:
         if spec.rope is not None:
             ops.insert(1 if spec.norms_rotated else len(ops), Rope(spec.rope))
         scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
-        sinks = self._vector(at[:-1], Axis("query", spec.num_heads), "sinks") if spec.has_sinks else None
-        is_causal = not self._spec.is_encoder
-        ops.append(
-            Attention(
-                spec.window,
-                scale,
-                is_causal,
-                spec.is_chunked,
-                spec.score_cap,
-                sinks,
-                spec.temperature,
-                spec.slopes,
-            )
+        sinks = (
+            self._vector(at[:-1], Axis("query", spec.num_heads, heads=spec.heads), "sinks") if spec.has_sinks else None
         )
+        is_causal = not self._spec.is_encoder
+        ops.append(Attention(spec.window, scale, is_causal, spec.is_chunked, spec.score_cap, sinks, spec.temperature))
         if spec.has_gate:
             ops.append(AttentionGate(Linear("attention gate", (self.part(f"{at}gate_proj", query),), self.hidden)))
         return (*ops, Linear("o", (self.part(f"{at}o_proj", self.hidden),), query, spec.has_o_bias))
+
+    def _qkv(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> tuple[WeightRows, ...]:
+        """Return the projections of queries, keys and values that a layer has."""
+        if spec.kv_source is not None:
+            return self._parts(at, {"q_proj": query})
+        if spec.is_value_key:
+            parts = self._parts(at, {"q_proj": query, "k_proj": kv})
+            return (*parts, parts[-1])
+        return self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
 
     def _head_norm(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> HeadNorm:
         is_wide, is_centered = spec.qk_norm == "all_heads", spec.qk_norm == "each_head"
@@ -230,6 +230,7 @@ class _Builder:
         parts: tuple[WeightRows, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
         if spec.has_shared_gate:
             parts = (*parts, self.part(f"{at}shared_expert_gate", Axis("experts", 1)))
+        bias = self._spec.names.module(f"{at}gate.e_score_correction_bias")
         return Experts(
             router=Linear("router", parts, self.hidden, spec.has_router_bias),
             first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
@@ -239,6 +240,9 @@ class _Builder:
             routing=spec.routing,
             weighs_inputs=spec.weighs_inputs,
             has_shared_gate=spec.has_shared_gate,
+            choice=spec.choice,
+            choice_bias=Vector(bias, spec.count) if spec.choice.has_bias else None,
+            scaling=spec.scaling,
         )
 
     def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:

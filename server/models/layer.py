@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..config import AttentionSpan
+from .linear import HeadCounts
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "swiglu_clamped"]
-Routing = Literal["softmax", "softmax_of_chosen", "sigmoid"]
+Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen"]
 
 # Norms of query and key heads.
 QKNorm = Literal[
@@ -53,6 +54,8 @@ class RopeSpec:
     long_factors: tuple[float, ...] = ()  # longrope: of each pair, for longer contexts
     partial_factor: float = 1.0  # share of a head's elements that is rotated, from the first on
     is_interleaved: bool = False  # neighbours are rotated as a pair
+    sections: tuple[int, ...] = ()  # pairs that turn by a picture's time, row and column; () = all by one position
+    has_mixed_sections: bool = False  # the three take turns in the first pairs, instead of following one another
 
     def rotary_dim(self, head_dim: int) -> int:
         """Return how many elements of a head of `head_dim` are rotated."""
@@ -89,6 +92,14 @@ class AttentionSpec:
     slopes: tuple[float, ...] = ()  # ALiBi: for each head, what a score loses by token of distance; empty = nothing
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
+    kv_source: int | None = None  # layer whose keys and values are read; None: its own
+    has_value_norm: bool = False  # RMSNorm of each value head, without weights
+    is_value_key: bool = False  # values are the keys before their norm and rotation: there is no projection of values
+
+    @property
+    def heads(self) -> HeadCounts:
+        """Query heads and KV heads."""
+        return HeadCounts(self.num_heads, self.num_kv_heads)
 
     @property
     def span(self) -> AttentionSpan:
@@ -112,6 +123,24 @@ class NetworkSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceSpec:
+    """Choice of experts by scores, the softmax or sigmoids of all logits. Groups are neighbouring experts."""
+
+    has_bias: bool = False  # a learned bias is added to the scores for the choice, and not to the weights
+    groups: int = 1
+    top_groups: int = 1  # groups from which a token's experts come
+    best_of_group: int = 1  # scores, the largest of a group, whose sum is the group's
+
+    @property
+    def is_plain(self) -> bool:
+        """True when the largest logits win."""
+        return not self.has_bias and self.groups == self.top_groups
+
+
+PLAIN_CHOICE = ChoiceSpec()
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertsSpec:
     """Several networks, of which each token takes `per_token`, and one shared by all tokens."""
 
@@ -123,6 +152,8 @@ class ExpertsSpec:
     routing: Routing = "softmax_of_chosen"  # how the weights of chosen experts follow from the router's logits
     weighs_inputs: bool = False  # the weight multiplies the input of an expert, not its output
     has_router_bias: bool = False
+    choice: ChoiceSpec = PLAIN_CHOICE
+    scaling: float = 1.0  # factor of the weights
 
     @property
     def networks(self) -> tuple[NetworkSpec, ...]:

@@ -6,9 +6,19 @@ Numbers and names only: no bytes, no cores, no files.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts", "rows"]
+
+
+class HeadCounts(NamedTuple):
+    """Query heads of a layer, and the KV heads that they share. Layers of one model may differ in them."""
+
+    query: int
+    kv: int
+
+
+NO_HEADS = HeadCounts(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,7 @@ class Axis:
     units: int  # heads for query and kv, elements otherwise
     unit_size: int = 1
     is_of_expert: bool = False  # inside one expert, which expert parallelism leaves whole
+    heads: HeadCounts = NO_HEADS  # of the layer, for query and kv: together they decide which core has which
 
     @property
     def size(self) -> int:

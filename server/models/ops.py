@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .layer import Activation, RopeSpec, Routing, TemperatureSpec
+from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, Vector, WeightRows
 
 
@@ -102,7 +102,6 @@ class Attention:
     cap: float = 0.0  # limit of scores, by a hyperbolic tangent; 0 = none
     sinks: Vector | None = None  # for each query head, the score of a key without a value
     temperature: TemperatureSpec | None = None  # factor of queries by position
-    slopes: tuple[float, ...] = ()  # of each query head, taken off the score for each token of distance; empty = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +132,8 @@ Network = tuple[Linear | Gated | Activate, ...]
 class Experts:
     """`per_token` of `count` feed-forward networks for each token, weighted by `router`, and one that all tokens take.
 
-    The largest logits win, the first among equals. Weights are the softmax of all logits, of the chosen ones, or
-    sigmoids.
+    The largest logits win, or scores as `choice` says, the first among equals. Weights are `scaling` times the softmax
+    or sigmoids, of all logits or divided by the sum of the chosen ones.
     """
 
     router: Linear  # a logit for each expert, and one for the gate of `shared` where it has one
@@ -145,6 +144,9 @@ class Experts:
     routing: Routing = "softmax_of_chosen"
     weighs_inputs: bool = False
     has_shared_gate: bool = False
+    choice: ChoiceSpec = PLAIN_CHOICE
+    choice_bias: Vector | None = None  # float32, of each expert's score
+    scaling: float = 1.0
 
     def network(self, i: int) -> Network:
         """Return expert `i`: the first one under other names."""

@@ -27,6 +27,7 @@ Frequency = Annotated[float, Meta(ge=1e-3, le=1e6)]
 Turns = Annotated[float, Meta(ge=0.0, le=1e6)]
 Scale = Annotated[float, Meta(ge=-1e3, le=1e3)]
 Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
+Sections = Annotated[tuple[Annotated[int, Meta(ge=0, le=1024)], ...], Meta(max_length=3)]
 Stretch = Annotated[float, Meta(ge=1e-3, le=1e6)]
 
 
@@ -34,6 +35,8 @@ class _Common(msgspec.Struct):
     rope_theta: Theta | None = None
     partial_rotary_factor: Fraction | None = None
     original_max_position_embeddings: Positions | None = None
+    mrope_section: Sections = ()
+    mrope_interleaved: bool = False
 
 
 class _Linear(msgspec.Struct):
@@ -112,15 +115,17 @@ def _object(key: str, value: object) -> Values:
     return value or {}
 
 
-def check_ropes(ropes: Iterable[RopeSpec | None], head_dim: int) -> None:
-    """Raise ConfigError where one of the rotations does not fit heads of `head_dim`."""
-    for rope in ropes:
+def check_ropes(rotations: Iterable[tuple[RopeSpec | None, int]]) -> None:
+    """Raise ConfigError where one of the rotations does not fit the size of its heads."""
+    for rope, head_dim in rotations:
         if rope is not None:
             _check_rope(rope, head_dim)
 
 
 def _check_rope(rope: RopeSpec, head_dim: int) -> None:
     rotary_dim = rope.rotary_dim(head_dim)
+    if rope.sections and (len(rope.sections) != 3 or sum(rope.sections) != rotary_dim // 2):
+        raise refuse("mrope_section", list(rope.sections), f"must be three numbers with the sum {rotary_dim // 2}")
     if rotary_dim == head_dim and head_dim % 2:
         raise refuse("head_dim", head_dim, "odd, but rotary embeddings rotate pairs of values")
     if rotary_dim < 2 or rotary_dim % 2:
@@ -145,7 +150,9 @@ def rope_of(
     partial = inner.partial_rotary_factor or outer.partial_rotary_factor or 1.0
     if partial != 1.0 and not may_be_partial:
         raise refuse("partial_rotary_factor", partial, "only 1.0 is supported for this architecture")
-    return replace(spec, partial_factor=partial)
+    return replace(
+        spec, partial_factor=partial, sections=inner.mrope_section, has_mixed_sections=inner.mrope_interleaved
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +185,8 @@ def _scaled(rope: Values, path: str, base: float, context: _Context) -> RopeSpec
 
 def _kind(rope: Values, path: str) -> RopeKind:
     named = rope.get("rope_type") or rope.get("type") or "default"
-    if named == "dynamic":  # it changes nothing up to max_position, beyond which nothing is served
-        return "default"
+    if named in ("mrope", "dynamic"):  # mrope: the default with sections; dynamic: it is, up to max_position
+        named = "default"
     kinds: tuple[RopeKind, ...] = get_args(RopeKind)
     for kind in kinds:
         if kind == named:

@@ -19,6 +19,7 @@ from .layer import (
     RopeSpec,
     TemperatureSpec,
 )
+from .linear import HeadCounts
 from .names import LLAMA, Names
 
 StackKind = Literal["decoder", "encoder"]
@@ -124,9 +125,19 @@ class ModelSpec:
         return self.head is not None and self.head.is_tied
 
     @property
+    def attentions(self) -> tuple[AttentionSpec, ...]:
+        """Distinct mixers with keys and values, in the order of the layers. They may differ in heads and in sizes."""
+        return tuple(dict.fromkeys(self.attention_layers))
+
+    @property
+    def attention_layers(self) -> tuple[AttentionSpec, ...]:
+        """Mixers with keys and values, one for each layer that has such a mixer."""
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec))
+
+    @property
     def attention(self) -> AttentionSpec:
-        """Attention of the first layer. Head counts and sizes are the same on all layers."""
-        return self.layers[0].mixer
+        """Attention of the first layer that has keys and values."""
+        return self.attentions[0]
 
     @property
     def num_heads(self) -> int:
@@ -143,29 +154,34 @@ class ModelSpec:
     @property
     def distinct_ropes(self) -> tuple[RopeSpec | None, ...]:
         """Distinct rotations in the order of the layers; None = a layer without one."""
-        return tuple(dict.fromkeys(layer.mixer.rope for layer in self.layers))
+        return tuple(dict.fromkeys(each.rope for each in self.attentions))
+
+    @property
+    def rotations(self) -> tuple[tuple[RopeSpec | None, int], ...]:
+        """Distinct rotations with the size of the heads that they turn."""
+        return tuple(dict.fromkeys((each.rope, each.head_dim) for each in self.attentions))
 
     @property
     def qk_norms(self) -> frozenset[QKNorm]:
         """Kinds of norms of query and key heads."""
-        return frozenset(layer.mixer.qk_norm for layer in self.layers)
+        return frozenset(each.qk_norm for each in self.attentions)
 
     @property
-    def num_unit_weights(self) -> int:
-        """Elements of the weights of norms that have none in the checkpoint: of a state, or of a head."""
-        if self.stack.norm.kind == "layer_no_weight":
-            return self.hidden_size
-        return self.head_dim if "unweighted" in self.qk_norms else 0
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Sizes of heads and states that are normed without weights."""
+        heads = [each.head_dim for each in self.attentions if each.qk_norm == "unweighted" or each.has_value_norm]
+        states = [self.hidden_size] * (self.stack.norm.kind == "layer_no_weight")
+        return tuple(dict.fromkeys([*heads, *states]))
 
     @property
-    def slopes(self) -> tuple[tuple[float, ...], ...]:
-        """Distinct slopes of query heads in the order of the layers."""
-        return tuple(dict.fromkeys(layer.mixer.slopes for layer in self.layers if layer.mixer.slopes))
+    def slopes(self) -> tuple[tuple[tuple[float, ...], HeadCounts], ...]:
+        """Distinct slopes of query heads, and the heads, in the order of the layers."""
+        return tuple(dict.fromkeys((each.slopes, each.heads) for each in self.attentions if each.slopes))
 
     @property
     def temperatures(self) -> tuple[TemperatureSpec, ...]:
         """Distinct temperatures in the order of the layers."""
-        found = (layer.mixer.temperature for layer in self.layers)
+        found = (each.temperature for each in self.attentions)
         return tuple(dict.fromkeys(temperature for temperature in found if temperature is not None))
 
     @property

@@ -13,6 +13,7 @@ from .ops import (
     AddRows,
     Attention,
     Embed,
+    Experts,
     HeadNorm,
     LayerNorm,
     Norm,
@@ -55,8 +56,8 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
             yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
         case HeadNorm(query=query, key=key):
             yield from ((vector.tensor, vector.shape) for vector in (query, key))
-        case Attention(sinks=Vector() as sinks):
-            yield sinks.tensor, (sinks.size,)
+        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+            yield vector.tensor, (vector.size,)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
 

@@ -16,6 +16,7 @@ from ..device.attention_layout import (
 )
 from ..device.layout import FLOAT32_BYTES, N_TILE, round_up
 from ..errors import SettingsError
+from ..models.layer import AttentionSpec
 from ..models.spec import ModelSpec
 from .shard import ShardSpec
 
@@ -36,16 +37,30 @@ def _choices(dtype: Dtype) -> str:
     return "auto" if dtype == "float32" else "auto, bfloat16, int8 or fp8"
 
 
-def kv_head_bytes(model: ModelSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
+def kv_head_bytes(head_dim: int, kv_dtype: KVCacheDtype, block_size: int) -> int:
     """Return the bytes of K, or V, of one KV head in one block: padded elements, and scales of an 8-bit cache."""
     cell = KV_CELL_BYTES[kv_dtype]
     scales = SCALE_BYTES * block_size if cell == 1 else 0
-    return round_up(model.head_dim, N_TILE) * cell * block_size + scales
+    return round_up(head_dim, N_TILE) * cell * block_size + scales
+
+
+def kv_tensor_bytes(mixer: AttentionSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
+    """Return the bytes of K, or V, of one layer in one block, on one core."""
+    heads = shard.of_heads(mixer.heads).kv_heads_per_core
+    return heads * kv_head_bytes(mixer.head_dim, kv_dtype, block_size)
 
 
 def kv_layer_bytes(model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
-    """Return the bytes of K and V of one layer in one block, on one core."""
-    return 2 * shard.kv_heads_per_core * kv_head_bytes(model, kv_dtype, block_size)
+    """Return the bytes of K and V of the largest layer in one block, on one core."""
+    return 2 * max(kv_tensor_bytes(each, shard, kv_dtype, block_size) for each in model.attentions)
+
+
+def layers_per_slot(
+    model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int
+) -> dict[AttentionSpec, int]:
+    """Return how many layers of each kind fit in the memory of one layer of the largest kind, on one core."""
+    sizes = {each: kv_tensor_bytes(each, shard, kv_dtype, block_size) for each in model.attentions}
+    return {each: max(sizes.values()) // size for each, size in sizes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +78,14 @@ class AttentionSizes:
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, max_model_len: int, num_workers: int) -> AttentionSizes:
         """Return sizes that allow to divide two contexts of full length, or enough shorter ones for every worker."""
-        head_pad = round_up(model.head_dim, N_TILE)
-        group = max(1, *(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core)))
+        head_pad = max(round_up(each.head_dim, N_TILE) for each in model.attentions)
+        group = max(each.max_group for each in shard.heads)
         tile_tokens = max(1, ATTENTION_ROWS // group)
         rows = tile_tokens * group
         work = max(lanes_work_bytes(rows, head_pad), tile_work_bytes(rows, head_pad))
         partitions = -(-max_model_len // PARTITION)
         slots = 0 if partitions == 1 else 2 * partitions + 8 * num_workers
-        pairs = slots * shard.tp * shard.kv_heads_per_core
+        pairs = slots * shard.tp * max(each.kv_heads_per_core for each in shard.heads)
         return cls(
             tile_tokens=tile_tokens,
             max_group=group,

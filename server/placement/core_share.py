@@ -13,12 +13,13 @@ from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import flat_ops, is_output
-from ..models.linear import Axis, AxisName, Linear, Vector
+from ..models.linear import Axis, HeadCounts, Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
     Embed,
+    Experts,
     HeadNorm,
     LayerNorm,
     Norm,
@@ -54,17 +55,26 @@ class CoreShare:
         (REPLICATE_TO_TP_DEGREE), and otherwise become as many as the query heads (CONVERT_TO_MHA).
         """
         require_degree(tp)
-        queries = -(-model.num_heads // tp)
-        if model.num_kv_heads % tp == 0:
-            return cls(tp, queries, model.num_kv_heads // tp)
-        is_copied = model.num_kv_heads != model.num_heads and tp % model.num_kv_heads == 0
-        return cls(tp, queries, 1 if is_copied else queries)
+        return cls(tp, *_heads_of(model.attention.heads, tp))
+
+    def of_heads(self, counts: HeadCounts) -> HeadCounts:
+        """Return the heads of one core of a layer that has `counts`."""
+        return _heads_of(counts, self.tp)
 
     def size(self, axis: Axis) -> int:
         """Return the elements of `axis` on one core."""
-        units: dict[AxisName, int] = {"query": self.query_heads, "kv": self.kv_heads}
-        per_core = -(-axis.units // self.tp) if axis.is_split else axis.units
-        return units.get(axis.name, per_core) * axis.unit_size
+        if axis.name in ("query", "kv"):
+            heads = self.of_heads(axis.heads)
+            return (heads.query if axis.name == "query" else heads.kv) * axis.unit_size
+        return (-(-axis.units // self.tp) if axis.is_split else axis.units) * axis.unit_size
+
+
+def _heads_of(counts: HeadCounts, tp: int) -> HeadCounts:
+    queries = -(-counts.query // tp)
+    if counts.kv % tp == 0:
+        return HeadCounts(queries, counts.kv // tp)
+    is_copied = counts.kv != counts.query and tp % counts.kv == 0
+    return HeadCounts(queries, 1 if is_copied else queries)
 
 
 @lru_cache(maxsize=256)  # a plan needs it for every batch
@@ -102,8 +112,13 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case Norm(weight=weight) | Add(norm=Norm(weight=weight)) | LayerNorm(weight=Vector() as weight, bias=None):
-            return weight.size * cell
+        case (
+            Norm(weight=vector)
+            | Add(norm=Norm(weight=vector))
+            | LayerNorm(weight=Vector() as vector, bias=None)
+            | Experts(choice_bias=Vector() as vector)
+        ):
+            return vector.size * cell
         case LayerNorm(weight=Vector() as weight):
             return 2 * weight.size * cell
         case StreamNorm(norm=norm):

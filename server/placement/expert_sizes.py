@@ -25,6 +25,7 @@ class ExpertSizes:
     read: int  # float32 rows after the norm, still unsorted
     weighed: int  # float32 rows of choices, if the router's weight scales the experts' inputs
     logits: int
+    scores: int  # float32 of all experts, and of their groups, if the choice is not by logits
     choices: int  # int64 of each token's choices
     weights: int  # float32 of each token's choices
     gates: int  # float32 of each token
@@ -56,6 +57,7 @@ class ExpertSizes:
             read=tokens * w.hidden * FLOAT32_BYTES,
             weighed=choices * w.hidden * FLOAT32_BYTES if spec.weighs_inputs else 0,
             logits=vector_bytes(tokens * router_width),
+            scores=0 if spec.choice.is_plain else vector_bytes(tokens * (router_width + spec.choice.groups)),
             choices=choices * INDEX_BYTES,
             weights=vector_bytes(choices),
             gates=vector_bytes(tokens),
@@ -71,6 +73,6 @@ class ExpertSizes:
     @property
     def total(self) -> int:
         """Bytes of all buffers over all cores."""
-        once = self.read + self.weighed + self.logits + 3 * self.choices + self.weights + self.gates
+        once = self.read + self.weighed + self.logits + self.scores + 3 * self.choices + self.weights + self.gates
         own = self.activated + self.activated_panels + self.row_scales + self.outputs
         return once + self.counts + self.groups + self.routed + self.row_scales + self.copies * own

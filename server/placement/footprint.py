@@ -21,7 +21,7 @@ from ..device.layout import round_up
 from ..device.ledger import MIB, MemoryLedger, Use
 from ..host.row_shares import MOST_ROW_SHARES
 from ..models.spec import ModelSpec
-from .cache_layout import KV_CELL_BYTES, SCALE_BYTES
+from .cache_layout import KV_CELL_BYTES, SCALE_BYTES, layers_per_slot
 from .core_share import (
     DTYPE_BYTES,
     CoreShare,
@@ -33,6 +33,7 @@ from .core_share import (
 )
 from .kv_groups import KVGroups
 from .runtime_memory import Graphs, Line
+from .shard import ShardSpec
 
 # All graphs of a core share a scratchpad, which grows by pages of 512 MiB by default (device-memory.rst). Published are
 # 512 with one sequence (transformers-neuronx #49 and #92) and 1,024 with 32 (optimum-neuron 6373c379), so several
@@ -97,9 +98,14 @@ class ServingShape:
         """Largest size of one element of a panel."""
         return DTYPE_BYTES[self.dtype]
 
-    def kv_groups(self, model: ModelSpec) -> KVGroups:
-        """Return how the layers of `model` share the blocks of the KV cache."""
-        return KVGroups.of(model, self.max_model_len, self.block_size, self.limits.num_tokens)
+    def kv_groups(self, model: ModelSpec, tp: int) -> KVGroups:
+        """Return how the layers of `model` on `tp` cores share the blocks of the KV cache."""
+        sizes = self.max_model_len, self.block_size, self.limits.num_tokens
+        if len(model.attentions) == 1:
+            return KVGroups.of(model, *sizes)
+        return KVGroups.of(
+            model, *sizes, layers_per_slot(model, ShardSpec.of(model, tp), self.kv_dtype, self.block_size)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +136,10 @@ class Footprint:
         whole = Line("weights", "undivided embedding and output layer", undivided)
         first = (whole, *graphs.first_lines(undivided)) if undivided else ()
         cell = KV_CELL_BYTES[shape.kv_dtype]
-        head = model.head_dim * cell + (SCALE_BYTES if cell == 1 else 0)  # of one token
-        groups = shape.kv_groups(model)
-        block = 2 * groups.block_layers * share.kv_heads * head * shape.block_size
+        scale = SCALE_BYTES if cell == 1 else 0
+        layer = max(share.of_heads(each.heads)[1] * (each.head_dim * cell + scale) for each in model.attentions)
+        groups = shape.kv_groups(model, tp)
+        block = 2 * groups.block_layers * layer * shape.block_size
         return cls(lines, first, block, groups.blocks_of(shape.max_model_len) + 1, groups)
 
     def lines_of(self, core: int) -> tuple[Line, ...]:

@@ -15,7 +15,7 @@ from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, vector_
 from ..models.decoder import decoder_graph
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Norm, Op, StreamNorm
+from ..models.ops import Add, AddRows, Attention, Experts, HeadNorm, LayerNorm, Norm, Op, StreamNorm
 from ..models.spec import ModelSpec
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -55,8 +55,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
             return own_bytes(query) + own_bytes(key)
-        case Attention(sinks=Vector() as sinks):
-            return own_bytes(sinks)
+        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+            return own_bytes(vector)
         case _:
             return 0
 
@@ -108,11 +108,11 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
+            rope_tables=sum(_rope_bytes(*each, shape.max_model_len) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + vector_bytes(round_up(model.num_unit_weights, K_MULTIPLE)),
-            head_groups=vector_bytes(2 * shard.kv_heads_per_core)
-            + len(model.slopes) * vector_bytes(shard.heads_per_core),
+            + sum(vector_bytes(round_up(size, K_MULTIPLE)) for size in model.unit_sizes),
+            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads)
+            + sum(vector_bytes(shard.of_heads(heads).heads_per_core) for _, heads in model.slopes),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
@@ -170,7 +170,7 @@ class HostFootprint:
         if not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
-        return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
+        return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""

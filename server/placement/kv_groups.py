@@ -7,21 +7,31 @@ a kind may have fewer layers; then a part of its blocks is unused.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..config import AttentionSpan, CacheConfig
+from ..models.layer import AttentionSpec
+from ..models.linear import HeadCounts
 from ..models.spec import ModelSpec
 
 MAX_GROUPS = 8  # a step lays out one table a group for every sequence
+PerSlot = Mapping[AttentionSpec, int]  # layers of a kind that share a slot
+Kind = tuple[int, HeadCounts, int]  # layers with as many in a slot, and the same heads
 LEAST_SAVING = 0.05  # of the longest sequence's bytes; with a smaller saving there is one group
 
 
 class KVPlace(NamedTuple):
-    """Place of a layer's keys and values: the group whose tables list its blocks, and its slot in a block."""
+    """Place of a layer's keys and values: the group whose tables list its blocks, and its slot in a block.
+
+    Small layers share a slot; `part` counts them.
+    """
 
     group: int
     slot: int
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,48 +39,51 @@ class KVGroups:
     """The groups of one model, the ones that look back farthest first."""
 
     spans: tuple[AttentionSpan, ...]
-    places: tuple[KVPlace, ...]  # of each layer
-    block_layers: int  # layers of one block
+    places: tuple[KVPlace | None, ...]  # of each layer; None: it has no keys and values
+    block_layers: int  # slots of one block, each for a layer of the largest kind
     block_size: int  # tokens
     chunk: int  # tokens of one sequence in one step
 
     @classmethod
-    def of(cls, model: ModelSpec, max_model_len: int, block_size: int, chunk: int) -> KVGroups:
+    def of(
+        cls, model: ModelSpec, max_model_len: int, block_size: int, chunk: int, per_slot: PerSlot | None = None
+    ) -> KVGroups:
         """Return the groups with the fewest bytes for a sequence of `max_model_len` tokens, and among these the fewest.
 
-        A window that such a sequence never leaves counts as none.
+        A window that such a sequence never leaves counts as none. `per_slot`: see cache_layout.layers_per_slot.
         """
+        mixers = [layer.mixer for layer in model.layers]
+        kept = {i: each for i, each in enumerate(mixers) if isinstance(each, AttentionSpec) and each.kv_source is None}
+        kinds = {i: (1 if per_slot is None else per_slot[each], each.heads, each.head_dim) for i, each in kept.items()}
         layers: dict[AttentionSpan, list[int]] = {}
-        for i, layer in enumerate(model.layers):
-            span = layer.mixer.span
+        for i, mixer in kept.items():
+            span = mixer.span
             layers.setdefault(span if span.window < max_model_len else AttentionSpan(), []).append(i)
-        together = {_widest(layers): list(range(model.num_layers))}
+        together = {_widest(layers): list(kept)}
 
-        def layer_blocks(kinds: dict[AttentionSpan, list[int]], size: int) -> int:
-            """Return the blocks of one layer that the sequence holds, to which its bytes are proportional."""
-            held = ((len(kinds[span]), span.most_blocks(max_model_len, block_size, chunk)) for span in kinds)
-            return size * sum(-(-count // size) * blocks for count, blocks in held)
+        def num_slots(layers: dict[AttentionSpan, list[int]]) -> dict[AttentionSpan, int]:
+            return {span: len(set(_slots(each, kinds))) for span, each in layers.items()}
 
-        def num_groups(size: int) -> int:
-            return sum(-(-len(each) // size) for each in layers.values())
+        def slot_blocks(layers: dict[AttentionSpan, list[int]], size: int) -> int:
+            """Return the blocks of one slot that the sequence holds, to which its bytes are proportional."""
+            held = (
+                (num, span.most_blocks(max_model_len, block_size, chunk)) for span, num in num_slots(layers).items()
+            )
+            return size * sum(-(-num // size) * blocks for num, blocks in held)
 
-        sizes = [size for size in range(model.num_layers, 0, -1) if num_groups(size) <= MAX_GROUPS]
-        best = min(sizes, key=lambda size: layer_blocks(layers, size))
-        whole = layer_blocks(together, model.num_layers)
-        if layer_blocks(layers, best) > (1 - LEAST_SAVING) * whole:
-            return cls.divided(together, model.num_layers, block_size, chunk)
-        return cls.divided(layers, best, block_size, chunk)
-
-    @classmethod
-    def divided(cls, layers: dict[AttentionSpan, list[int]], size: int, block_size: int, chunk: int) -> KVGroups:
-        """Return the layers of each span in groups of `size`."""
-        spans: list[AttentionSpan] = []
-        places: dict[int, KVPlace] = {}
-        for span in sorted(layers, key=_reach, reverse=True):
-            for at, layer in enumerate(layers[span]):
-                places[layer] = KVPlace(len(spans) + at // size, at % size)
-            spans += [span] * -(-len(layers[span]) // size)
-        return cls(tuple(spans), tuple(places[i] for i in sorted(places)), size, block_size, chunk)
+        most = sum(num_slots(together).values())
+        sizes = [
+            size
+            for size in range(most, 0, -1)
+            if sum(-(-num // size) for num in num_slots(layers).values()) <= MAX_GROUPS
+        ]
+        best = min(sizes, key=lambda size: slot_blocks(layers, size))
+        if slot_blocks(layers, best) > (1 - LEAST_SAVING) * slot_blocks(together, most):
+            layers, best = together, most
+        spans, places = _places(layers, best, kinds)
+        sources = [each.kv_source if isinstance(each, AttentionSpec) else None for each in mixers]
+        found = tuple(places.get(i if source is None else source) for i, source in enumerate(sources))
+        return cls(spans, found, best, block_size, chunk)
 
     def blocks_of(self, num_tokens: int, chunk: int | None = None) -> int:
         """Return the most blocks that a sequence of `num_tokens` tokens holds at once; `chunk` replaces the own one."""
@@ -80,6 +93,33 @@ class KVGroups:
     def cache(self, num_blocks: int, enable_prefix_caching: bool) -> CacheConfig:
         """Return the configuration of an engine's KV cache."""
         return CacheConfig(num_blocks, self.block_size, enable_prefix_caching, self.spans, self.chunk)
+
+
+def _slots(layers: Sequence[int], kinds: Mapping[int, Kind]) -> list[tuple[Kind, int]]:
+    """Return a key for the slot of each layer: as many layers of one kind as fit share it."""
+    seen: Counter[Kind] = Counter()
+    slots = []
+    for kind in (kinds[i] for i in layers):
+        slots.append((kind, seen[kind] // kind[0]))
+        seen[kind] += 1
+    return slots
+
+
+def _places(
+    layers: dict[AttentionSpan, list[int]], size: int, kinds: Mapping[int, Kind]
+) -> tuple[tuple[AttentionSpan, ...], dict[int, KVPlace]]:
+    """Return the spans of groups of `size` slots, and the place of each layer in them."""
+    spans: list[AttentionSpan] = []
+    places: dict[int, KVPlace] = {}
+    for span in sorted(layers, key=_reach, reverse=True):
+        slots = _slots(layers[span], kinds)
+        order = {slot: at for at, slot in enumerate(dict.fromkeys(slots))}
+        parts: Counter[tuple[Kind, int]] = Counter()
+        for layer, slot in zip(layers[span], slots, strict=True):
+            places[layer] = KVPlace(len(spans) + order[slot] // size, order[slot] % size, parts[slot])
+            parts[slot] += 1
+        spans += [span] * -(-len(order) // size)
+    return tuple(spans), places
 
 
 def _reach(span: AttentionSpan) -> float:

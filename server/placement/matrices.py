@@ -10,14 +10,36 @@ from ..device.hbm import ALIGNMENT
 from ..device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import is_output, linears
+from ..models.layer import AttentionSpec
 from ..models.linear import Axis, Linear
 from ..models.spec import ModelSpec
 from .shard import ShardSpec, intermediate_per_core
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionWidths:
+    """Widths of one layer's attention on one core, in elements; a layer that reads another's keys has queries alone."""
+
+    qkv: int
+    attended: int
+    head: int
+
+    @classmethod
+    def of(cls, mixer: AttentionSpec, shard: ShardSpec) -> AttentionWidths:
+        """Return the widths of a layer."""
+        heads = shard.of_heads(mixer.heads)
+        stored = heads.heads_per_core + 2 * heads.kv_heads_per_core
+        attended = round_up(heads.heads_per_core * mixer.head_dim, K_MULTIPLE)
+        return cls(
+            qkv=round_up(stored * mixer.head_dim, N_TILE) if mixer.kv_source is None else attended,
+            attended=attended,
+            head=round_up(mixer.head_dim, N_TILE),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Widths:
-    """Padded widths, in elements, of the matrices and activations on one core."""
+    """Padded widths, in elements, of the matrices and activations on one core: of the widest layer."""
 
     hidden: int
     qkv: int
@@ -25,37 +47,40 @@ class Widths:
     intermediate: int
     vocab: int
     head: int
-    tp: int
-    expert_tp: int  # cores that divide one expert
+    shard: ShardSpec
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
         """Return the widths of a model's share, which are the same on every core."""
-        heads = shard.heads_per_core + 2 * shard.kv_heads_per_core
+        layers = [AttentionWidths.of(each, shard) for each in model.attentions]
         return cls(
             hidden=round_up(model.hidden_size, K_MULTIPLE),
-            qkv=round_up(heads * model.head_dim, N_TILE),
-            attended=round_up(shard.heads_per_core * model.head_dim, K_MULTIPLE),
+            qkv=max(each.qkv for each in layers),
+            attended=max(each.attended for each in layers),
             intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),
             vocab=shard.vocab_per_core,
-            head=round_up(model.head_dim, N_TILE),
-            tp=shard.tp,
-            expert_tp=shard.expert_tp,
+            head=max(each.head for each in layers),
+            shard=shard,
         )
 
     def ffn(self, axis: Axis) -> int:
         """Return the width of a feed-forward network; experts, dense layers and shared networks differ in it."""
-        tp = self.expert_tp if axis.is_of_expert else self.tp
+        tp = self.shard.expert_tp if axis.is_of_expert else self.shard.tp
         return round_up(intermediate_per_core(axis.units, tp), K_MULTIPLE)
 
     def inputs(self, axis: Axis) -> int:
         """Return the width of a layer's inputs."""
-        return {"query": self.attended, "ffn": self.ffn(axis)}.get(axis.name, self.hidden)
+        if axis.name == "query":
+            return round_up(self.shard.size(axis), K_MULTIPLE)
+        return self.ffn(axis) if axis.name == "ffn" else self.hidden
 
-    def outputs(self, axis: Axis, is_alone: bool) -> int:
-        """Return the width of a layer's outputs. Queries have keys and values beside them unless the axis is alone."""
-        query = self.attended if is_alone else self.qkv
-        widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab, "query": query}
+    def outputs(self, linear: Linear) -> int:
+        """Return the width of a layer's outputs. Queries may have keys and values beside them."""
+        axis = linear.parts[0].outputs
+        if axis.name == "query":
+            multiple = N_TILE if len(linear.parts) > 1 else K_MULTIPLE
+            return round_up(sum(self.shard.size(part.outputs) for part in linear.parts), multiple)
+        widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab}
         return widths.get(axis.name, round_up(axis.size, N_TILE))
 
 
@@ -70,10 +95,9 @@ class PackedShape:
     @classmethod
     def of(cls, linear: Linear, widths: Widths) -> PackedShape:
         """Return the shape of `linear`. Outputs that another layer reads are padded to that layer's tiles."""
-        axis = linear.parts[0].outputs
         if linear.is_router:
             return cls(linear, round_up(sum(part.outputs.size for part in linear.parts), N_TILE), widths.hidden)
-        n = widths.outputs(axis, is_alone=len(linear.parts) == 1) * (2 if linear.is_interleaved else 1)
+        n = widths.outputs(linear) * (2 if linear.is_interleaved else 1)
         return cls(linear, n, widths.inputs(linear.inputs))
 
     @property

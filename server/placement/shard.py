@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import DeviceError
-from ..models.linear import Axis, AxisName
+from ..models.linear import Axis, AxisName, HeadCounts
 from ..models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
@@ -58,42 +58,23 @@ def _assign(heads: int, kv_heads: int, tp: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSpec:
-    """The share of each core. Heads are tuples by core, then by local slot."""
+class HeadShard:
+    """Share of each core in the heads of some layers. Heads are tuples by core, then by local slot."""
 
-    tp: int
-    intermediate_per_core: int
-    vocab_per_core: int
+    counts: HeadCounts
     query_slots: tuple[tuple[int, ...], ...]
     kv_slots: tuple[tuple[int, ...], ...]
     groups: tuple[tuple[tuple[int, int], ...], ...]
-    has_whole_experts: bool = False  # each core has some of a layer's experts, not a share of every expert
 
     @classmethod
-    def of(cls, model: ModelSpec, tp: int, is_expert_parallel: bool = False) -> ShardSpec:
-        """Split `model` over `tp` cores.
-
-        Raises DeviceError when `tp` is below 1, or does not divide the experts of an expert-parallel model.
-        """
-        require_degree(tp)
-        experts = 0 if model.experts is None else model.experts.count
-        if is_expert_parallel and (experts == 0 or experts % tp):
-            what = f"{experts} experts in a layer, which do not divide" if experts else "no experts to divide"
-            raise DeviceError(f"enable_expert_parallel: {model.architecture} has {what} over tensor_parallel_size {tp}")
-        queries = _assign(model.num_heads, model.num_kv_heads, tp)
-        group = model.num_heads // model.num_kv_heads
+    def of(cls, counts: HeadCounts, tp: int) -> HeadShard:
+        """Divide heads over `tp` cores."""
+        group, queries = counts.query // counts.kv, _assign(*counts, tp)
         kv = [sorted({h // group for h in heads if h != PAD}) for heads in queries]
         most = max(1, *map(len, kv))
         kv = [heads + [PAD] * (most - len(heads)) for heads in kv]
-        return cls(
-            tp=tp,
-            intermediate_per_core=intermediate_per_core(model.widest_intermediate, tp),
-            vocab_per_core=_padded(model.vocab_size, tp, VOCAB_MULTIPLE),
-            query_slots=tuple(map(tuple, queries)),
-            kv_slots=tuple(map(tuple, kv)),
-            groups=tuple(_ranges(q, k, group) for q, k in zip(queries, kv, strict=True)),
-            has_whole_experts=is_expert_parallel,
-        )
+        groups = tuple(_ranges(q, k, group) for q, k in zip(queries, kv, strict=True))
+        return cls(counts, tuple(map(tuple, queries)), tuple(map(tuple, kv)), groups)
 
     @property
     def heads_per_core(self) -> int:
@@ -104,6 +85,11 @@ class ShardSpec:
     def kv_heads_per_core(self) -> int:
         """KV heads stored on each core, copies and padding included."""
         return len(self.kv_slots[0])
+
+    @property
+    def max_group(self) -> int:
+        """Most query heads that one KV head of a core serves."""
+        return max(1, *(end - begin for ranges in self.groups for begin, end in ranges))
 
     def q_heads(self, core: int) -> tuple[int, ...]:
         """Return the global query head of each local slot of `core`, PAD for none."""
@@ -123,6 +109,40 @@ class ShardSpec:
         """Return the half-open range of local query slots that each local KV slot serves."""
         return self.groups[core]
 
+
+@dataclass(frozen=True, slots=True)
+class ShardSpec:
+    """The share of each core."""
+
+    tp: int
+    intermediate_per_core: int
+    vocab_per_core: int
+    heads: tuple[HeadShard, ...]  # one for each kind of layer with heads of its own
+    has_whole_experts: bool = False  # each core has some of a layer's experts, not a share of every expert
+
+    @classmethod
+    def of(cls, model: ModelSpec, tp: int, is_expert_parallel: bool = False) -> ShardSpec:
+        """Split `model` over `tp` cores.
+
+        Raises DeviceError when `tp` is below 1, or does not divide the experts of an expert-parallel model.
+        """
+        require_degree(tp)
+        experts = 0 if model.experts is None else model.experts.count
+        if is_expert_parallel and (experts == 0 or experts % tp):
+            what = f"{experts} experts in a layer, which do not divide" if experts else "no experts to divide"
+            raise DeviceError(f"enable_expert_parallel: {model.architecture} has {what} over tensor_parallel_size {tp}")
+        return cls(
+            tp=tp,
+            intermediate_per_core=intermediate_per_core(model.widest_intermediate, tp),
+            vocab_per_core=_padded(model.vocab_size, tp, VOCAB_MULTIPLE),
+            heads=tuple(HeadShard.of(counts, tp) for counts in dict.fromkeys(each.heads for each in model.attentions)),
+            has_whole_experts=is_expert_parallel,
+        )
+
+    def of_heads(self, counts: HeadCounts) -> HeadShard:
+        """Return the share of each core in the heads of a layer that has `counts`."""
+        return next(each for each in self.heads if each.counts == counts)
+
     @property
     def expert_tp(self) -> int:
         """Number of cores that divide one expert."""
@@ -135,9 +155,10 @@ class ShardSpec:
 
     def units(self, axis: Axis) -> int:
         """Return the units of `axis` on each core, padding included."""
+        if axis.name in ("query", "kv"):
+            heads = self.of_heads(axis.heads)
+            return heads.heads_per_core if axis.name == "query" else heads.kv_heads_per_core
         per_core: dict[AxisName, int] = {
-            "query": self.heads_per_core,
-            "kv": self.kv_heads_per_core,
             "ffn": intermediate_per_core(axis.units, self.expert_tp if axis.is_of_expert else self.tp),
             "vocab": self.vocab_per_core,
         }
@@ -150,7 +171,8 @@ class ShardSpec:
     def runs(self, axis: Axis, core: int) -> Iterator[UnitRun]:
         """Yield the runs of units of `axis` on `core`. Empty slots are left out."""
         if axis.name in ("query", "kv"):
-            yield from _runs(self.query_slots[core] if axis.name == "query" else self.kv_slots[core])
+            heads = self.of_heads(axis.heads)
+            yield from _runs(heads.q_heads(core) if axis.name == "query" else heads.kv_heads(core))
             return
         per_core = self.units(axis)
         is_whole = axis.is_of_expert and self.has_whole_experts

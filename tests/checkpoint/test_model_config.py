@@ -493,7 +493,7 @@ class TestGranite4:
         ({"architectures": ["GraniteMoeForCausalLM"], "num_local_experts": 1}, "num_experts_per_tok is 2"),
         (
             {"architectures": ["GPTJForCausalLM"]},
-            "'GPTJForCausalLM' is not supported; supported are LlamaForCausalLM, Mi",
+            "'GPTJForCausalLM' is not supported; nearest is LlamaForCausalLM; `neuronserve",
         ),
         ({"architectures": []}, "architectures is missing"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is missing"),

@@ -112,8 +112,8 @@ class Case:
         parts += [scales.view(np.uint8)] * is_scaled
         assert not is_scaled or parts[1].shape[-1] == SCALE_BYTES * self.block
         whole = np.concatenate(parts, axis=-1)
-        out = aligned(whole.shape, np.uint8)
-        out[:] = whole
+        out = aligned((num_blocks, self.kv_heads + 1, whole.shape[-1]), np.uint8)  # a head of another layer follows
+        out[:, : self.kv_heads], out[:, self.kv_heads :] = whole, 0xFF
         return out
 
     def want(self, seq: int) -> Array:
@@ -164,7 +164,8 @@ class Case:
             *(float_bits(self.cap), address(self.sinks) if self.has_sinks else 0),
             *(address(self.slopes) if self.has_slopes else 0, address(groups)),
             *(address(scratch), stride, tile_tokens, address(queries), self.heads * self.head_dim),
-            *(self.k_cache.shape[-1], round_up(rows, 16), group, address(partials), address(arrivals), 1),
+            *(self.k_cache.shape[-1], self.k_cache.strides[0], round_up(rows, 16), group),
+            *(address(partials), address(arrivals), 1),
         )
         step = step_record(
             num_tokens=len(q),

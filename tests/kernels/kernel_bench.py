@@ -106,9 +106,11 @@ def work_counters(pool: WorkerPool, value: int = 0) -> Array:
     return np.full(pool.num_threads * COUNTER_BYTES // 8, value, np.int64)
 
 
-def run(pool: WorkerPool, kernel: Kernel, operands: Sequence[tuple[int, ...]], step: StepRecord) -> None:
-    """Run the kernel once on the cores that `operands` has records for."""
+def run(
+    pool: WorkerPool, kernel: Kernel, operands: Sequence[tuple[int, ...]], step: StepRecord, shares: int = 0
+) -> None:
+    """Run the kernel once on the cores that `operands` has records for, `shares` above 0 by rows."""
     program = Program("test", None)
     program.add(kernel.name, kernel, operands)
     record = np.array(step, np.int64)
-    pool.run(program, record.ctypes.data)
+    pool.run(program, record.ctypes.data, shares=shares)

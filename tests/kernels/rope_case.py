@@ -25,4 +25,5 @@ def rope_operands(qkv: Array, cos: Array, sin: Array, heads: int, **fields: int)
         "eps": float_bits(1e-6),
         "scale": float_bits(1.0),
     }
+    given["block_stride"] = given["kv_heads"] * fields.get("block_bytes", 0)
     return RopeOperands(**{**dict.fromkeys(RopeOperands._fields, 0), **given, **fields})

@@ -95,6 +95,7 @@ class Texts:
             head_pad=pad,
             block_size=block,
             block_bytes=k[0, 0].nbytes,
+            block_stride=k[0].nbytes,
             reach=self.reach,
             groups=address(groups),
             scratch=address(scratch),

@@ -35,8 +35,8 @@ class Choices(NamedTuple):
     groups: Array  # [count, 3]: expert, first row, row after the last
 
 
-def routed(pool: WorkerPool, logits: Array, experts: int, per_token: int, routing: str) -> Choices:
-    """Run the routing of `logits` [T, experts + 1]; the last column is the gate's."""
+def routed(pool: WorkerPool, logits: Array, experts: int, per_token: int, routing: str, **choice: int) -> Choices:
+    """Run the routing of `logits` [T, experts + 1]; the last column is the gate's. `choice`: fields of operands."""
     rows, width = len(logits), round_up(logits.shape[1], 16)
     padded = aligned((max(rows, 1), width), np.float32)
     padded[:rows, : logits.shape[1]] = logits
@@ -46,7 +46,7 @@ def routed(pool: WorkerPool, logits: Array, experts: int, per_token: int, routin
     counts, table = np.full(experts, -7, np.int64), np.full(1 + 3 * experts, -7, np.int64)
     index = ROUTINGS.index(routing)
     values = [address(each) for each in (chosen, weights, gates)]
-    route = RouteOperands(address(padded), width, experts, per_token, index, *values)
+    route = RouteOperands(address(padded), width, experts, per_token, index, *values, **choice)
     run(pool, KERNELS.route, [route], step_record(num_tokens=rows))
     group = GroupOperands(values[0], experts, per_token, address(counts), address(table), address(slots))
     run(pool, KERNELS.group, [group], step_record(num_tokens=rows))
@@ -61,8 +61,9 @@ def best(logits: Array, per_token: int) -> Array:
 def weights_of(logits: Array, chosen: Array, routing: str) -> Array:
     """Return the weights by definition, in float64."""
     of_chosen = np.take_along_axis(logits, chosen, 1).astype(np.float64)
-    if routing == "sigmoid":
-        return 1 / (1 + np.exp(-of_chosen))
+    if routing.startswith("sigmoid"):
+        sigmoids = 1 / (1 + np.exp(-of_chosen))
+        return sigmoids if routing == "sigmoid" else sigmoids / sigmoids.sum(1, keepdims=True)
     highest = logits.max(1, keepdims=True)
     over = logits if routing == "softmax" else of_chosen
     return np.exp(of_chosen - highest) / np.exp(over.astype(np.float64) - highest).sum(1, keepdims=True)
@@ -82,6 +83,41 @@ def test_choices_are_those_of_numpy(two_threads: WorkerPool, data: st.DataObject
     assert np.allclose(got.weights, weights_of(logits[:, :experts], got.chosen, routing), rtol=2e-6)
     assert np.allclose(got.gates, 1 / (1 + np.exp(-logits[:, experts].astype(np.float64))), rtol=1e-6)
     check_groups(got, experts)
+
+
+@given(st.data())
+def test_choices_by_scores_of_groups_are_those_of_numpy(two_threads: WorkerPool, data: st.DataObject) -> None:
+    groups, size = data.draw(st.integers(1, 7)), data.draw(st.integers(2, 9))
+    experts, top = groups * size, data.draw(st.integers(1, groups))
+    per_token, best_of_group = data.draw(st.integers(1, min(top * size, 12))), data.draw(st.integers(1, 2))
+    routing, has_bias = data.draw(st.sampled_from(ROUTINGS)), data.draw(st.booleans())
+    rng, rows = np.random.default_rng(data.draw(st.integers(0, 1000))), data.draw(st.integers(1, 20))
+    logits = rng.standard_normal((rows, experts + 1)).astype(np.float32)
+    bias, scaling = aligned((experts,), np.float32), np.float32(2.5)
+    bias[:] = rng.standard_normal(experts) * has_bias
+    scratch = aligned((rows, round_up(experts + 1, 16) + groups), np.float32)
+    got = routed(
+        two_threads,
+        logits,
+        experts,
+        per_token,
+        routing,
+        scores=address(scratch),
+        bias=address(bias) if has_bias else 0,
+        groups=groups,
+        top_groups=top,
+        best_of_group=best_of_group,
+        scaling=int(scaling.view(np.uint32)),
+    )
+    logits = logits[:, :experts].astype(np.float64)
+    odds = np.exp(logits)
+    scores = (odds / (1 + odds) if routing.startswith("sigmoid") else odds / odds.sum(1, keepdims=True)) + bias
+    by_group = scores.reshape(rows, groups, size)
+    of_groups = np.sort(by_group, 2)[:, :, -best_of_group:].sum(2)
+    left_out = np.argsort(-of_groups, axis=1, kind="stable")[:, top:]
+    np.put_along_axis(by_group, left_out[:, :, None], -np.inf, 1)
+    assert np.array_equal(got.chosen, best(scores, per_token))
+    assert np.allclose(got.weights, 2.5 * weights_of(logits, got.chosen, routing), rtol=4e-6)
 
 
 def check_groups(got: Choices, experts: int) -> None:

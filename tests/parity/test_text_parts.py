@@ -38,6 +38,19 @@ EYES: dict[str, Any] = {
 CHUNKS = {"num_local_experts": 4, "intermediate_size_mlp": 40, "attention_chunk_size": 32}
 WIDTHS = {"intermediate_size": 128, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
 PIXTRAL = {**EYES, "model_type": "pixtral", "head_dim": 16}
+PATCHES = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 48,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+ROPE = {"rope_type": "default", "rope_theta": 1e6}
+ROPE3: dict[str, Any] = {"rope_parameters": {**ROPE, "mrope_section": [2, 2, 2]}, "head_dim": 12}
+MIXED3 = {"rope_parameters": {**ROPE, "mrope_section": [4, 2, 2], "mrope_interleaved": True}}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {  # family, text, eyes, is tied
     "gemma3": ("Gemma3", {"sliding_window": 9}, EYES, True),
     "gemma3-apart": ("Gemma3", {"sliding_window": 9}, EYES, False),
@@ -45,6 +58,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {  # famil
     "mistral3-tied": ("Mistral3", {"model_type": "mistral", "sliding_window": None}, PIXTRAL, True),
     "ministral3": ("Mistral3", {"model_type": "ministral3"}, PIXTRAL, False),
     "llama4": ("Llama4", CHUNKS, {**EYES, **WIDTHS}, False),
+    "qwen2-vl": ("Qwen2VL", ROPE3, {"depth": 1, "embed_dim": 32, "hidden_size": 48}, False),
+    "qwen2.5-vl": ("Qwen2_5_VL", ROPE3, PATCHES, False),
+    "qwen3-vl": ("Qwen3VL", MIXED3, PATCHES, True),
+    "qwen3-vl-moe": ("Qwen3VLMoe", {**MIXED3, **EXPERTS}, PATCHES, False),
+    "smolvlm": ("SmolVLM", {"model_type": "llama"}, EYES, False),
+    "idefics3": ("Idefics3", {"model_type": "llama"}, EYES, True),
+    "llava": ("Llava", {"model_type": "qwen2", "head_dim": 12}, {**EYES, "model_type": "siglip_vision_model"}, False),
 }
 
 
@@ -95,6 +115,19 @@ def test_tensors_may_be_named_as_inside_of_transformers(
     save_file(tensors, file)
     today, before = (engine_logits(tmp_path / each, "float32", 1, TOKENS) for each in ("today", "before"))
     np.testing.assert_array_equal(today, before)
+
+
+def test_experts_of_qwen3_vl_may_be_transposed(engine_logits: Callable[..., np.ndarray], tmp_path: Path) -> None:
+    write("qwen3-vl-moe", tmp_path / "written")
+    write("qwen3-vl-moe", tmp_path / "published")
+    file = tmp_path / "published" / "model.safetensors"
+    tensors = {
+        name: values.transpose(1, 2).contiguous() if ".experts." in name else values
+        for name, values in load_file(file).items()
+    }
+    save_file(tensors, file)
+    written, published = (engine_logits(tmp_path / each, "float32", 1, TOKENS) for each in ("written", "published"))
+    np.testing.assert_array_equal(written, published)
 
 
 def test_a_text_of_another_family_is_refused_by_its_type(

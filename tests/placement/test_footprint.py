@@ -67,7 +67,7 @@ def load(
     if shape.lora is not None:
         AdapterSlots(cores, spec, shard, shape.dtype, shape.lora, buffers.sizes.rows)
     layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
-    KVPool.allocate(cores, shape.kv_groups(spec).places, num_blocks * layer_bytes)
+    KVPool.allocate(cores, shape.kv_groups(spec, shard.tp).places, num_blocks, layer_bytes)
     return cores
 
 

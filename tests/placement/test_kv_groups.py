@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +12,13 @@ from neuronserve.server.config import AttentionSpan
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK
 from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.models.layer import AttentionSpec
 from neuronserve.server.models.public import known_model
 from neuronserve.server.models.spec import ModelSpec
+from neuronserve.server.placement.cache_layout import layers_per_slot
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from neuronserve.server.placement.kv_groups import MAX_GROUPS, KVGroups, KVPlace
+from neuronserve.server.placement.shard import ShardSpec
 from tests.model_specs import with_attention, with_windows
 
 FULL = AttentionSpan()
@@ -114,3 +119,23 @@ def test_more_sequences_fit_in_the_same_memory(name: str, least: float) -> None:
     assert alternating.fixed == full.fixed
     sequences = [(each.max_blocks(16 * GIB) - 1) / (each.min_blocks - 1) for each in (alternating, full)]
     assert sequences[0] >= least * sequences[1]
+
+
+def test_small_layers_share_the_memory_of_a_large_one() -> None:
+    """Gemma 4 31B in outline: five local layers of 16 heads of 256, then a global one of 4 heads of 512."""
+    local, whole = AttentionSpec(32, 16, 256, window=1024), AttentionSpec(32, 4, 512)
+    base = known("google/gemma-3-1b-it")
+    layers = tuple(replace(base.layers[0], mixer=whole if i % 6 == 5 else local) for i in range(60))
+    model = base.with_layers(layers)
+    per_slot = layers_per_slot(model, ShardSpec.of(model, 1), "bfloat16", BLOCK_SIZE)
+    assert per_slot == {local: 1, whole: 2}
+    groups = KVGroups.of(model, 32_768, BLOCK_SIZE, CHUNK, per_slot)
+    wholes = [groups.places[i] for i in range(5, 60, 6)]
+    assert len(set(groups.places)) == 60
+    assert [place.part for place in wholes if place] == [0, 1] * 5
+    assert groups.spans.count(FULL) * groups.block_layers >= 5
+    shared = model.with_layers((*layers[:-1], replace(layers[-1], mixer=replace(whole, kv_source=53))))
+    found = KVGroups.of(
+        shared, 32_768, BLOCK_SIZE, CHUNK, layers_per_slot(shared, ShardSpec.of(shared, 1), "bfloat16", 32)
+    )
+    assert found.places[59] == found.places[53] != found.places[47]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.placement.shard import INTERMEDIATE_MULTIPLE, PAD, VOCAB_MULTIPLE, ShardSpec
+from neuronserve.server.placement.shard import INTERMEDIATE_MULTIPLE, PAD, VOCAB_MULTIPLE, HeadShard, ShardSpec
 from tests.model_specs import with_attention, with_depth
 
 DEGREES = (1, 2, 4, 8, 12, 24)
@@ -37,8 +37,9 @@ def every_layout(test: Callable[..., None]) -> Callable[..., None]:
     return given(head_counts(), st.sampled_from(DEGREES) | st.integers(1, 64))(test)
 
 
-def layout(counts: tuple[int, int], tp: int) -> ShardSpec:
-    return ShardSpec.of(model(*counts), tp)
+def layout(counts: tuple[int, int], tp: int) -> HeadShard:
+    [heads] = ShardSpec.of(model(*counts), tp).heads
+    return heads
 
 
 @every_layout

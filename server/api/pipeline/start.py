@@ -73,6 +73,8 @@ def _truncated(request: Validated, prompt: Prompt, num_new: int) -> Prompt:
     most = body.truncate_prompt_tokens
     if most is None:
         return prompt
+    if prompt.media:
+        raise InvalidRequest("truncate_prompt_tokens would cut pictures of the prompt.", "truncate_prompt_tokens")
     if most == 0 or most > max_model_len:
         raise InvalidRequest(
             f"truncate_prompt_tokens is {most}; it must be -1, or from 1 to the context of {max_model_len}.",

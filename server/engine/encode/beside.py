@@ -58,7 +58,7 @@ class LayerPool:
         cache = CacheConfig(num_blocks, shape.block_size, enable_prefix_caching=False)
         layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
         places = (KVPlace(0, 0),) * spec.num_layers
-        return cls(KVPool.allocate(cores, places, num_blocks * layer_bytes, "activations"), cache)
+        return cls(KVPool.allocate(cores, places, num_blocks, layer_bytes, "activations"), cache)
 
 
 def encode_beside(

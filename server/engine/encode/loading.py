@@ -183,7 +183,7 @@ class _Loading:
             weights=weights,
             tables=ConstantTables(cores, spec, shard, self._max_length),
             buffers=ActivationBuffers(cores, spec, shard, self._shape),
-            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks * layer_bytes),
+            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks, layer_bytes),
             cache=cache,
             dtype=self._config.dtype,
             kv_dtype=kv_dtype,
@@ -199,7 +199,8 @@ class _Loading:
             return None
         name = f"{spec.names.module('model.relative_attention_bias')}.weight"
         table = distance_bias(checkpoint, name, (buckets, spec.num_heads), self._max_length)
-        shards = tuple(_rows(core, table, self._shard.q_heads(core.index)) for core in cores)
+        heads = self._shard.of_heads(spec.attention.heads)
+        shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in cores)
         return DistanceBias(shards, table.shape[1], self._max_length)
 
     def _runner(self, placement: Placement) -> StateRunner:

@@ -146,7 +146,7 @@ class _Loading:
         groups = self._footprint.groups
         cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching)
         layer_bytes = kv_layer_bytes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
-        kv = KVPool.allocate(cores, groups.places, cache.num_blocks * layer_bytes)
+        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, layer_bytes)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)

@@ -208,6 +208,8 @@ class WeightLoader:
         """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
         for each in (op.router, *op.shared):
             self._place(each, weights)
+        if op.choice_bias is not None:
+            weights.vectors[op.choice_bias.tensor] = self._vector(op.choice_bias, 0.0, op.choice_bias.size)
         for i in range(op.count):
             cores = [core for core in self._cores if i in self._shard.experts(op.count, core.index)]
             for linear in (each for each in op.network(i) if isinstance(each, Linear)):

@@ -192,8 +192,9 @@ def _block_at(item, t):  # type: ignore[no-untyped-def]
     """Return the offset in the cache of the block with key `t`."""
     op = load_i64(item + ITEM.op)
     block = load_i32(load_i64(item + ITEM.table) + t // load_i64(op + ATTENTION.block_size) * 4)
-    index = block * load_i64(op + ATTENTION.kv_heads) + load_i64(item + ITEM.kv_head)
-    return index * load_i64(op + ATTENTION.block_bytes)
+    return block * load_i64(op + ATTENTION.block_stride) + load_i64(item + ITEM.kv_head) * load_i64(
+        op + ATTENTION.block_bytes
+    )
 
 
 @inline

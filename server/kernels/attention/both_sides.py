@@ -53,7 +53,7 @@ def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
     end = load_i32(load_i64(step + STEP.query_start) + (seq + 1) * 4)
     tokens = min(load_i64(op + BOTH_SIDES.tile_tokens), end - row)
     block = load_i32(load_i64(step + STEP.block_tables) + seq * load_i64(step + STEP.table_width) * 4)
-    cell = (block * load_i64(op + BOTH_SIDES.kv_heads) + kv_head) * load_i64(op + BOTH_SIDES.block_bytes)
+    cell = block * load_i64(op + BOTH_SIDES.block_stride) + kv_head * load_i64(op + BOTH_SIDES.block_bytes)
     store_i64(at + ITEM.op, op)
     store_i64(at + ITEM.keys, load_i64(op + BOTH_SIDES.k_cache) + cell)
     store_i64(at + ITEM.values, load_i64(op + BOTH_SIDES.v_cache) + cell)
@@ -173,7 +173,7 @@ def _attend(cell: CacheCell) -> Any:
         """Attend in runs of up to CHUNK keys; a run ends where its block ends."""
         op, length = load_i64(item + ITEM.op), load_i64(item + ITEM.length)
         head_pad, block_size = load_i64(op + BOTH_SIDES.head_pad), load_i64(op + BOTH_SIDES.block_size)
-        next_block = load_i64(op + BOTH_SIDES.kv_heads) * load_i64(op + BOTH_SIDES.block_bytes)
+        next_block = load_i64(op + BOTH_SIDES.block_stride)
         reach, position = load_i64(op + BOTH_SIDES.reach), load_i64(item + ITEM.position)
         for r in range((load_i64(item + ITEM.rows) + 15) // 16 * 16):
             begin_state(load_i64(item + ITEM.states) + r * state_bytes(head_pad), head_pad)

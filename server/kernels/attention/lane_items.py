@@ -35,8 +35,8 @@ def scales_of(item):  # type: ignore[no-untyped-def]
 def block_place(item, block):  # type: ignore[no-untyped-def]
     """Return the offset in bytes, from the cache's first block, of block `block` of the item's sequence and kv head."""
     op = load_i64(item + ITEM.op)
-    index = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.kv_heads)
-    return (index + load_i64(item + ITEM.kv_head)) * load_i64(op + ATTENTION.block_bytes)
+    at = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.block_stride)
+    return at + load_i64(item + ITEM.kv_head) * load_i64(op + ATTENTION.block_bytes)
 
 
 @inline

@@ -25,12 +25,12 @@ from .state import state_bytes
 
 
 @inline
-def _prepare(item):  # type: ignore[no-untyped-def]
+def prepare(item):  # type: ignore[no-untyped-def]
     """Do nothing: queries are read where the matmul left them."""
 
 
 @inline
-def _query(item, r):  # type: ignore[no-untyped-def]
+def query_of(item, r):  # type: ignore[no-untyped-def]
     """Return the address of row `r`'s query."""
     op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
     head = load_i64(item + ITEM.first_head) + r % group
@@ -54,7 +54,7 @@ def _four_rows(cell: CacheCell) -> Any:
         """Compute scores of `width` keys; the first is `offset` tokens into the chunk."""
         last, op, s = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), line_of(item, 0) + offset * 4
         r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
-        q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
+        q0, q1, q2, q3 = query_of(item, r), query_of(item, r1), query_of(item, r2), query_of(item, r3)
         s0, s1, s2, s3 = s + r * LINE, s + r1 * LINE, s + r2 * LINE, s + r3 * LINE
         scores(q0, q1, q2, q3, k, stride, s0, s1, s2, s3, load_i64(op + ATTENTION.head_dim), width)
 
@@ -71,7 +71,7 @@ def _four_rows(cell: CacheCell) -> Any:
 
 
 @inline
-def _fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
+def fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
     """Prefetch the blocks of K, or V, that begin in the next chunk: the host cannot predict their addresses."""
     op = load_i64(item + ITEM.op)
     block_size, block_bytes = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.block_bytes)
@@ -83,7 +83,7 @@ def _fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
         block += 1
 
 
-def _by_block(run: Any) -> Any:
+def by_block(run: Any) -> Any:
     """Return a loop over the blocks of a chunk."""
 
     @inline
@@ -123,7 +123,7 @@ def _keys(cell: CacheCell, is_direct: bool) -> Any:
                 simd.store(scales + t, simd.load(k + behind + t))
                 simd.store(scales + LINE + t, simd.load(v + t))
 
-    return _by_block(keys)
+    return by_block(keys)
 
 
 def _values(cell: CacheCell, is_direct: bool) -> Any:
@@ -142,7 +142,7 @@ def _values(cell: CacheCell, is_direct: bool) -> Any:
             for i in range(0, width * head_pad, 16):
                 simd.store(to + i * 4, load(v + i * size))
 
-    return _by_block(values)
+    return by_block(values)
 
 
 def _chunk_loops(cell: CacheCell) -> Any:
@@ -191,15 +191,15 @@ def _attend(cell: CacheCell) -> Any:
         first, stop = begin // block_size * block_size, (end + block_size - 1) // block_size * block_size
         for base in range(begin // CHUNK * CHUNK, end, CHUNK):
             after = base + CHUNK
-            _fetch_next(item, load_i64(op + ATTENTION.k_cache), base, end)
+            fetch_next(item, load_i64(op + ATTENTION.k_cache), base, end)
             keys(item, base, max(base, first), min(after, stop))
-            _fetch_next(item, load_i64(op + ATTENTION.v_cache), base, end)
+            fetch_next(item, load_i64(op + ATTENTION.v_cache), base, end)
             values(item, base, max(base, begin), min(after, end))
 
     return attend
 
 
-attention_bf16 = made_kernel("attention_bf16", attention_items(_prepare, _attend(cache_elements.BFLOAT16)))
-attention_f32 = made_kernel("attention_f32", attention_items(_prepare, _attend(cache_elements.FLOAT32)))
-attention_i8 = made_kernel("attention_i8", attention_items(_prepare, _attend(cache_elements.INT8)))
-attention_e4m3 = made_kernel("attention_e4m3", attention_items(_prepare, _attend(cache_elements.FLOAT8)))
+attention_bf16 = made_kernel("attention_bf16", attention_items(prepare, _attend(cache_elements.BFLOAT16)))
+attention_f32 = made_kernel("attention_f32", attention_items(prepare, _attend(cache_elements.FLOAT32)))
+attention_i8 = made_kernel("attention_i8", attention_items(prepare, _attend(cache_elements.INT8)))
+attention_e4m3 = made_kernel("attention_e4m3", attention_items(prepare, _attend(cache_elements.FLOAT8)))

@@ -51,7 +51,7 @@ def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+def rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
     """Rotate pairs (2 i, 2 i + 1) by their angle, times `scale`."""
     for i in range(half):
         first, second = load_f32(head + i * 8), load_f32(head + i * 8 + 4)
@@ -61,7 +61,7 @@ def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-
 
 
 @inline
-def _rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+def rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
     """Rotate pairs (i, i + half) by their angle, times `scale`."""
     whole = half - half % 16
     by = simd.splat(scale)
@@ -102,9 +102,9 @@ def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-unt
     if norms_last:
         by = 1.0
     if load_i64(op + ROPE.is_interleaved) != 0:
-        _rotate_neighbours(head, cos, sin, rotary // 2, by)
+        rotate_neighbours(head, cos, sin, rotary // 2, by)
     else:
-        _rotate(head, cos, sin, rotary // 2, by)
+        rotate(head, cos, sin, rotary // 2, by)
     if norms_last:
         _norm_one(op, head, norm, mean, size)
         rotary = 0
@@ -119,6 +119,15 @@ def _prepare_heads(op, heads, count, norm, mean, position, scale):  # type: igno
     head_bytes, stride = load_i64(op + ROPE.head_dim) * 4, load_i64(op + ROPE.norm_stride)
     for h in range(count):
         _prepare_head(op, heads + h * head_bytes, norm + h * stride, mean, position, scale)
+
+
+@inline
+def _norm_values(op, heads, count):  # type: ignore[no-untyped-def]
+    """Norm value heads if the layer has a norm of values."""
+    size, norm = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.v_norm)
+    if norm != 0:
+        for head in range(heads, heads + count * size * 4, size * 4):
+            _norm_head(head, norm, size, _sum_squares(head, size) / size, load_f32(op + ROPE.eps))
 
 
 @inline
@@ -165,7 +174,7 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
         block_bytes, head_bytes = load_i64(op + ROPE.block_bytes), load_i64(op + ROPE.head_dim) * 4
         k_cache, v_cache = load_i64(op + ROPE.k_cache), load_i64(op + ROPE.v_cache)
         for j in range(kv_heads):
-            at = (slot // block_size * kv_heads + j) * block_bytes
+            at = slot // block_size * load_i64(op + ROPE.block_stride) + j * block_bytes
             write_head(op, k + j * head_bytes, v + j * head_bytes, k_cache + at, v_cache + at, slot % block_size)
 
     return write_kv
@@ -200,6 +209,7 @@ def _rope(write_kv: Any, queries: Any) -> Any:
         _prepare_heads(op, row, heads, load_i64(op + ROPE.q_norm), mean, position, scale)
         mean = _mean_square(op, cores, t, 1, load_i64(op + ROPE.k_total))
         _prepare_heads(op, k, kv_heads, load_i64(op + ROPE.k_norm), mean, position, 1.0)
+        _norm_values(op, k + kv_heads * head_bytes, kv_heads)
         write_kv(op, k, k + kv_heads * head_bytes, slot)
         queries(op, row, t)
 

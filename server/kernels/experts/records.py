@@ -18,6 +18,12 @@ class RouteOperands(NamedTuple):
     chosen: int  # output, int64 [T, K], the largest logit first
     weights: int  # output, float32 [T, K]
     gates: int  # output, float32 [T], sigmoid of the gate's logit, or 0
+    scores: int = 0  # scratch, float32 [T, ldc + groups], of experts, then of groups; 0 = the largest logits win
+    bias: int = 0  # float32 [E] of scores, or 0
+    groups: int = 1  # G, of neighbouring experts
+    top_groups: int = 1  # from which experts are chosen
+    best_of_group: int = 1  # scores whose sum is the group's
+    scaling: int = 0x3F800000  # float32 bits, factor of the weights; 1.0
 
 
 class GroupOperands(NamedTuple):

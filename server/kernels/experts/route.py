@@ -15,8 +15,9 @@ from ..isa.memory import load_f32, load_i64, store_f32, store_i64
 from ..records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
 from .records import GROUPING, ROUTE, WEIGH
 
-ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid")  # indexed by the operand
-_SOFTMAX, _SOFTMAX_OF_CHOSEN = 0, 1
+ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen")  # indexed by the operand
+_SOFTMAX, _SOFTMAX_OF_CHOSEN, _SIGMOID_OF_CHOSEN = 0, 1, 3
+_LEAST_SUM = 1e-20  # of sigmoids, which underflow to zero; as in DeepseekV3TopkRouter of transformers
 
 
 @inline
@@ -30,21 +31,39 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _choose(logits, experts, per_token, chosen, values):  # type: ignore[no-untyped-def]
-    """Choose the largest `per_token` logits in order; of equal ones the first. NaN counts as least."""
+def _next_best(scores, count, last, last_index):  # type: ignore[no-untyped-def]
+    """Return the largest of `count` scores after `last` in order, and its index; of equal ones the first.
+
+    NaN counts as least. An index of -1 means that there is none.
+    """
+    best, best_index = -math.inf, -1
+    for i in range(count):
+        value = load_f32(scores + i * 4)
+        if math.isnan(value):
+            value = -math.inf
+        is_left = value < last or (value == last and i > last_index)
+        if is_left and (best_index < 0 or value > best):
+            best, best_index = value, i
+    return best, best_index
+
+
+@inline
+def _choose(scores, logits, experts, per_token, chosen, values):  # type: ignore[no-untyped-def]
+    """Choose the experts with the largest `per_token` scores in order, and copy their logits to `values`."""
     last, last_expert = math.inf, -1
     for k in range(per_token):
-        best, best_expert = -math.inf, -1
-        for expert in range(experts):
-            value = load_f32(logits + expert * 4)
-            if math.isnan(value):
-                value = -math.inf
-            is_left = value < last or (value == last and expert > last_expert)
-            if is_left and (best_expert < 0 or value > best):
-                best, best_expert = value, expert
-        store_i64(chosen + k * 8, best_expert)
-        store_f32(values + k * 4, load_f32(logits + best_expert * 4))
-        last, last_expert = best, best_expert
+        last, last_expert = _next_best(scores, experts, last, last_expert)
+        store_i64(chosen + k * 8, last_expert)
+        store_f32(values + k * 4, load_f32(logits + last_expert * 4))
+
+
+@inline
+def _highest(values, count):  # type: ignore[no-untyped-def]
+    """Return the largest of `count` values, or NaN if the first is."""
+    highest = load_f32(values)
+    for i in range(1, count):
+        highest = max(highest, load_f32(values + i * 4))
+    return highest
 
 
 @inline
@@ -58,20 +77,58 @@ def _sum_of_all(logits, experts, highest):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _weigh(routing, logits, experts, per_token, weights):  # type: ignore[no-untyped-def]
+def _score(routing, logits, experts, bias, scores):  # type: ignore[no-untyped-def]
+    """Write the softmax or sigmoids of all logits, plus the bias of each expert."""
+    highest = _highest(logits, experts)
+    total = _sum_of_all(logits, experts, highest)
+    for i in range(experts):
+        value = load_f32(logits + i * 4)
+        score = _exp(value - highest) / total if routing <= _SOFTMAX_OF_CHOSEN else _sigmoid(value)
+        store_f32(scores + i * 4, score + load_f32(bias + i * 4) if bias != 0 else score)
+
+
+@inline
+def _limit_groups(scores, experts, groups, top_groups, best_of_group, of_groups):  # type: ignore[no-untyped-def]
+    """Make the scores of experts outside the best `top_groups` groups the least; of equal groups the first is better.
+
+    Scores of groups are written to `of_groups`.
+    """
+    size = experts // groups
+    for group in range(groups):
+        total, last, last_index = 0.0, math.inf, -1
+        for _ in range(best_of_group):
+            last, last_index = _next_best(scores + group * size * 4, size, last, last_index)
+            total += last
+        store_f32(of_groups + group * 4, total)
+    for group in range(groups):
+        own, better = load_f32(of_groups + group * 4), 0
+        for other in range(groups):
+            value = load_f32(of_groups + other * 4)
+            better += int(value > own or (value == own and other < group))
+        if better >= top_groups:
+            for i in range(group * size, (group + 1) * size):
+                store_f32(scores + i * 4, -math.inf)
+
+
+@inline
+def _weigh(routing, logits, experts, per_token, weights, scaling):  # type: ignore[no-untyped-def]
     """Turn chosen logits into weights, in place."""
-    highest, total = load_f32(weights), 0.0
+    highest, total = load_f32(weights), 1.0
     if routing == _SOFTMAX:
+        highest = _highest(logits, experts)
         total = _sum_of_all(logits, experts, highest)
     if routing == _SOFTMAX_OF_CHOSEN:
+        highest, total = _highest(weights, per_token), 0.0
         for k in range(per_token):
             total += _exp(load_f32(weights + k * 4) - highest)
+    if routing == _SIGMOID_OF_CHOSEN:
+        total = _LEAST_SUM
+        for k in range(per_token):
+            total += _sigmoid(load_f32(weights + k * 4))
     for k in range(per_token):
         value = load_f32(weights + k * 4)
-        if routing <= _SOFTMAX_OF_CHOSEN:
-            store_f32(weights + k * 4, _exp(value - highest) / total)
-        else:
-            store_f32(weights + k * 4, _sigmoid(value))
+        value = _exp(value - highest) if routing <= _SOFTMAX_OF_CHOSEN else _sigmoid(value)
+        store_f32(weights + k * 4, value / total * scaling)
 
 
 @kernel
@@ -79,12 +136,22 @@ def route(operands: int, cores: int, step: int, worker: int, workers: int) -> No
     """Choose experts of each token and compute their weights. Items are rows."""
     rows, ldc = load_i64(step + STEP.num_tokens), load_i64(operands + ROUTE.ldc)
     experts, per_token = load_i64(operands + ROUTE.experts), load_i64(operands + ROUTE.per_token)
-    gates = load_i64(operands + ROUTE.gates)
+    gates, routing = load_i64(operands + ROUTE.gates), load_i64(operands + ROUTE.routing)
+    groups, top_groups = load_i64(operands + ROUTE.groups), load_i64(operands + ROUTE.top_groups)
     for t in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
         logits, weights = load_i64(operands + ROUTE.logits) + t * ldc * 4, load_i64(operands + ROUTE.weights)
         weights += t * per_token * 4
-        _choose(logits, experts, per_token, load_i64(operands + ROUTE.chosen) + t * per_token * 8, weights)
-        _weigh(load_i64(operands + ROUTE.routing), logits, experts, per_token, weights)
+        scores = load_i64(operands + ROUTE.scores)
+        if scores == 0:
+            scores = logits
+        else:
+            scores += t * (ldc + groups) * 4
+            _score(routing, logits, experts, load_i64(operands + ROUTE.bias), scores)
+        if top_groups < groups:
+            best = load_i64(operands + ROUTE.best_of_group)
+            _limit_groups(scores, experts, groups, top_groups, best, scores + ldc * 4)
+        _choose(scores, logits, experts, per_token, load_i64(operands + ROUTE.chosen) + t * per_token * 8, weights)
+        _weigh(routing, logits, experts, per_token, weights, load_f32(operands + ROUTE.scaling))
         if gates != 0:
             store_f32(gates + t * 4, _sigmoid(load_f32(logits + experts * 4)))
 

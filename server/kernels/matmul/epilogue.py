@@ -66,7 +66,7 @@ def _one_of(activations: Sequence[Any]) -> Any:
 
 
 @inline
-def _sigmoid(x):  # type: ignore[no-untyped-def]
+def sigmoid(x):  # type: ignore[no-untyped-def]
     """Return 1 / (1 + e ** -x), never 0; NaN stays NaN."""
     one = simd.splat(1.0)
     return simd.div(one, simd.add(one, simd.exp(simd.sub(simd.splat(0.0), x))))
@@ -138,7 +138,7 @@ def _activate(sigmoid: Any) -> Any:
     return _one_of([table[name] for name in ACTIVATIONS])
 
 
-_exact, _near = _activate(_sigmoid), _activate(avx512.sigmoid)
+_exact, _near = _activate(sigmoid), _activate(avx512.sigmoid)
 
 
 @inline

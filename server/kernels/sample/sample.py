@@ -12,7 +12,8 @@ from numba import uint64
 from ..isa import simd
 from ..isa.jit import inline, kernel, share_begin
 from ..isa.memory import load_f32, load_i32, load_i64, store_f32, store_i64
-from ..records import SAMPLE, STEP
+from ..records import STEP
+from .records import SAMPLE
 from .top_k_top_p import BLOCK, cut_for, first_of, gather, survey, token_of, weigh
 
 _UNSEEN = 2.0**-25  # a share of the mass that no draw can select: random numbers have 24 bits

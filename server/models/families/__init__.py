@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ...typed_json import shown
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
@@ -48,13 +47,14 @@ from .like_llama import (
 from .llama4 import Llama4TextConfig
 from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from .modernbert import ModernBertConfig
+from .nearest import not_supported
 from .olmo import FlexOlmoConfig, Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
 from .smollm3 import SmolLM3Config
 from .starcoder import GPTBigCodeConfig, Starcoder2Config
-from .text_part import TEXT_PARTS, text_part
+from .text_part import text_part
 
 # Rows by the name of the class: `model_type`, and the reader of its config.json.
 _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
@@ -183,11 +183,10 @@ def own_keys(architecture: str) -> dict[str, str]:
 
 def _architecture(config: Values) -> str:
     names = config.get("architectures")
-    known = ", ".join((*GENERATORS, *TEXT_PARTS, *(f"{name}Model" for name in ENCODERS)))
     if names == ["LlamaForCausalLM"] and config.get("model_type") in AS_LLAMA:
         return ARCHITECTURES[config["model_type"]]
     if not isinstance(names, list) or not names:
-        raise ConfigError(f"architectures is missing; supported are {known}")
+        raise ConfigError("architectures is missing; `neuronserve models` lists those that are supported")
     if not isinstance(names[0], str) or names[0] not in FAMILIES:
-        raise ConfigError(f"architecture {shown(names[0])} is not supported; supported are {known}")
+        raise ConfigError(not_supported(names[0], config, FAMILIES))
     return names[0]

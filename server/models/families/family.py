@@ -58,7 +58,7 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
         model = ModelSpec(
             architecture, (stack,), self.max_position(), self.head(), self.has_pooler(architecture), self.names()
         )
-        check_ropes(model.distinct_ropes, model.head_dim)
+        check_ropes(model.rotations)
         return model
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:

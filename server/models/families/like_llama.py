@@ -63,7 +63,7 @@ class SeedOssConfig(DecoderConfig, kw_only=True):
 
 
 class InternLM2Config(DecoderConfig, kw_only=True):
-    """configuration_internlm2.py of InternLM 2 and 2.5: q, k and v of each KV head in turn in one matrix."""
+    """Keys that come with InternLM 2 and 2.5: q, k and v of each KV head in turn in one matrix."""
 
     vocab_size: Vocab = 103_168
     attention_bias: bool = field(default=True, name="bias")
@@ -90,7 +90,7 @@ class InternLM3Config(DecoderConfig, kw_only=True):
 
 
 class MiniCPMConfig(DecoderConfig, kw_only=True):
-    """configuration_minicpm.py of MiniCPM 1, 2 and 4: multipliers of embeddings, branches and logits."""
+    """Keys that come with MiniCPM 1, 2 and 4: multipliers of embeddings, branches and logits."""
 
     vocab_size: Vocab = 32_000
     tie_word_embeddings: bool = True

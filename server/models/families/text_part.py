@@ -12,10 +12,29 @@ TEXT_PARTS: dict[str, dict[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "Mistral3ForConditionalGeneration": {"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"},
+    "Qwen2VLForConditionalGeneration": {"qwen2_vl_text": "Qwen2ForCausalLM"},
+    "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
+    "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},
+    "Qwen3VLMoeForConditionalGeneration": {"qwen3_vl_moe_text": "Qwen3MoeForCausalLM"},
+    "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "LlavaForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+    },
 }
+FIXED: dict[str, dict[str, object]] = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}  # what no key of a type says
+FLAT = ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")  # older files do not nest the text's
 OF_THE_WHOLE = ("tie_word_embeddings", "quantization_config", "auto_map", "trust_remote_code")
 # Beginnings of names, each with the beginning in files of the text alone.
-NESTED = {"language_model.model.": "model.", "model.language_model.": "model.", "language_model.": ""}
+NESTED = {
+    "language_model.model.": "model.",
+    "model.language_model.": "model.",
+    "model.text_model.": "model.",
+    "language_model.": "",
+}
 
 
 def text_part(config: Values) -> Values:
@@ -29,12 +48,15 @@ def text_part(config: Values) -> Values:
     if known is None:
         return config
     text = config.get("text_config")
+    if text is None and known in map(TEXT_PARTS.get, FLAT):
+        return {**config, "architectures": list(known.values())}
     if not isinstance(text, dict):
         raise refuse("text_config", text, "must be an object")
     kind = text.get("model_type") or next(iter(known))
     if not isinstance(kind, str) or kind not in known:
         raise refuse("text_config.model_type", kind, f"supported are {', '.join(known)}")
-    return {**text, **{key: config[key] for key in OF_THE_WHOLE if key in config}, "architectures": [known[kind]]}
+    whole = {key: config[key] for key in OF_THE_WHOLE if key in config}
+    return {**text, **FIXED.get(kind, {}), **whole, "architectures": [known[kind]]}
 
 
 def name_in_text(name: str) -> str:

@@ -28,7 +28,7 @@ from neuronserve.server.kernels.matmul.groups import quantize_groups
 from neuronserve.server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
 from neuronserve.server.kernels.matmul.quantize import quantize_rows
 from neuronserve.server.models.layer import RopeSpec
-from neuronserve.server.models.linear import Axis, Linear, WeightRows
+from neuronserve.server.models.linear import Axis, HeadCounts, Linear, WeightRows
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.placement.matrices import PackedShape, packed_shapes
@@ -128,7 +128,8 @@ def test_a_core_gets_its_heads_however_a_fused_matrix_is_stored(
 ) -> None:
     save_file({"model.qkv.weight": np.ascontiguousarray(stored)}, tmp_path / "model.safetensors")
     step = 16 if "stride" in form else 64
-    axes = (Axis("query", 4, 16), Axis("kv", 4, 16), Axis("kv", 4, 16))
+    counts = HeadCounts(4, 4)
+    axes = (Axis("query", 4, 16, heads=counts), *[Axis("kv", 4, 16, heads=counts)] * 2)
     parts = tuple(WeightRows("model.qkv", axis, i * step, **form) for i, axis in enumerate(axes))
     spec = DecoderSizes(1, 64, 128, 4, 4, 16, 300).spec("X", 512)
     checkpoint = Checkpoint.of_file(SafetensorsFile(tmp_path / "model.safetensors"))
