@@ -87,6 +87,12 @@ class Request:
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt, by their offset
+    source_token_ids: tuple[int, ...] = ()  # text for the encoder; `prompt_token_ids` begin the decoder's
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Positions of the encoder, whose states the decoder attends to; 0 without an encoder."""
+        return len(self.source_token_ids)
 
 
 class TokenizedText(NamedTuple):
@@ -110,6 +116,17 @@ class ScheduledSeq(NamedTuple):
     num_prompt_tokens: int
     lora: str = ""  # digest of the adapter, "" = none
     pooling: PoolingParams | None = None  # None: the sequence is continued
+    source: Request | None = None  # what the encoder reads; None: there is no encoder
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Positions of the encoder that cross attention reads; 0 without an encoder."""
+        return 0 if self.source is None else self.source.num_source_tokens
+
+    @property
+    def is_encoded(self) -> bool:
+        """True when the encoder's pass comes before this step's work: nothing of the sequence is computed yet."""
+        return self.source is not None and self.start == 0
 
     @property
     def prompt_targets(self) -> range:

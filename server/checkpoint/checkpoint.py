@@ -71,8 +71,9 @@ class Checkpoint:
         if (head := tied_weight(spec)) is not None and head in tensors:
             _check_tie(tensors, head, embedding_weight(spec))
         # Old checkpoints hold tensors that follow from the rest: rope frequencies, a tied output layer.
-        used, leftovers = expected.keys() | scales | {head}, spec.names.leftovers
-        surplus = sorted(name for name in tensors if name not in used and not name.endswith(leftovers))
+        used, names = expected.keys() | scales | {head}, spec.names
+        others = (name for name in tensors if name not in used and not name.endswith(names.leftovers))
+        surplus = sorted(name for name in others if not name.startswith(names.skipped))
         return cls(tensors, tuple(surplus))
 
     @classmethod

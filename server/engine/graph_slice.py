@@ -13,9 +13,12 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    CrossAttention,
+    DistanceBuckets,
     Experts,
     Gated,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Parallel,
@@ -30,7 +33,7 @@ End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, Experts, Gated, HeadNorm, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm),
-    *(Replace, Rope, StreamNorm),
+    *(CrossAttention, DistanceBuckets, LatentAttention, Replace, Rope, StreamNorm),
 )
 
 

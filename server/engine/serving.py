@@ -39,13 +39,13 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
     if is_pooling(config):
         return _Encoder(config, on_progress).run()
     loaded = load_engine(config, on_progress)
-    runner = SharedRunner(loaded.runner, loaded.beside.runner)
+    beside = loaded.beside
     return ServedEngine(
-        runner=runner,
+        runner=loaded.runner if beside is None else SharedRunner(loaded.runner, beside.runner),
         scheduler=loaded.scheduler,
         info=loaded.info,
         pricer=loaded.pricer,
-        pooling=loaded.beside.limits,
+        pooling=None if beside is None else beside.limits,
         cache=loaded.cache,
         grammars=loaded.grammars,
         adapters=loaded.adapters,

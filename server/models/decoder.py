@@ -2,6 +2,7 @@
 
 embed, [projection], [positions, token types, norm], then for each layer
   norm, linear qkv, [norm of heads], [rope], attention, [gate], linear o, [norm], add
+  [norm, linear q, cross attention, linear o, add]
   norm, linear gate_up, gated activation, linear down, [norm], add
 then norm, [projection] and the output layer. `NormPlacement` moves norms, or puts both branches side by side; a
 feed-forward network may be experts behind a router. Modules have the names of Hugging Face's Llama, translated by
@@ -15,7 +16,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from .graph import Graph, LayerGroup
-from .layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from .latent_graph import latent_ops
+from .layer import AttentionSpec, ExpertsSpec, FeedForward, LatentAttentionSpec, LayerSpec, NetworkSpec
 from .linear import Axis, Linear, Vector, WeightRows
 from .ops import (
     Activate,
@@ -23,6 +25,8 @@ from .ops import (
     AddRows,
     Attention,
     AttentionGate,
+    CrossAttention,
+    DistanceBuckets,
     Embed,
     Experts,
     FinishLogits,
@@ -57,7 +61,7 @@ def decoder_graph(spec: ModelSpec) -> Graph:
     for i, layer in enumerate(spec.layers):
         alike.setdefault(layer, []).append(i)
     return Graph(
-        embed=Embed(embedding, build.embedded, spec.stack.input.scale),
+        embed=Embed(embedding, build.embedded, spec.stack.input.scale, spec.stack.input.is_shared),
         prelude=tuple(build.prelude()),
         layers=layers,
         tail=(
@@ -65,9 +69,14 @@ def decoder_graph(spec: ModelSpec) -> Graph:
             *build.projection("project_out", build.hidden, build.embedded),
             *build.heads(embedding),
         ),
-        is_tied=spec.is_tied,
+        is_tied=spec.is_tied or not spec.vocab_size,
         groups=tuple(LayerGroup(tuple(indices), layers[indices[0]]) for indices in alike.values()),
     )
+
+
+def graphs(spec: ModelSpec) -> tuple[Graph, ...]:
+    """Return the graph of a model, and that of the encoder beside it if it has one."""
+    return (decoder_graph(spec),) if spec.source is None else (decoder_graph(spec), decoder_graph(spec.source))
 
 
 class _Builder:
@@ -99,6 +108,12 @@ class _Builder:
             ops.append(AddRows(rows, self.hidden, "token_types"))
         if table.has_norm:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
+        attention = self._spec.attention
+        if attention.num_distance_buckets:
+            each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
+            name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
+            weight = Vector(name, each.size, each, is_folded=True)
+            ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
 
     def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
@@ -154,9 +169,28 @@ class _Builder:
             *((attention_norm,) if layer.norms in ("before", "before_and_after") else ()),
             *attention,
             *self._add(layer, "attention", after_attention),
+            *self._cross(layer, at),
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
+        )
+
+    def _cross(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
+        """Return the branch that attends to the encoder, if the layer has one."""
+        spec, norm = layer.cross, f"{at}cross_attn_layernorm"
+        if spec is None:
+            return ()
+        query = Axis("query", spec.num_heads, spec.head_dim, heads=spec.heads)
+        kv = Axis("kv", spec.num_kv_heads, spec.head_dim, heads=spec.heads)
+        keys, values = (self.part(f"{at}cross_attn.{name}_proj", kv) for name in "kv")
+        parts = replace(keys, lacks_bias=spec.lacks_k_bias), values
+        scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+        return (
+            *((self.norm("cross attention norm", norm),) if layer.norms == "before" else ()),
+            Linear("cross q", (self.part(f"{at}cross_attn.q_proj", query),), self.hidden, spec.has_qkv_bias),
+            CrossAttention(scale, Linear("cross kv", parts, self.hidden, spec.has_qkv_bias)),
+            Linear("cross o", (self.part(f"{at}cross_attn.o_proj", self.hidden),), query, spec.has_o_bias),
+            *self._add(layer, "cross attention", norm),
         )
 
     def _add(self, layer: LayerSpec, branch: str, norm: str) -> tuple[Op, ...]:
@@ -166,6 +200,8 @@ class _Builder:
         return (Add(self._rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
 
     def _attention(self, spec: AttentionSpec, at: str) -> tuple[Op, ...]:
+        if isinstance(spec, LatentAttentionSpec):
+            return latent_ops(spec, at, self.hidden, self.part)
         query = Axis("query", spec.num_heads, spec.head_dim, heads=spec.heads)
         kv = Axis("kv", spec.num_kv_heads, spec.head_dim, heads=spec.heads)
         ops: list[Op] = [Linear("qkv", self._qkv(spec, at, query, kv), self.hidden, spec.has_qkv_bias)]
@@ -192,7 +228,8 @@ class _Builder:
         if spec.is_value_key:
             parts = self._parts(at, {"q_proj": query, "k_proj": kv})
             return (*parts, parts[-1])
-        return self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
+        q, k, v = self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
+        return q, replace(k, lacks_bias=spec.lacks_k_bias), v
 
     def _head_norm(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> HeadNorm:
         is_wide, is_centered = spec.qk_norm == "all_heads", spec.qk_norm == "each_head"

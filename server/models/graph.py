@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..errors import DeviceError
 from .linear import Linear
-from .ops import AttentionGate, Embed, Experts, Op, Parallel
+from .ops import AttentionGate, CrossAttention, Embed, Experts, LatentAttention, Op, Parallel
 
 _Op = TypeVar("_Op")
 
@@ -39,7 +39,7 @@ class Graph:
     embed: Embed
     layers: tuple[tuple[Op, ...], ...]
     tail: tuple[Op, ...]  # the final norm, and the output layer or the pooler
-    is_tied: bool  # the output layer has the embedding's tensor
+    is_tied: bool  # the output layer has the embedding's tensor, or there is no embedding
     prelude: tuple[Op, ...] = ()  # changes the embeddings
     groups: tuple[LayerGroup, ...] = ()
 
@@ -83,7 +83,7 @@ def is_output(linear: Linear) -> bool:
 
 
 def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
-    """Yield the ops of a layer, the ops of branches and gates after the op that holds them. Experts stay closed."""
+    """Yield the ops of a layer, the ops inside an op after it. Experts stay closed."""
     for op in layer:
         yield op
         if isinstance(op, Parallel):
@@ -91,6 +91,10 @@ def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
                 yield from flat_ops(branch)
         elif isinstance(op, AttentionGate):
             yield op.projection
+        elif isinstance(op, CrossAttention):
+            yield op.keys_values
+        elif isinstance(op, LatentAttention):
+            yield from op.linears
 
 
 def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:

@@ -72,6 +72,7 @@ class WeightRows:
     run: int = 1
     is_transposed: bool = False  # the weight is stored [inputs, outputs]
     tensor: str | None = None  # name of the weight, where the module has none of its own
+    lacks_bias: bool = False  # though other parts of the layer have one
 
     def row(self, unit: int) -> int:
         """Return the first row of a unit."""
@@ -97,6 +98,7 @@ class Linear:
     parts: tuple[WeightRows, ...]
     inputs: Axis
     has_bias: bool = False
+    is_table: bool = False  # rows without quantization, which a kernel of their own reads
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, RopeSpec, Routing, TemperatureSpec
+from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, Vector, WeightRows
 
 
@@ -16,6 +16,7 @@ class Embed:
     table: WeightRows
     hidden: Axis
     scale: float
+    is_shared: bool = False  # the table is another graph's
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class HeadNorm:
     is_centered: bool = False  # LayerNorm without a bias instead
     follows_rope: bool = False
 
+    @property
+    def norms(self) -> tuple[Vector, ...]:
+        """Weights of the norms."""
+        return self.query, self.key
+
 
 @dataclass(frozen=True, slots=True)
 class PlainHeadNorm:
@@ -105,10 +111,59 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Attention of queries, the output of the layer before, to all states of the encoder.
+
+    `keys_values` projects these states to keys and values, once for each sequence.
+    """
+
+    scale: float  # of scores
+    keys_values: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceBuckets:
+    """Biases of scores by the distance of key and query, for the attention of all layers: a tensor [buckets, heads].
+
+    With `is_causal` all buckets are for keys behind the query.
+    """
+
+    weight: Vector
+    max_distance: int
+    is_causal: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionGate:
     """Output of attention times the sigmoid of a projection of its input."""
 
     projection: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Causal attention of all heads over one row of each token, to which this token's row is added.
+
+    It reads the normed stream. `heads` has of each head the rows that make keys of latents, then those of values.
+    """
+
+    spec: LatentAttentionSpec
+    down: Linear | None  # projection whose norm `query` reads; None: it reads the stream
+    query_norm: Vector | None
+    query: Linear
+    latent: Linear
+    latent_norm: Vector
+    heads: Linear
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The linear layers in order."""
+        return tuple(each for each in (self.down, self.query, self.latent, self.heads) if each is not None)
+
+    @property
+    def norms(self) -> tuple[Vector, ...]:
+        """Weights of the norms."""
+        return (self.latent_norm,) if self.query_norm is None else (self.query_norm, self.latent_norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +250,10 @@ Op = (
     | PlainHeadNorm
     | Rope
     | Attention
+    | CrossAttention
+    | DistanceBuckets
     | AttentionGate
+    | LatentAttention
     | Gated
     | Activate
     | Experts

@@ -1,7 +1,7 @@
 """Records of a model: all that is needed to size, price and build it.
 
 A model has stacks; a stack has an input, a stream of vectors, and layers (`layer.py`). `families/` fill these records
-from a config.json, and `decoder.py` makes the graph of them. An input of vectors is one more record in `Input`.
+from a config.json, and `decoder.py` makes the graph of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .layer import (
 )
 from .linear import HeadCounts
 from .names import LLAMA, Names
+from .vision import MAX_PATCHES, VisionSpec
 
 StackKind = Literal["decoder", "encoder"]
 NormKind = Literal["rms", "layer", "layer_no_bias", "layer_no_weight"]
@@ -30,13 +31,14 @@ NormKind = Literal["rms", "layer", "layer_no_bias", "layer_no_weight"]
 class EmbeddingSpec:
     """An input of token ids: rows of tables, which are added up and normed."""
 
-    vocab_size: int
+    vocab_size: int  # 0 = there is no table: the stream is given as vectors
     size: int  # elements of a row, which is projected to the stream's size where that is another
     scale: float = 1.0
     num_positions: int = 0  # rows of learned positions; 0 = none
     first_position: int = 0  # row of a text's first token
     num_token_types: int = 0  # rows of learned token types; 0 = none
     has_norm: bool = False
+    is_shared: bool = False  # of an encoder: the table is the decoder's
 
 
 Input = EmbeddingSpec
@@ -60,6 +62,8 @@ class StackSpec:
     input: Input
     layers: tuple[LayerSpec, ...]
     norm: NormSpec = NormSpec()
+    max_length: int = 0  # of an encoder's text, in tokens; 0: the model's max_position
+    names: Names | None = None  # of the stack's tensors; None: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,20 @@ class ModelSpec:
     head: HeadSpec | None = None  # None: an encoder, or a decoder that only embeds texts
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
+    vision: VisionSpec | None = None  # makes vectors of pictures; None = the model reads texts alone
+    num_nextn_layers: int = 0  # layers after the last that predict further tokens; they are neither loaded nor computed
+    served_positions: int = 0  # longest context that is computed; 0 = max_position
+    why_served: str = ""  # why longer contexts are not
     stand_in: str = ""  # for planning: why some layers are priced as others; empty: none is
 
     def __hash__(self) -> int:
         """Hash a few sizes: graphs are looked up by model, and hashing every layer would take longer."""
         return hash((self.architecture, self.num_layers, self.hidden_size, self.vocab_size, self.max_position))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest context that is computed."""
+        return self.served_positions or self.max_position
 
     @property
     def stack(self) -> StackSpec:
@@ -115,9 +128,32 @@ class ModelSpec:
         return self.stack.input.size
 
     @property
+    def source(self) -> ModelSpec | None:
+        """The encoder whose states the decoder's cross attention reads, as a model of its own; None: there is none."""
+        if self.layers[0].cross is None:
+            return None
+        stack = self.stacks[0]
+        return replace(
+            self,
+            stacks=(stack,),
+            max_position=stack.max_length or self.max_position,
+            head=None,
+            names=stack.names or self.names,
+        )
+
+    @property
     def is_encoder(self) -> bool:
         """True when a request is one forward pass: no cache and no tokens that follow."""
         return self.stack.kind == "encoder"
+
+    @property
+    def vision_encoder(self) -> ModelSpec:
+        """The layers that see pictures, as a model of its own."""
+        assert self.vision is not None
+        vision, of_vectors = self.vision, EmbeddingSpec(0, self.vision.hidden_size)
+        norm = NormSpec("rms" if vision.is_rms else "layer", vision.eps)
+        stack = StackSpec("encoder", vision.hidden_size, of_vectors, vision.layers, norm)
+        return ModelSpec(f"vision encoder of {self.architecture}", (stack,), MAX_PATCHES, names=vision.names)
 
     @property
     def is_tied(self) -> bool:
@@ -159,7 +195,7 @@ class ModelSpec:
     @property
     def rotations(self) -> tuple[tuple[RopeSpec | None, int], ...]:
         """Distinct rotations with the size of the heads that they turn."""
-        return tuple(dict.fromkeys((each.rope, each.head_dim) for each in self.attentions))
+        return tuple(dict.fromkeys((each.rope, each.rotated_size) for each in self.attentions))
 
     @property
     def qk_norms(self) -> frozenset[QKNorm]:

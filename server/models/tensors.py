@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .decoder import decoder_graph
+from .decoder import decoder_graph, graphs
 from .graph import Graph, linears
 from .linear import Linear, Vector
 from .ops import (
     Add,
     AddRows,
     Attention,
+    DistanceBuckets,
     Embed,
     Experts,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
@@ -27,13 +29,14 @@ Shape = tuple[int, ...]
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
     """Return the tensors that the model needs, in the order of use. A tied output layer is not among them."""
-    graph = decoder_graph(model)
     shapes: dict[str, Shape] = {}
     transposed: set[str] = set()
-    for op in graph.ops():
+    for graph, op in ((each, op) for each in graphs(model) for op in each.ops()):
         if not _is_tied_head(op, graph):
             for name, shape in op_tensors(op):
                 rows, *rest = shape  # a tensor may hold several parts
+                if not rows:
+                    continue  # the embedding of a model whose stream is given
                 shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
         if isinstance(op, Linear):
             transposed.update(part.weight for part in op.parts if part.is_transposed)
@@ -43,20 +46,20 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
 def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
     """Yield names and shapes of the tensors of one op; a matrix as [outputs, inputs], however it is stored."""
     match op:
-        case Embed(table=table, hidden=hidden) | AddRows(table=table, hidden=hidden):
+        case Embed(table=table, hidden=hidden, is_shared=False) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
             for part in op.parts:
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
-                yield from ((part.bias, (part.outputs.size,)) for part in op.parts)
-        case Norm(weight=weight):
-            yield weight.tensor, (weight.size,)
+                yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
+        case Norm(weight=weight) | DistanceBuckets(weight=weight) | Attention(sinks=Vector() as weight):
+            yield weight.tensor, weight.shape
         case LayerNorm(weight=weight, bias=bias):
             yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key):
-            yield from ((vector.tensor, vector.shape) for vector in (query, key))
-        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
+            yield from ((vector.tensor, vector.shape) for vector in norms)
+        case Experts(choice_bias=Vector() as vector):
             yield vector.tensor, (vector.size,)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
@@ -79,8 +82,7 @@ def tied_weight(model: ModelSpec) -> str | None:
 
 def linear_modules(model: ModelSpec) -> list[str]:
     """Return the names of modules whose matrix is a tensor of its own; a tied output layer is not among them."""
-    graph = decoder_graph(model)
-    own = (linear for linear in linears(graph) if not _is_tied_head(linear, graph))
+    own = (linear for graph in graphs(model) for linear in linears(graph) if not _is_tied_head(linear, graph))
     return list(dict.fromkeys(module for linear in own for module in linear.modules))
 
 
@@ -91,9 +93,9 @@ def scale_name(weight: str) -> str:
 
 def num_params(model: ModelSpec) -> int:
     """Return the number of weights, norms and biases included; a tied output layer is counted once."""
-    graph = decoder_graph(model)
     return sum(
         math.prod(shape) * count
+        for graph in graphs(model)
         for op, count in graph.counted()
         if not _is_tied_head(op, graph)
         for _, shape in op_tensors(op)

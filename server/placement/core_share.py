@@ -11,16 +11,18 @@ from functools import lru_cache
 
 from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
-from ..models.decoder import decoder_graph
+from ..models.decoder import decoder_graph, graphs
 from ..models.graph import flat_ops, is_output
 from ..models.linear import Axis, HeadCounts, Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    DistanceBuckets,
     Embed,
     Experts,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
@@ -87,7 +89,7 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
     they are counted as they are stored here, with the scales of their groups.
     """
     share = CoreShare.of(model, tp)
-    counted = decoder_graph(model).counted(by_name=formats.goes_by_name)
+    counted = (each for graph in graphs(model) for each in graph.counted(by_name=formats.goes_by_name))
     return sum(_op_bytes(op, share, formats) * count for op, count in counted)
 
 
@@ -106,14 +108,15 @@ def undivided_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
 def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
     cell = DTYPE_BYTES[formats.dtype]
     match op:
-        case Embed(table=table, hidden=hidden):
+        case Embed(table=table, hidden=hidden, is_shared=False):
             return table.outputs.size * -(-hidden.size // share.tp) * cell
         case Linear():
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
         case (
-            Norm(weight=vector)
+            DistanceBuckets(weight=vector)
+            | Norm(weight=vector)
             | Add(norm=Norm(weight=vector))
             | LayerNorm(weight=Vector() as vector, bias=None)
             | Experts(choice_bias=Vector() as vector)
@@ -123,15 +126,15 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return 2 * weight.size * cell
         case StreamNorm(norm=norm):
             return _op_bytes(norm, share, formats)
-        case HeadNorm(query=query, key=key):
-            return (query.size + key.size) * cell
+        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
+            return sum(vector.size for vector in norms) * cell
         case _:
             return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
 
 
 def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> int:
     outputs = sum(share.size(part.outputs) for part in linear.parts)
-    weights = formats.of(*linear.modules, is_output=is_output(linear))
+    weights = formats.dtype if linear.is_table else formats.of(*linear.modules, is_output=is_output(linear))
     scales, inputs = outputs * FLOAT32_BYTES if is_scaled(weights) else 0, share.size(linear.inputs)
     if is_grouped(weights):
         scales = sum(scale_bytes(weights, formats.groups, outputs, inputs))

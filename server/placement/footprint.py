@@ -6,7 +6,7 @@ the KV blocks. The host memory of the emulator is in host_footprint.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import LoraConfig
 from ..config.formats import (
@@ -98,6 +98,16 @@ class ServingShape:
         """Largest size of one element of a panel."""
         return DTYPE_BYTES[self.dtype]
 
+    def of_source(self, encoder: ModelSpec) -> ServingShape:
+        """Return the shape of the passes of a decoder's `encoder`: those of one step, or one of the longest text."""
+        tokens = max(self.limits.num_tokens, encoder.max_position)
+        limits = replace(self.limits, num_tokens=tokens, num_samples=0)
+        return replace(self, max_model_len=encoder.max_position, limits=limits, kv_cache_dtype=None)
+
+    def num_source_blocks(self, encoder: ModelSpec) -> int:
+        """Return the blocks for one layer's keys of the encoder in the largest step; each text starts a new block."""
+        return self.of_source(encoder).limits.num_tokens // self.block_size + self.limits.num_samples
+
     def kv_groups(self, model: ModelSpec, tp: int) -> KVGroups:
         """Return how the layers of `model` on `tp` cores share the blocks of the KV cache."""
         sizes = self.max_model_len, self.block_size, self.limits.num_tokens
@@ -124,22 +134,25 @@ class Footprint:
     @classmethod
     def of(cls, model: ModelSpec, tp: int, shape: ServingShape, lnc: int = 1) -> Footprint:
         """`lnc`: physical cores in one of the `tp` logical cores. Raises DeviceError when `tp` is below 1."""
-        share, graphs = CoreShare.of(model, tp), Graphs(GRAPHS, model.num_layers, tp, lnc)
+        share, source = CoreShare.of(model, tp), model.source
+        graphs = Graphs(GRAPHS, model.num_layers, tp, lnc)
         weights = weight_bytes(model, tp, shape.formats)
         lines = (
             Line("weights", "weights", weights),
             *_adapters(model, tp, shape),
             *_scratchpad(model, share, shape, lnc),
             *graphs.lines(weights),
+            *(() if source is None else Graphs(1, source.num_layers, tp, lnc).lines(weights)),
         )
         undivided = undivided_bytes(model, tp, shape.formats) if shape.fills_first_core else 0
         whole = Line("weights", "undivided embedding and output layer", undivided)
         first = (whole, *graphs.first_lines(undivided)) if undivided else ()
         cell = KV_CELL_BYTES[shape.kv_dtype]
         scale = SCALE_BYTES if cell == 1 else 0
-        layer = max(share.of_heads(each.heads)[1] * (each.head_dim * cell + scale) for each in model.attentions)
+        rows = ((each, share.of_heads(each.heads).kv * (each.head_dim * cell + scale)) for each in model.attentions)
+        layer = max(each.num_tensors * row for each, row in rows)
         groups = shape.kv_groups(model, tp)
-        block = 2 * groups.block_layers * layer * shape.block_size
+        block = groups.block_layers * layer * shape.block_size
         return cls(lines, first, block, groups.blocks_of(shape.max_model_len) + 1, groups)
 
     def lines_of(self, core: int) -> tuple[Line, ...]:
@@ -185,6 +198,10 @@ def _scratchpad(model: ModelSpec, share: CoreShare, shape: ServingShape, lnc: in
     limits = shape.limits
     scores = score_bytes(model, share, limits.num_tokens, lnc)
     activations = activation_bytes(model, share, limits.num_tokens, limits.num_samples, shape.dtype)
+    if model.source is not None:  # its graph has the same memory, at another time
+        longest = model.source.max_position
+        scores = max(scores, score_bytes(model.source, share, longest, lnc))
+        activations = max(activations, activation_bytes(model.source, share, longest, 0, shape.dtype))
     several = SCRATCHPAD_PAGE_BYTES if limits.num_samples > 1 else 0
     return (
         Line("scratchpad", "attention scores", scores),

@@ -90,7 +90,8 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        seq = self._open[request.request_id] = Sequence(request, self._cache.open(request.cache_salt, request.lora))
+        blocks = self._cache.open(request.cache_salt, request.lora, request.num_source_tokens)
+        seq = self._open[request.request_id] = Sequence(request, blocks)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -208,6 +209,8 @@ class Scheduler:
         while self._waiting and self._takes_prompts(step) and len(self._running) < self._config.max_num_seqs:
             seq = self._waiting.first
             is_new = not seq.was_admitted
+            if not step.can_encode(seq.request.num_source_tokens):
+                return
             if self._fits(seq):
                 self._waiting.remove(seq)
                 self._running.add(seq)

@@ -98,7 +98,8 @@ def float_bits(value: float) -> int:
 
 
 def step_record(**fields: int) -> StepRecord:
-    return StepRecord(**(dict.fromkeys(StepRecord._fields, 0) | fields))
+    turned = {"rope_rows": fields.get("positions", 0)}
+    return StepRecord(**(dict.fromkeys(StepRecord._fields, 0) | turned | fields))
 
 
 def work_counters(pool: WorkerPool, value: int = 0) -> Array:

@@ -71,6 +71,13 @@ async def chat_prompt(
 
     Raises InvalidRequest. A prompt that must have more than `most` tokens is refused unencoded.
     """
+    if model.info.max_source_len:
+        raise InvalidRequest(
+            f"{model.info.facts.architecture} turns one text into another and holds no conversation: "
+            "use /v1/completions.",
+            "messages",
+            "unsupported_endpoint",
+        )
     if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
         raise InvalidRequest(
             "documents is not supported: the chat template of this model knows none.",
@@ -115,7 +122,7 @@ async def encode(
 
     Raises InvalidRequest. A text that must have more than `most` tokens is refused unencoded.
     """
-    if len(text) > model.info.max_model_len * MAX_CHARS_PER_TOKEN:
+    if len(text) > model.info.max_prompt_len * MAX_CHARS_PER_TOKEN:
         raise _too_long(model, text, param)
 
     def ids_of() -> list[int]:
@@ -132,7 +139,7 @@ async def encode(
 
 def _too_long(model: ServedModel, text: str, param: str) -> InvalidRequest:
     return InvalidRequest(
-        f"This model's maximum context length is {model.info.max_model_len} tokens, which a prompt of {len(text)} "
+        f"This model's maximum context length is {model.info.max_prompt_len} tokens, which a prompt of {len(text)} "
         "characters cannot fit.",
         param,
         "context_length_exceeded",

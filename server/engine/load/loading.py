@@ -31,7 +31,7 @@ from ...kernels.workers import WorkerPool
 from ...link.messages import EngineInfo, LoadedAdapter
 from ...models.spec import ModelSpec
 from ...models.tensors import num_params
-from ...placement.cache_layout import kv_cache_dtype, kv_layer_bytes
+from ...placement.cache_layout import kv_cache_dtype, kv_slot_sizes
 from ...placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from ...placement.footprint import ServingShape, StepLimits
 from ...placement.host_footprint import HostFootprint
@@ -40,7 +40,9 @@ from ...placement.shard import ShardSpec
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
+from ..cross.loading import place_encoder, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
+from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
 from ..lowering import build_program
 from ..operands import Placement
@@ -67,7 +69,7 @@ class LoadedEngine:
     ledger: MemoryLedger
     info: EngineInfo
     pricer: StepPricer  # of steps on the modelled accelerator
-    beside: Beside  # encodes texts with the same weights
+    beside: Beside | None  # encodes texts with the same weights; None: the decoder needs its encoder
     kv: KVPool
     adapters: AdapterBank | None = None  # None: adapters are disabled
 
@@ -138,26 +140,31 @@ class _Loading:
         use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         begin, model = time.perf_counter(), self._model
+        encoder = place_encoder(model, cores, self._shape, self._on_progress)
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
-        layer = LayerPool.of(cores, self._spec, self._shard, self._shape)
+        layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
         groups = self._footprint.groups
-        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching)
-        layer_bytes = kv_layer_bytes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
-        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, layer_bytes)
+        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching and encoder is None)
+        sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
+        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
+        placement = with_distances(placement, self._max_model_len)
         runner = self._runner(placement, bank)
+        if encoder is not None:
+            runner.encoder = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
         runner.warm_up(self._config.fit_threads, self._config.threads_alone)
         resolved = replace(self._config, max_model_len=self._max_model_len)
-        beside = encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
+        beside = None if layer is None else encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
         size, seconds = num_params(self._spec) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
         pricer, alone = self._pricer(), runner.num_threads_alone
+        pooling = None if beside is None else beside.facts
         info = self._info(cache, ledger, cores, pricer)
         return LoadedEngine(
             runner=runner,
@@ -165,9 +172,9 @@ class _Loading:
             spec=self._spec,
             formats=self._model.formats,
             cache=cache,
-            scheduler=self._scheduler(),
+            scheduler=SchedulerConfig.of(self._config, self._max_model_len, self._compiled.longest_chunk),
             ledger=ledger,
-            info=replace(info, adapters=self._loaded(bank), pooling=beside.facts, threads_alone=alone),
+            info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=alone),
             pricer=pricer,
             adapters=bank,
             beside=beside,
@@ -252,16 +259,6 @@ class _Loading:
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
         return ModelRunner(pool, programs, inputs, sampler, placement.cache)
 
-    def _scheduler(self) -> SchedulerConfig:
-        return SchedulerConfig(
-            max_model_len=self._max_model_len,
-            max_num_seqs=self._config.max_num_seqs,
-            max_num_batched_tokens=self._config.max_num_batched_tokens,
-            max_num_queued_reqs=self._config.max_num_queued_reqs,
-            batching=self._config.batching,
-            max_prompt_chunk=self._compiled.longest_chunk,
-        )
-
     def _pricer(self) -> StepPricer:
         """Return the pricer of steps; the simulator makes the same."""
         formats, compiled = self._model.formats, self._compiled
@@ -297,4 +294,5 @@ class _Loading:
             host_memory=host_memory,
             kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
+            max_source_len=0 if spec.source is None else spec.source.max_position,
         )

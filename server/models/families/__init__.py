@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from ..config_values import ConfigError, Values, read_record
@@ -9,6 +11,15 @@ from ..spec import ModelSpec, without_output_layer
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
 from .decoder import DecoderConfig
+from .deepseek import (
+    DeepseekV2Config,
+    DeepseekV3Config,
+    DeepseekV32Config,
+    Glm4MoeLiteConfig,
+    GlmMoeDsaConfig,
+    MiniCPM3Config,
+    YoutuConfig,
+)
 from .encoder import (
     BertConfig,
     DistilBertConfig,
@@ -54,7 +65,9 @@ from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
 from .smollm3 import SmolLM3Config
 from .starcoder import GPTBigCodeConfig, Starcoder2Config
+from .t5 import T5Config
 from .text_part import text_part
+from .vision import vision_of
 
 # Rows by the name of the class: `model_type`, and the reader of its config.json.
 _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
@@ -115,12 +128,14 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "BloomForCausalLM": ("bloom", BloomConfig),
     "MptForCausalLM": ("mpt", MptConfig),
     "BaichuanForCausalLM": ("baichuan", BaichuanConfig),
+    "DeepseekV2ForCausalLM": ("deepseek_v2", DeepseekV2Config),
+    "DeepseekV3ForCausalLM": ("deepseek_v3", DeepseekV3Config),
+    "DeepseekV32ForCausalLM": ("deepseek_v32", DeepseekV32Config),
+    "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", Glm4MoeLiteConfig),
+    "GlmMoeDsaForCausalLM": ("glm_moe_dsa", GlmMoeDsaConfig),
+    "MiniCPM3ForCausalLM": ("minicpm3", MiniCPM3Config),
+    "YoutuForCausalLM": ("youtu", YoutuConfig),
 }
-# Published with their own code, which is never run: the family here stands for it.
-WITH_CODE = tuple(
-    f"{name}ForCausalLM"
-    for name in ("Baichuan", "Exaone", "Falcon", "HyperCLOVAX", "InternLM2", "InternLM3", "MiniCPM", "Mpt")
-)
 AS_LLAMA = ("exaone", "internlm3")  # types for which transformers writes Llama's class
 _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "Bert": ("bert", BertConfig),
@@ -131,11 +146,16 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "DistilBert": ("distilbert", DistilBertConfig),
     "ModernBert": ("modernbert", ModernBertConfig),
 }
+_ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
+    "T5ForConditionalGeneration": ("t5", T5Config),
+    "MT5ForConditionalGeneration": ("mt5", T5Config),
+}
 GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
+ENCODER_DECODERS = {name: family for name, (_, family) in _ENCODER_DECODERS.items()}
 ENCODERS = {name: family for name, (_, family) in _ENCODERS.items()}
 # Architectures by `model_type`, of files that name no architecture or an unknown one.
 ARCHITECTURES = {
-    **{model_type: name for name, (model_type, _) in _DECODERS.items()},
+    **{model_type: name for name, (model_type, _) in (*_DECODERS.items(), *_ENCODER_DECODERS.items())},
     **{model_type: f"{name}Model" for name, (model_type, _) in _ENCODERS.items()},
 }
 # Every decoder can embed and classify: its layers without the output layer, under the names of transformers' classes.
@@ -146,6 +166,7 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
 }
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
+    **ENCODER_DECODERS,
     **HEADLESS,
     **{
         f"{name}{ending}": family
@@ -158,17 +179,18 @@ FAMILIES: dict[str, type[FamilyConfig]] = {
 def model_spec_of(config: Values) -> ModelSpec:
     """Return the model that `config`, the values of a config.json, describes.
 
-    Only the text's part of a model with a vision encoder is read. Raises ConfigError, naming the key, the value and the
-    limit, for an unknown architecture, remote code, and values that are out of range, contradictory or not implemented.
+    Of a model with a vision encoder that is not served, only the text's part is read. Raises ConfigError, naming the
+    key, the value and the limit, for an unknown architecture, remote code, and values that are out of range,
+    contradictory or not implemented.
     """
-    config = text_part(config)
+    vision, config = vision_of(config), text_part(config)
     architecture = _architecture(config)
-    for key in ("auto_map", "trust_remote_code"):
-        if config.get(key) and architecture not in WITH_CODE:
-            raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     family = FAMILIES[architecture]
+    for key in ("auto_map", "trust_remote_code"):
+        if config.get(key) and not (family.comes_with_code and key == "auto_map"):
+            raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
-    spec = read_record(values, family).spec(architecture, values)
+    spec = replace(read_record(values, family).spec(architecture, values), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec
 
 

@@ -45,6 +45,8 @@ class ExaoneConfig(DecoderConfig, kw_only=True):
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     hidden_act: Literal["silu"] = field(default="silu", name="activation_function")
 
+    comes_with_code = True
+
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         return self.on_all(read_rope(values, self.max_position_embeddings, EXAONE_THETA))
 

@@ -84,6 +84,8 @@ class HyperCLOVAXConfig(GraniteConfig, kw_only=True):
     attention_multiplier: Multiplier | None = None  # type: ignore[assignment]  # None: head_dim ** -0.5
     use_post_norm: bool = True
 
+    comes_with_code = True
+
     def placement(self) -> NormPlacement:
         return "before_and_after" if self.use_post_norm else "before"
 

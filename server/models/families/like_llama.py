@@ -68,6 +68,8 @@ class InternLM2Config(DecoderConfig, kw_only=True):
     vocab_size: Vocab = 103_168
     attention_bias: bool = field(default=True, name="bias")
 
+    comes_with_code = True
+
     def names(self) -> Names:
         return INTERNLM2
 
@@ -85,6 +87,8 @@ class InternLM3Config(DecoderConfig, kw_only=True):
     attention_bias: bool = field(default=False, name="qkv_bias")
     mlp_bias: bool = field(default=False, name="bias")
 
+    comes_with_code = True
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_o_bias=self.mlp_bias)
 
@@ -99,6 +103,8 @@ class MiniCPMConfig(DecoderConfig, kw_only=True):
     dim_model_base: Width = 1
     num_experts: Annotated[int, Meta(ge=0)] = 0
     sparse_config: dict[str, object] | None = None
+
+    comes_with_code = True
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         if self.num_experts:

@@ -118,6 +118,8 @@ class FalconConfig(DecoderConfig, kw_only=True):
     parallel_attn: bool = True
     activation: Literal["gelu"] = "gelu"
 
+    comes_with_code = True
+
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
         self.num_hidden_layers = self.n_layer or self.num_hidden_layers
@@ -188,6 +190,8 @@ class MptConfig(ClassicConfig, kw_only=True):
     logit_scale: None = None
     attn_config: dict[str, Any] = field(default_factory=dict)
 
+    comes_with_code = True
+
     def __post_init__(self) -> None:
         self.intermediate_size = 4 * self.hidden_size
 
@@ -214,6 +218,8 @@ class BaichuanConfig(DecoderConfig, kw_only=True):
 
     vocab_size: Vocab = 64_000
     model_max_length: Positions = 4096
+
+    comes_with_code = True
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.vocab_size == BAICHUAN2_VOCAB:
