@@ -21,10 +21,12 @@ from ..models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Parallel,
     PlainHeadNorm,
     Replace,
     Rope,
+    StreamFactor,
     StreamNorm,
 )
 
@@ -33,7 +35,7 @@ End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, Experts, Gated, HeadNorm, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm),
-    *(CrossAttention, DistanceBuckets, LatentAttention, Replace, Rope, StreamNorm),
+    *(CrossAttention, DistanceBuckets, LatentAttention, NormOutput, Replace, Rope, StreamFactor, StreamNorm),
 )
 
 

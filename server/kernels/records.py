@@ -157,6 +157,7 @@ class NormOperands(NamedTuple):
     rows_field: int  # byte offset in the step record of the number of rows
     index_field: int  # byte offset of the address of the rows' indices in `hidden`; 0: row r is row r
     rows: int = 0  # output, float32 [T, width], beside the panels; 0 = none
+    factor: int = 0  # float32 that `hidden` is multiplied with after the sum; 0 = none
 
 
 class RopeOperands(NamedTuple):

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from .expert_ops import expert_ops
 from .graph import Graph, LayerGroup
 from .latent_graph import latent_ops
 from .layer import AttentionSpec, ExpertsSpec, FeedForward, LatentAttentionSpec, LayerSpec, NetworkSpec
@@ -28,7 +29,6 @@ from .ops import (
     CrossAttention,
     DistanceBuckets,
     Embed,
-    Experts,
     FinishLogits,
     Gated,
     HeadNorm,
@@ -40,6 +40,7 @@ from .ops import (
     PlainHeadNorm,
     Replace,
     Rope,
+    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
@@ -93,7 +94,8 @@ class _Builder:
             names.module(module), outputs, is_transposed=names.is_transposed and module.startswith(LAYERS)
         )
 
-    def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
+    def vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
+        """Return a vector of `module`."""
         name = f"{self._spec.names.module(module)}.{tensor}"
         return Vector(name, axis.size, axis if axis.is_split else None)
 
@@ -143,13 +145,14 @@ class _Builder:
         """Return the norm of the stream whose weights are those of `module`."""
         kind = self._norm.kind
         if kind == "rms":
-            return self._rms(name, module)
-        weight = None if kind == "layer_no_weight" else self._vector(module, self.hidden)
-        bias = self._vector(module, self.hidden, "bias") if kind == "layer" else None
+            return self.rms(name, module)
+        weight = None if kind == "layer_no_weight" else self.vector(module, self.hidden)
+        bias = self.vector(module, self.hidden, "bias") if kind == "layer" else None
         return LayerNorm(name, weight, bias, self._norm.eps, self._norm.offset)
 
-    def _rms(self, name: str, module: str) -> Norm:
-        return Norm(name, self._vector(module, self.hidden), self._norm.eps, self._norm.offset)
+    def rms(self, name: str, module: str) -> Norm:
+        """Return the RMSNorm whose weights are those of `module`."""
+        return Norm(name, self.vector(module, self.hidden), self._norm.eps, self._norm.offset)
 
     def layer(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
         """Return the ops of the layer whose modules begin with `at`."""
@@ -173,6 +176,7 @@ class _Builder:
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
+            *((StreamFactor(Vector(f"{at}layer_scalar", 1)),) if layer.has_scalar else ()),
         )
 
     def _cross(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
@@ -197,7 +201,7 @@ class _Builder:
         name = f"{branch} output norm"
         if layer.norms == "stream":
             return Add(), StreamNorm(self.norm(name, norm))
-        return (Add(self._rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
+        return (Add(self.rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
 
     def _attention(self, spec: AttentionSpec, at: str) -> tuple[Op, ...]:
         if isinstance(spec, LatentAttentionSpec):
@@ -213,7 +217,7 @@ class _Builder:
             ops.insert(1 if spec.norms_rotated else len(ops), Rope(spec.rope))
         scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         sinks = (
-            self._vector(at[:-1], Axis("query", spec.num_heads, heads=spec.heads), "sinks") if spec.has_sinks else None
+            self.vector(at[:-1], Axis("query", spec.num_heads, heads=spec.heads), "sinks") if spec.has_sinks else None
         )
         is_causal = not self._spec.is_encoder
         ops.append(Attention(spec.window, scale, is_causal, spec.is_chunked, spec.score_cap, sinks, spec.temperature))
@@ -236,9 +240,10 @@ class _Builder:
         one = Axis("rows", spec.head_dim)
         axes = (query, kv) if is_wide or is_centered else (one, one)
         q, k = (
-            replace(self._vector(f"{at}{name}_norm", axis), is_folded=is_centered)
+            replace(self.vector(f"{at}{name}_norm", axis), is_folded=is_centered)
             for name, axis in zip("qk", axes, strict=True)
         )
+        k = k if spec.kv_source is None else q  # there are no keys to norm
         return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered, spec.norms_rotated)
 
     def _parts(self, at: str, axes: Mapping[str, Axis]) -> tuple[WeightRows, ...]:
@@ -261,28 +266,10 @@ class _Builder:
         )
 
     def _feed_forward(self, spec: FeedForward, at: str) -> tuple[Op, ...]:
-        return (self._experts(spec, at),) if isinstance(spec, ExpertsSpec) else self._network(spec, at)
+        return expert_ops(self, spec, at) if isinstance(spec, ExpertsSpec) else self.network(spec, at)
 
-    def _experts(self, spec: ExpertsSpec, at: str) -> Experts:
-        parts: tuple[WeightRows, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
-        if spec.has_shared_gate:
-            parts = (*parts, self.part(f"{at}shared_expert_gate", Axis("experts", 1)))
-        bias = self._spec.names.module(f"{at}gate.e_score_correction_bias")
-        return Experts(
-            router=Linear("router", parts, self.hidden, spec.has_router_bias),
-            first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
-            count=spec.count,
-            per_token=spec.per_token,
-            shared=() if spec.shared is None else self._network(spec.shared, f"{at}shared_expert."),
-            routing=spec.routing,
-            weighs_inputs=spec.weighs_inputs,
-            has_shared_gate=spec.has_shared_gate,
-            choice=spec.choice,
-            choice_bias=Vector(bias, spec.count) if spec.choice.has_bias else None,
-            scaling=spec.scaling,
-        )
-
-    def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
+    def network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
+        """Return the network whose modules begin with `at`."""
         ffn = Axis("ffn", spec.size, is_of_expert=is_expert)
         down = Linear("down", (self.part(f"{at}down_proj", self.hidden),), ffn, spec.has_bias)
         if not spec.is_gated:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from ..config import AttentionSpan
 from .linear import HeadCounts
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "swiglu_clamped"]
 Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen"]
 
@@ -52,14 +52,14 @@ class RopeSpec:
     truncate: bool = True  # yarn: round the correction range to whole dimensions
     short_factors: tuple[float, ...] = ()  # longrope: of each pair, for contexts up to original_max_position
     long_factors: tuple[float, ...] = ()  # longrope: of each pair, for longer contexts
-    partial_factor: float = 1.0  # share of a head's elements that is rotated, from the first on
+    partial_factor: float = 1.0  # share of a head that is rotated: its first elements, or proportional: its first pairs
     is_interleaved: bool = False  # neighbours are rotated as a pair
     sections: tuple[int, ...] = ()  # pairs that turn by a picture's time, row and column; () = all by one position
     has_mixed_sections: bool = False  # the three take turns in the first pairs, instead of following one another
 
     def rotary_dim(self, head_dim: int) -> int:
         """Return how many elements of a head of `head_dim` are rotated."""
-        return int(head_dim * self.partial_factor)
+        return head_dim if self.kind == "proportional" else int(head_dim * self.partial_factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +196,7 @@ class ExpertsSpec:
     has_router_bias: bool = False
     choice: ChoiceSpec = PLAIN_CHOICE
     scaling: float = 1.0  # factor of the weights
+    has_own_norms: bool = False  # router, experts and `shared` have norms of their own, before and after
 
     @property
     def networks(self) -> tuple[NetworkSpec, ...]:
@@ -215,9 +216,12 @@ class LayerSpec:
     feed_forward: FeedForward
     norms: NormPlacement = "before"
     residual_scale: float = 1.0  # factor of what a branch adds
+    has_scalar: bool = False  # the stream that the layer leaves is multiplied with a learned number
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
 
     @property
     def is_parallel(self) -> bool:
         """True when the branches are side by side."""
-        return self.norms in ("parallel", "parallel_each")
+        experts = self.feed_forward
+        has_beside = isinstance(experts, ExpertsSpec) and experts.has_own_norms
+        return has_beside or self.norms in ("parallel", "parallel_each")

@@ -31,12 +31,13 @@ class AddRows:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset)."""
+    """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset), or its division by the root of the size."""
 
     name: str  # attention norm, ffn norm, final norm
     weight: Vector
     eps: float
     offset: float
+    is_length: bool = False  # divided by the root of the size
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class HeadNorm:
     @property
     def norms(self) -> tuple[Vector, ...]:
         """Weights of the norms."""
-        return self.query, self.key
+        return tuple(dict.fromkeys((self.query, self.key)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,13 @@ class Experts:
     choice: ChoiceSpec = PLAIN_CHOICE
     choice_bias: Vector | None = None  # float32, of each expert's score
     scaling: float = 1.0
+    router_norm: Norm | None = None  # of what the router reads, divided by the length of a row; None: that of experts
+    scales: Vector | None = None  # float32, factor of each expert's weight
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Vectors with an element for each expert."""
+        return tuple(each for each in (self.choice_bias, self.scales) if each is not None)
 
     def network(self, i: int) -> Network:
         """Return expert `i`: the first one under other names."""
@@ -228,6 +236,20 @@ class Add:
 
     norm: Norm | None = None
     scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFactor:
+    """Multiply the stream with a number, after what `Add` adds."""
+
+    factor: Vector  # one element
+
+
+@dataclass(frozen=True, slots=True)
+class NormOutput:
+    """Norm the output of a branch, before it is added up with that of others."""
+
+    norm: Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,5 +281,7 @@ Op = (
     | Experts
     | Parallel
     | Add
+    | NormOutput
+    | StreamFactor
     | FinishLogits
 )

@@ -19,7 +19,9 @@ from .ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
+    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
@@ -49,19 +51,24 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
         case Embed(table=table, hidden=hidden, is_shared=False) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
-            for part in op.parts:
+            for part in (parts := dict.fromkeys(op.parts)):  # values may be keys
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
-                yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
-        case Norm(weight=weight) | DistanceBuckets(weight=weight) | Attention(sinks=Vector() as weight):
+                yield from ((part.bias, (part.outputs.size,)) for part in parts if not part.lacks_bias)
+        case (
+            Norm(weight=weight)
+            | DistanceBuckets(weight=weight)
+            | StreamFactor(factor=weight)
+            | Attention(sinks=Vector() as weight)
+        ):
             yield weight.tensor, weight.shape
         case LayerNorm(weight=weight, bias=bias):
             yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
         case HeadNorm(norms=norms) | LatentAttention(norms=norms):
             yield from ((vector.tensor, vector.shape) for vector in norms)
-        case Experts(choice_bias=Vector() as vector):
-            yield vector.tensor, (vector.size,)
-        case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
+        case Experts():
+            yield from ((vector.tensor, vector.shape) for vector in op.vectors)
+        case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
             yield from op_tensors(norm)
 
 

@@ -25,7 +25,9 @@ from ..models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
+    StreamFactor,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
@@ -116,17 +118,17 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return table.outputs.size * hidden.size * cell
         case (
             DistanceBuckets(weight=vector)
+            | StreamFactor(factor=vector)
             | Norm(weight=vector)
             | Add(norm=Norm(weight=vector))
             | LayerNorm(weight=Vector() as vector, bias=None)
-            | Experts(choice_bias=Vector() as vector)
         ):
             return vector.size * cell
         case LayerNorm(weight=Vector() as weight):
             return 2 * weight.size * cell
-        case StreamNorm(norm=norm):
+        case StreamNorm(norm=norm) | NormOutput(norm=norm):
             return _op_bytes(norm, share, formats)
-        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
+        case HeadNorm(norms=norms) | LatentAttention(norms=norms) | Experts(vectors=norms):
             return sum(vector.size for vector in norms) * cell
         case _:
             return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0

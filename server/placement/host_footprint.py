@@ -26,7 +26,9 @@ from ..models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
+    StreamFactor,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
@@ -65,17 +67,13 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return round_up(op.table.outputs.size, N_TILE) * widths.hidden * DTYPE_BYTES[formats.dtype]
         case LayerNorm(bias=Vector()) | StreamNorm(norm=LayerNorm(bias=Vector())):
             return 2 * vector_bytes(widths.hidden)
-        case Norm() | LayerNorm() | StreamNorm() | Add(norm=Norm()):
+        case Norm() | LayerNorm() | StreamNorm() | NormOutput() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
-        case HeadNorm(query=query, key=key):
-            return own_bytes(query) + own_bytes(key)
+        case HeadNorm(norms=vectors) | Experts(vectors=vectors):
+            return sum(map(own_bytes, vectors))
         case LatentAttention(norms=norms):
             return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in norms)
-        case (
-            Attention(sinks=Vector() as vector)
-            | Experts(choice_bias=Vector() as vector)
-            | DistanceBuckets(weight=vector)
-        ):
+        case Attention(sinks=Vector() as vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
             return own_bytes(vector)
         case _:
             return 0

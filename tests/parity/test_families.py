@@ -53,7 +53,7 @@ class Family:
     model_type: str
     options: Config = field(default_factory=dict)
     turn: Callable[[Config, dict[str, torch.Tensor]], tuple[Config, dict[str, torch.Tensor]]] | None = None
-    inputs: Callable[[], dict[str, torch.Tensor]] = dict
+    inputs: Callable[[], Config] = dict
     attention: str = "eager"
 
 
@@ -104,6 +104,17 @@ def baichuan_13b(config: Config, tensors: dict[str, torch.Tensor]) -> tuple[Conf
     config, tensors = baichuan(config, tensors)
     del config["max_position_embeddings"]
     return config | {"model_max_length": POSITIONS}, tensors
+
+
+GEMMA4 = ODD | {
+    "head_dim": 16,
+    "global_head_dim": 24,
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 21,
+    "num_hidden_layers": 5,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "final_logit_softcapping": 30.0,
+}
 
 
 def slopes_instead_of_rotation() -> dict[str, torch.Tensor]:
@@ -183,6 +194,19 @@ FAMILIES: dict[str, Family] = {
     ),
     "bloom": Family("bloom", {"vocab_size": VOCAB, "hidden_size": 60, "n_layer": 3, "n_head": 5, "pad_token_id": 0}),
     "mpt": Family("mpt", {"vocab_size": VOCAB, "d_model": 60, "n_layers": 3, "n_heads": 6, "max_seq_len": POSITIONS}),
+    "gemma4": Family("gemma4_text", GEMMA4),
+    "gemma4-values-are-keys": Family(
+        "gemma4_text", GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 2}
+    ),
+    "gemma4-shared": Family(
+        "gemma4_text",
+        GEMMA4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+        inputs=lambda: {"output_hidden_states": True},
+    ),
+    "gemma4-experts": Family(
+        "gemma4_text",
+        GEMMA4 | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 40},
+    ),
     "baichuan": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan),
     "baichuan-13b": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan_13b, slopes_instead_of_rotation),
 }
@@ -194,10 +218,8 @@ def random_model(family: Family) -> Any:
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=family.attention).eval()
     with torch.no_grad():
-        for name, values in [*model.named_parameters(), *model.named_buffers()]:
-            if "inv_freq" in name or not values.is_floating_point() or name.endswith(("embed_positions", "sincos")):
-                continue
-            is_gain = values.dim() == 1 and name.endswith("weight")
+        for name, values in model.state_dict().items():
+            is_gain = values.dim() == 1 and name.endswith(("weight", "scalar", "scale"))
             values.copy_(is_gain + torch.randn_like(values) * (0.2 if values.dim() < 2 else values.shape[-1] ** -0.5))
     return model
 
@@ -227,7 +249,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
             (directory / "config.json").write_text(json.dumps(config))
             save_file(values, tensors)
         with torch.inference_mode():
-            return Made(directory, model(torch.tensor([TOKENS]), use_cache=False, **family.inputs()).logits[0].numpy())
+            return Made(
+                directory, model(torch.tensor([TOKENS]), **({"use_cache": False} | family.inputs())).logits[0].numpy()
+            )
 
     return make
 
@@ -247,7 +271,7 @@ def engine(directory: Path, kernels: str, size: int, quantization: Quantization 
             block_size=32,
             enable_prefix_caching=False,
             device_memory_utilization=0.9,
-            num_blocks_override=24,
+            num_blocks_override=48,
             cpu_threads=2,
             kernel_cache_dir=kernels,
             quantization=quantization,

@@ -27,7 +27,9 @@ from ...models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
+    StreamFactor,
     StreamNorm,
 )
 from ...models.spec import ModelSpec
@@ -152,16 +154,18 @@ def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
     return PackedShape(Linear(op.by, (op.table,), op.hidden), round_up(op.table.outputs.size, N_TILE), widths.hidden)
 
 
-def _vectors(op: Norm | LayerNorm | HeadNorm | Attention | DistanceBuckets) -> Iterator[tuple[Vector, float]]:
+def _vectors(
+    op: Norm | LayerNorm | HeadNorm | Attention | DistanceBuckets | StreamFactor,
+) -> Iterator[tuple[Vector, float]]:
     """Yield the vectors of an op, and the offset added to their values."""
     match op:
         case Norm(weight=weight, offset=offset):
             yield weight, offset
         case LayerNorm(weight=weight, bias=bias, offset=offset):
             yield from ((vector, by) for vector, by in ((weight, offset), (bias, 0.0)) if vector is not None)
-        case HeadNorm(query=query, key=key, offset=offset):
-            yield from ((vector, offset) for vector in (query, key))
-        case Attention(sinks=Vector() as vector) | DistanceBuckets(weight=vector):
+        case HeadNorm(norms=norms, offset=offset):
+            yield from ((vector, offset) for vector in norms)
+        case Attention(sinks=Vector() as vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
             yield vector, 0.0
 
 
@@ -214,9 +218,9 @@ class WeightLoader:
                 self._experts(op, weights)
             case AddRows(table=table):
                 weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
-            case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
+            case StreamNorm(norm=norm) | NormOutput(norm=norm) | Add(norm=Norm() as norm):
                 self._place(norm, weights)
-            case Norm() | LayerNorm() | HeadNorm() | Attention() | DistanceBuckets():
+            case Norm() | LayerNorm() | HeadNorm() | Attention() | DistanceBuckets() | StreamFactor():
                 for vector, offset in _vectors(op):
                     width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
                     weights.vectors[vector.tensor] = self._vector(vector, offset, width)
@@ -225,10 +229,11 @@ class WeightLoader:
 
     def _experts(self, op: Experts, weights: ModelWeights) -> None:
         """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
-        for each in (op.router, *op.shared):
-            self._place(each, weights)
-        if op.choice_bias is not None:
-            weights.vectors[op.choice_bias.tensor] = self._vector(op.choice_bias, 0.0, op.choice_bias.size)
+        for each in (op.router, op.router_norm, *op.shared):
+            if each is not None:
+                self._place(each, weights)
+        for vector in op.vectors:
+            weights.vectors[vector.tensor] = self._vector(vector, 0.0, vector.size)
         for i in range(op.count):
             cores = [core for core in self._cores if i in self._shard.experts(op.count, core.index)]
             for linear in (each for each in op.network(i) if isinstance(each, Linear)):

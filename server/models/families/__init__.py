@@ -30,6 +30,7 @@ from .encoder import (
 from .exaone import Exaone4Config, ExaoneConfig
 from .family import FamilyConfig
 from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
+from .gemma4 import Gemma4Config
 from .glm import Glm4Config, GlmConfig
 from .gpt import GPTJConfig, GPTNeoConfig
 from .gpt_oss import GptOssConfig
@@ -83,6 +84,7 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "GemmaForCausalLM": ("gemma", GemmaConfig),
     "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
     "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
+    "Gemma4ForCausalLM": ("gemma4_text", Gemma4Config),
     "Phi3ForCausalLM": ("phi3", Phi3Config),
     "GraniteForCausalLM": ("granite", GraniteConfig),
     "GraniteMoeForCausalLM": ("granitemoe", GraniteMoeConfig),
