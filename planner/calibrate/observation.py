@@ -98,7 +98,8 @@ def shape_of(row: PublishedRow) -> ModelSpec:
 
 def _bare(model: ModelSpec) -> ModelSpec:
     """Return the model with what the cost model reads alone, so that rows which agree in it count as one model."""
-    layers = tuple(LayerSpec(_bare_attention(layer.mixer), _bare_ffn(layer.feed_forward)) for layer in model.layers)
+    kept = ((each.attention, each.feed_forward) for each in model.layers)
+    layers = tuple(LayerSpec(_bare_attention(mixer), _bare_ffn(network)) for mixer, network in kept if network)
     stack = StackSpec("decoder", model.hidden_size, EmbeddingSpec(model.vocab_size, model.hidden_size), layers)
     return ModelSpec("", (stack,), 0, HeadSpec())
 

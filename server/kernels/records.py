@@ -121,15 +121,6 @@ class AddRowsOperands(NamedTuple):
     first: int
 
 
-class VectorOperands(NamedTuple):
-    """Operands of `hidden[t] = vector`, or `+=`, for tokens of pictures, on one core for all."""
-
-    hidden: int  # float32 [T, width]
-    width: int
-    offset: int  # bytes from the address in the step record to the vector, float32 [width]
-    is_added: int
-
-
 class NormOperands(NamedTuple):
     """All-reduce, residual and norm: `hidden += sum(partials) * scale`, `panels = norm(hidden)`.
 
@@ -277,7 +268,6 @@ GROUP_TABLE = offsets(GroupTable)
 GROUP = offsets(Group)
 EMBED = offsets(EmbedOperands)
 ADD_ROWS = offsets(AddRowsOperands)
-VECTORS = offsets(VectorOperands)
 NORM = offsets(NormOperands)
 ROPE = offsets(RopeOperands)
 ATTENTION = offsets(AttentionOperands)

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from .expert_ops import expert_ops
 from .graph import Graph, LayerGroup
 from .latent_graph import latent_ops
-from .layer import AttentionSpec, ExpertsSpec, FeedForward, LatentAttentionSpec, LayerSpec, NetworkSpec
+from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .network_graph import NetworkGraph
 from .ops import (
     Activate,
     Add,
@@ -30,10 +30,8 @@ from .ops import (
     DistanceBuckets,
     Embed,
     FinishLogits,
-    Gated,
     HeadNorm,
     LayerNorm,
-    Network,
     Norm,
     Op,
     Parallel,
@@ -44,10 +42,12 @@ from .ops import (
     StreamNorm,
 )
 from .spec import ModelSpec
+from .state_graph import StateGraph
 
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
 LAYERS = "model.layers."
+FRAMES = 3  # that a convolution over sound reads
 FINAL_NORM = "model.norm"
 NORMS_OUTPUTS = ("before_and_after", "after")  # placements where the output of a branch is normed
 
@@ -86,22 +86,25 @@ class _Builder:
         self.hidden = Axis("hidden", spec.hidden_size)
         self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
+        self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
+        self._networks = NetworkGraph(self.part, self._parts, self._rms, self._vector, self.hidden)
 
     def part(self, module: str, outputs: Axis) -> WeightRows:
         """Return all rows of `module`, under the checkpoint's name of it."""
-        names = self._spec.names
-        return WeightRows(
-            names.module(module), outputs, is_transposed=names.is_transposed and module.startswith(LAYERS)
-        )
+        names, is_in_layers = self._spec.names, module.startswith(LAYERS)
+        factor = names.factor(module) if is_in_layers else 1.0
+        is_transposed = names.is_transposed and is_in_layers
+        return WeightRows(names.module(module), outputs, is_transposed=is_transposed, factor=factor)
 
-    def vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
-        """Return a vector of `module`."""
+    def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
         name = f"{self._spec.names.module(module)}.{tensor}"
         return Vector(name, axis.size, axis if axis.is_split else None)
 
     def prelude(self) -> list[Op]:
         """Return the ops that change the embeddings of tokens."""
         table, ops = self._spec.stack.input, list(self.projection("project_in", self.embedded, self.hidden))
+        if table.num_channels:
+            ops += self.convolutions(table.num_channels)
         if table.num_positions:
             rows = self.part("model.embed_positions", Axis("rows", table.num_positions))
             ops.append(AddRows(rows, self.hidden, "positions", table.first_position))
@@ -117,6 +120,15 @@ class _Builder:
             weight = Vector(name, each.size, each, is_folded=True)
             ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
+
+    def convolutions(self, num_channels: int) -> list[Op]:
+        """Return the two layers over three neighbouring frames each, of which a channel's values are neighbours."""
+        sizes = (num_channels, self.hidden.size)
+        layers = [
+            Linear(name, (self.part(f"model.{name}", self.hidden),), Axis("rows", FRAMES * size), has_bias=True)
+            for name, size in zip(("conv1", "conv2"), sizes, strict=True)
+        ]
+        return [each for layer in layers for each in (layer, Activate("gelu"))]
 
     def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
         """Return the projection from the size of embeddings to the hidden size, or back, where they differ."""
@@ -145,14 +157,13 @@ class _Builder:
         """Return the norm of the stream whose weights are those of `module`."""
         kind = self._norm.kind
         if kind == "rms":
-            return self.rms(name, module)
-        weight = None if kind == "layer_no_weight" else self.vector(module, self.hidden)
-        bias = self.vector(module, self.hidden, "bias") if kind == "layer" else None
+            return self._rms(name, module)
+        weight = None if kind == "layer_no_weight" else self._vector(module, self.hidden)
+        bias = self._vector(module, self.hidden, "bias") if kind == "layer" else None
         return LayerNorm(name, weight, bias, self._norm.eps, self._norm.offset)
 
-    def rms(self, name: str, module: str) -> Norm:
-        """Return the RMSNorm whose weights are those of `module`."""
-        return Norm(name, self.vector(module, self.hidden), self._norm.eps, self._norm.offset)
+    def _rms(self, name: str, module: str) -> Norm:
+        return Norm(name, self._vector(module, self.hidden), self._norm.eps, self._norm.offset)
 
     def layer(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
         """Return the ops of the layer whose modules begin with `at`."""
@@ -162,8 +173,10 @@ class _Builder:
             before_ffn = after_attention
         attention_norm = self.norm("attention norm", f"{at}input_layernorm")
         ffn_norm = self.norm("ffn norm", before_ffn)
-        attention = self._attention(layer.mixer, f"{at}self_attn.")
-        ffn = self._feed_forward(layer.feed_forward, f"{at}mlp.")
+        attention = self._mixers(layer, at)
+        ffn = self._networks.branch(layer.feed_forward, f"{at}mlp.")
+        if not attention or not ffn:
+            return self._one_branch(layer, attention_norm if attention else ffn_norm, attention or ffn)
         if layer.norms == "parallel":
             return attention_norm, Parallel((attention, ffn)), Add()
         if layer.norms == "parallel_each":
@@ -197,11 +210,25 @@ class _Builder:
             *self._add(layer, "cross attention", norm),
         )
 
+    def _one_branch(self, layer: LayerSpec, norm: Norm | LayerNorm, branch: tuple[Op, ...]) -> tuple[Op, ...]:
+        assert layer.norms == "before", "a layer of one branch reads the normed stream"
+        return norm, *branch, Add(scale=layer.residual_scale)
+
+    def _mixers(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
+        """Return the ops of a layer's mixer, or of two side by side."""
+        mixer = layer.mixer
+        if mixer is None:
+            return ()
+        if not isinstance(mixer, AttentionSpec):
+            return self._states.mixer(mixer, at)
+        attention = self._attention(mixer, f"{at}self_attn.")
+        return attention if layer.beside is None else (Parallel((attention, self._states.mixer(layer.beside, at))),)
+
     def _add(self, layer: LayerSpec, branch: str, norm: str) -> tuple[Op, ...]:
         name = f"{branch} output norm"
         if layer.norms == "stream":
             return Add(), StreamNorm(self.norm(name, norm))
-        return (Add(self.rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
+        return (Add(self._rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
 
     def _attention(self, spec: AttentionSpec, at: str) -> tuple[Op, ...]:
         if isinstance(spec, LatentAttentionSpec):
@@ -217,12 +244,12 @@ class _Builder:
             ops.insert(1 if spec.norms_rotated else len(ops), Rope(spec.rope))
         scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         sinks = (
-            self.vector(at[:-1], Axis("query", spec.num_heads, heads=spec.heads), "sinks") if spec.has_sinks else None
+            self._vector(at[:-1], Axis("query", spec.num_heads, heads=spec.heads), "sinks") if spec.has_sinks else None
         )
         is_causal = not self._spec.is_encoder
         ops.append(Attention(spec.window, scale, is_causal, spec.is_chunked, spec.score_cap, sinks, spec.temperature))
         if spec.has_gate:
-            ops.append(AttentionGate(Linear("attention gate", (self.part(f"{at}gate_proj", query),), self.hidden)))
+            ops.append(AttentionGate())
         return (*ops, Linear("o", (self.part(f"{at}o_proj", self.hidden),), query, spec.has_o_bias))
 
     def _qkv(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> tuple[WeightRows, ...]:
@@ -233,14 +260,20 @@ class _Builder:
             parts = self._parts(at, {"q_proj": query, "k_proj": kv})
             return (*parts, parts[-1])
         q, k, v = self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
-        return q, replace(k, lacks_bias=spec.lacks_k_bias), v
+        parts = q, replace(k, lacks_bias=spec.lacks_k_bias), v
+        if not spec.has_gate:
+            return parts
+        queries, gate = self._in_turns([self.part(f"{at}{name}", query) for name in ("q_proj", "gate_proj")])
+        if queries.module == gate.module:  # the rows of each head are its query's and its gate's
+            return (queries, *parts[1:], gate)
+        return (*parts, self.part(f"{at}gate_proj", query))
 
     def _head_norm(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> HeadNorm:
         is_wide, is_centered = spec.qk_norm == "all_heads", spec.qk_norm == "each_head"
         one = Axis("rows", spec.head_dim)
         axes = (query, kv) if is_wide or is_centered else (one, one)
         q, k = (
-            replace(self.vector(f"{at}{name}_norm", axis), is_folded=is_centered)
+            replace(self._vector(f"{at}{name}_norm", axis), is_folded=is_centered)
             for name, axis in zip("qk", axes, strict=True)
         )
         k = k if spec.kv_source is None else q  # there are no keys to norm
@@ -261,19 +294,6 @@ class _Builder:
         runs = [part.outputs.units // parts[-1].outputs.units for part in parts]
         sizes = [run * part.outputs.unit_size for run, part in zip(runs, parts, strict=True)]
         return tuple(
-            replace(part, first_row=sum(sizes[:i]), stride=sum(sizes), run=run)
+            replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes), units_per_stride=run)
             for i, (part, run) in enumerate(zip(parts, runs, strict=True))
         )
-
-    def _feed_forward(self, spec: FeedForward, at: str) -> tuple[Op, ...]:
-        return expert_ops(self, spec, at) if isinstance(spec, ExpertsSpec) else self.network(spec, at)
-
-    def network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
-        """Return the network whose modules begin with `at`."""
-        ffn = Axis("ffn", spec.size, is_of_expert=is_expert)
-        down = Linear("down", (self.part(f"{at}down_proj", self.hidden),), ffn, spec.has_bias)
-        if not spec.is_gated:
-            up = Linear("up", (self.part(f"{at}up_proj", ffn),), self.hidden, spec.has_bias)
-            return up, Activate(spec.activation), down
-        gate_up = self._parts(at, {"gate_proj": ffn, "up_proj": ffn})
-        return Linear("gate_up", gate_up, self.hidden, spec.has_bias), Gated(spec.activation), down

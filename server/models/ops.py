@@ -7,6 +7,7 @@ from typing import Literal
 
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class LayerNorm:
     eps: float
     offset: float = 0.0
 
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return tuple(each for each in (self.weight, self.bias) if each is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamNorm:
@@ -76,8 +82,8 @@ class HeadNorm:
     follows_rope: bool = False
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
-        """Weights of the norms."""
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
         return tuple(dict.fromkeys((self.query, self.key)))
 
 
@@ -136,9 +142,7 @@ class DistanceBuckets:
 
 @dataclass(frozen=True, slots=True)
 class AttentionGate:
-    """Output of attention times the sigmoid of a projection of its input."""
-
-    projection: Linear
+    """Output of attention times the sigmoid of a projection of its input, which follows queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class LatentAttention:
         return tuple(each for each in (self.down, self.query, self.latent, self.heads) if each is not None)
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
+    def vectors(self) -> tuple[Vector, ...]:
         """Weights of the norms."""
         return (self.latent_norm,) if self.query_norm is None else (self.query_norm, self.latent_norm)
 
@@ -203,7 +207,7 @@ class Experts:
     choice: ChoiceSpec = PLAIN_CHOICE
     choice_bias: Vector | None = None  # float32, of each expert's score
     scaling: float = 1.0
-    router_norm: Norm | None = None  # of what the router reads, divided by the length of a row; None: that of experts
+    router_norm: Norm | None = None  # of what the router reads; None: that of what experts read
     scales: Vector | None = None  # float32, factor of each expert's weight
 
     @property
@@ -276,12 +280,15 @@ Op = (
     | DistanceBuckets
     | AttentionGate
     | LatentAttention
+    | Convolution
+    | Recurrence
+    | GatedNorm
     | Gated
     | Activate
     | Experts
     | Parallel
     | Add
-    | NormOutput
     | StreamFactor
+    | NormOutput
     | FinishLogits
 )

@@ -34,13 +34,14 @@ from ...models.tensors import num_params
 from ...placement.cache_layout import kv_cache_dtype, kv_slot_sizes
 from ...placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from ...placement.footprint import ServingShape, StepLimits
-from ...placement.host_footprint import HostFootprint
+from ...placement.host_footprint import HostFootprint, vision_bytes
 from ...placement.matrices import main_format
 from ...placement.shard import ShardSpec
+from ...placement.state_layout import num_state_slots
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
-from ..cross.loading import place_encoder, source_encoder
+from ..cross.loading import place_encoder, sound_shape, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
 from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
@@ -70,7 +71,7 @@ class LoadedEngine:
     info: EngineInfo
     pricer: StepPricer  # of steps on the modelled accelerator
     beside: Beside | None  # encodes texts with the same weights; None: the decoder needs its encoder
-    kv: KVPool
+    placement: Placement
     adapters: AdapterBank | None = None  # None: adapters are disabled
 
 
@@ -142,12 +143,13 @@ class _Loading:
         begin, model = time.perf_counter(), self._model
         encoder = place_encoder(model, cores, self._shape, self._on_progress)
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
-        tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
+        tables = ConstantTables(cores, self._spec, self._shard, self._shape.num_positions(self._spec))
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
-        groups = self._footprint.groups
-        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching and encoder is None)
+        groups, states = self._footprint.groups, num_state_slots(self._spec, self._config.max_num_seqs)
+        has_prefixes = self._config.enable_prefix_caching and encoder is None
+        cache = groups.cache(self._num_blocks(cores), has_prefixes, states)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
         kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
         ledger = self._ledger(cache.num_blocks)
@@ -178,7 +180,7 @@ class _Loading:
             pricer=pricer,
             adapters=bank,
             beside=beside,
-            kv=kv,
+            placement=placement,
         )
 
     def _require_host(self) -> None:
@@ -211,7 +213,7 @@ class _Loading:
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
         written = sum(core.used["weights"] for core in cores)
-        to_write = sum(sum(core.used.values()) for core in cores) - written
+        to_write = sum(sum(core.used.values()) for core in cores) - written + vision_bytes(self._spec, self._shape)
         kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
         host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept)
@@ -248,8 +250,7 @@ class _Loading:
         limits = self._shape.limits
         programs = Programs(build_program(placement), None if bank is None else build_program(placement, bank.memory))
         used: tuple[Compiled, ...] = (*programs.kernels, sample, *executor.FUNCTIONS)
-        seconds = compile_kernels(used, self._on_progress, limits.num_workers)
-        self._on_progress(f"kernels ready in {seconds:.1f} s")
+        self._on_progress(f"kernels ready in {compile_kernels(used, self._on_progress, limits.num_workers):.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(self._config.cpus)
         tiles = placement.buffers.sizes.attention
@@ -295,4 +296,5 @@ class _Loading:
             kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
             max_source_len=0 if spec.source is None else spec.source.max_position,
+            sound_shape=sound_shape(spec),
         )

@@ -1,4 +1,4 @@
-"""Where the patches of a picture are: their order, positions, windows and rotations."""
+"""Places of the patches of a picture: their order, learned positions, windows and rotations."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ def positions(patch: PatchSpec, table: Float32, grid: Square) -> Float32:
     """Return the learned position of each patch, [patches, hidden], from a table of a square grid."""
     at, side = places(grid, patch.square), patch.grid_side
     if patch.positions == "in order":
-        if grid != (side, side):
-            raise ValueError(f"a picture of {grid[0]} x {grid[1]} patches: the encoder takes {side} x {side}")
         return table
     if patch.positions == "nearest":
         rows, columns = (_nearest(count, side)[at[:, axis]] for axis, count in enumerate(grid))
@@ -59,7 +57,7 @@ def _corners(count: int, side: int) -> tuple[tuple[Int64, Float32], tuple[Int64,
 
 def angles(vision: VisionSpec, grid: Square) -> npt.NDArray[np.float64] | None:
     """Return the angle of each pair of a head, [patches, pairs], by row and column; None without rotations."""
-    attention = vision.layers[0].mixer
+    attention = vision.layers[0].attention
     if attention.rope is None:
         return None
     at, half = places(grid, vision.patch.square).astype(np.float64), attention.head_dim // 2

@@ -50,7 +50,8 @@ class Gemma4Config(Gemma3Config, kw_only=True):
                 "hidden_size_per_layer_input", self.hidden_size_per_layer_input, "not supported, only 0: no embeddings"
             )
         types, layers = self.types(), super().layers(values)
-        mixers = [self._mixer(i, layer.mixer) for i, layer in enumerate(layers)]
+        found = [layer.mixer for layer in layers if isinstance(layer.mixer, AttentionSpec)]
+        mixers = [self._mixer(i, mixer) for i, mixer in enumerate(found)]
         own = self.num_hidden_layers - self.num_kv_shared_layers
         for i in range(own, self.num_hidden_layers):
             if types[i] not in types[:own]:

@@ -120,14 +120,14 @@ FUSED = np.random.default_rng(0).standard_normal((3, 4, 16, 64)).astype(np.float
     [
         (FUSED.reshape(192, 64), {}),  # all q, then all k, then all v
         (FUSED.reshape(192, 64).T, {"is_transposed": True}),
-        (FUSED.swapaxes(0, 1).reshape(192, 64), {"stride": 48}),  # q, k and v of each head
+        (FUSED.swapaxes(0, 1).reshape(192, 64), {"unit_stride": 48}),  # q, k and v of each head
     ],
 )
 def test_a_core_gets_its_heads_however_a_fused_matrix_is_stored(
     tmp_path: Path, stored: np.ndarray, form: dict[str, Any]
 ) -> None:
     save_file({"model.qkv.weight": np.ascontiguousarray(stored)}, tmp_path / "model.safetensors")
-    step = 16 if "stride" in form else 64
+    step = 16 if "unit_stride" in form else 64
     counts = HeadCounts(4, 4)
     axes = (Axis("query", 4, 16, heads=counts), *[Axis("kv", 4, 16, heads=counts)] * 2)
     parts = tuple(WeightRows("model.qkv", axis, i * step, **form) for i, axis in enumerate(axes))
