@@ -13,7 +13,7 @@ from ..errors import DeviceError, SettingsError
 from ..host.memory import GIB
 from ..models.spec import ModelSpec
 from ..placement.core_share import core_lora_weights
-from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape, cached_positions, kv_elements, query_elements
+from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape, cached_positions, kv_elements, pair_products
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
@@ -92,11 +92,11 @@ class StepWork:
 
     def kv_bytes(self, positions: int) -> float:
         """Return the bytes of K and V on one core of one sequence that was compiled for `positions` positions."""
-        return 2.0 * kv_elements(self.model, self.core.tp, positions) * self.runtime.kv_bytes
+        return kv_elements(self.model, self.core.tp, positions) * self.runtime.kv_bytes
 
     def attention_flops(self, pairs: float) -> float:
         """Return one core's operations for `pairs` query-key pairs in every head and layer: scores, weighted values."""
-        return 4.0 * pairs * query_elements(self.model, self.core.tp)
+        return 2.0 * pairs * pair_products(self.model, self.core.tp)
 
     def decode(self, batch: int, bucket: int) -> Work:
         """Return the work of a decode of `batch` slots over the compiled `bucket`, for any contents of the slots."""

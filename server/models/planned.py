@@ -82,9 +82,10 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    stand_in = STAND_INS.get(str(values.get("model_type")))
+    stand_in, served = STAND_INS.get(str(values.get("model_type"))), ARCHITECTURES.get(str(values.get("model_type")))
+    readers = (stand_in, FAMILIES.get(served or ""))
     for key, mechanism in _mechanisms(values):
-        if stand_in is None or key not in stand_in.__struct_fields__:
+        if not any(reader is not None and key in reader.__struct_fields__ for reader in readers):
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
     model_type = _model_type(values)

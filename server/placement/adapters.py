@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from ..config import LoraConfig
 from ..device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
+from ..errors import SettingsError
 from ..models.decoder import decoder_graph
 from ..models.graph import Graph, flat_ops
+from ..models.layer import LatentAttentionSpec
 from ..models.linear import Linear, WeightRows
 from ..models.spec import ModelSpec
 from .matrices import PackedShape, Widths
@@ -107,7 +109,12 @@ class AdapterBuffers:
 
 
 def adapter_bytes(model: ModelSpec, shard: ShardSpec, lora: LoraConfig, cell_bytes: int, rows: int) -> int:
-    """Return the bytes of all slots and of the buffers of a step, over all cores."""
+    """Return the bytes of all slots and of the buffers of a step, over all cores.
+
+    Raises SettingsError for latent attention, whose products no adapter changes.
+    """
+    if any(isinstance(each, LatentAttentionSpec) for each in model.attentions):
+        raise SettingsError(f"enable_lora: {model.architecture} has latent attention, which takes no adapters")
     buffers, tp = AdapterBuffers.of(model, shard, lora.max_lora_rank, rows), shard.tp
     stored = sum(
         a * shape.a_bytes + b * shape.b_bytes + shape.table_bytes
