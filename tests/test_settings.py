@@ -20,6 +20,7 @@ from neuronserve.server.api.config import ApiConfig, StoreConfig
 from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
 from neuronserve.server.config.formats import WeightGroups
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.media.config import MediaConfig
 from neuronserve.server.settings.base import Settings
 from neuronserve.server.settings.help_groups import HEADINGS
 from neuronserve.server.settings.model import DEFAULT_MODEL
@@ -206,7 +207,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console"}
-    | {"api_workers", "kept_kv_cache_gib"}
+    | {"api_workers", "kept_kv_cache_gib", "limit_mm_per_prompt", "mm_processor_kwargs"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
@@ -220,7 +221,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
 @pytest.mark.parametrize(
     ("kind", "slices"),
     [
-        (ServeSettings, (EngineConfig, ApiConfig, StoreConfig)),
+        (ServeSettings, (EngineConfig, ApiConfig, StoreConfig, MediaConfig)),
         (PlanSettings, (PlanOptions,)),
         (SimulateSettings, (SimulationOptions, SyntheticWorkload, Arrivals, Slo, Autoscaling)),
     ],

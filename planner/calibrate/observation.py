@@ -98,7 +98,11 @@ def shape_of(row: PublishedRow) -> ModelSpec:
 
 def _bare(model: ModelSpec) -> ModelSpec:
     """Return the model with what the cost model reads alone, so that rows which agree in it count as one model."""
-    layers = tuple(LayerSpec(_bare_attention(layer.mixer), _bare_ffn(layer.feed_forward)) for layer in model.layers)
+    layers = tuple(
+        LayerSpec(_bare_attention(layer.attention), _bare_ffn(layer.feed_forward))
+        for layer in model.layers
+        if layer.feed_forward
+    )
     stack = StackSpec("decoder", model.hidden_size, EmbeddingSpec(model.vocab_size, model.hidden_size), layers)
     return ModelSpec("", (stack,), 0, HeadSpec())
 

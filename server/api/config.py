@@ -9,7 +9,9 @@ from typing import Literal
 
 from ..device.prices import PriceBasis
 from ..link.restarts import NO_HEALING, Healing
-from ..text.parsers.formats import ReasoningParserName, ToolParserName
+from ..media.config import DEFAULT_MEDIA, MediaConfig
+from ..text.parsers.call_formats import ToolParserName
+from ..text.parsers.formats import ReasoningParserName
 from .addition import Addition
 from .http.tls import TlsConfig
 from .keys.key import NO_KEYS, KeysConfig
@@ -97,6 +99,7 @@ class ApiConfig:
     price_basis: PriceBasis = "on_demand"  # of modelled device time
     usd_per_hour: float | None = None  # of the whole instance, overriding the catalogue
     store: StoreConfig = StoreConfig()
+    media: MediaConfig = DEFAULT_MEDIA
     additions: tuple[Addition, ...] = ()  # extensions of the API by other packages
     ready_file: Path | None = None  # contains the server's address while it is ready
     worker: WorkerRole | None = None  # None = this process has the engines and answers alone

@@ -25,6 +25,7 @@ from ..errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
 from ..host.memory import return_freed_memory
 from ..link.hub.remote import AnyEngines
 from ..link.messages import EngineInfo
+from ..media.reader import PictureReader, picture_reader
 from ..text.chat_template import load_chat_template
 from ..text.fair_threads import FairThreads, text_threads
 from ..text.generation_config import GenerationDefaults, load_generation_defaults
@@ -61,11 +62,12 @@ class TextFiles:
     grammars: GrammarProcess
     checks: SchemaChecks
     threads: FairThreads
+    pictures: PictureReader | None  # None: the checkpoint is of no family that reads pictures
 
     def close(self) -> None:
         """End the processes of templates, grammars and checks."""
         self.threads.close()
-        for process in (self.grammars, self.checks, self.template, self.templates):
+        for process in (self.grammars, self.checks, self.template, self.templates, self.pictures):
             if process is not None:
                 process.close()
 
@@ -88,6 +90,7 @@ class ServedModel:
     created: int  # Unix seconds
     fingerprint: str  # of what answers: `system_fingerprint`
     gate: AnyGate  # admits requests
+    pictures: PictureReader | None = None  # None: the model reads no pictures
 
     @property
     def cache(self) -> CacheConfig:
@@ -180,7 +183,18 @@ class Service:
             int(time.time()),
             fingerprint(info, text.template.source if text.template else ""),
             gate,
+            await self._pictures(text, info),
         )
+
+    async def _pictures(self, text: TextFiles, info: EngineInfo) -> PictureReader | None:
+        """Start the reader of pictures where the engine takes them. Raises CheckpointError."""
+        if not info.reads_pictures or text.pictures is None:
+            return None
+        await asyncio.to_thread(text.pictures.start)
+        placeholder = text.pictures.family.placeholder
+        if text.tokenizer.token_id(placeholder) is None:
+            raise CheckpointError("tokenizer.json", f"has no token {placeholder!r}, which stands for pictures")
+        return text.pictures
 
     def fingerprint_of(self, name: str) -> str:
         """Return the `system_fingerprint` of answers under a served name."""
@@ -263,7 +277,8 @@ def load_text_files(config: ApiConfig) -> TextFiles:
     defaults = load_generation_defaults(config.model_path, tokenizer)
     templates = RequestTemplates(tokenizer.special, size) if config.trust_request_chat_template else None
     grammars = GrammarProcess(config.tokenizer_path, config.model_path, threads=threads)
-    return TextFiles(tokenizer, template, templates, defaults, grammars, SchemaChecks(threads), threads)
+    pictures = picture_reader(config.model_path, config.media)
+    return TextFiles(tokenizer, template, templates, defaults, grammars, SchemaChecks(threads), threads, pictures)
 
 
 def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:

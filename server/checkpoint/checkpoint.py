@@ -25,6 +25,7 @@ from .microscaling import MicroscalingForm, with_microscaled
 from .packed import with_packed
 from .packed_form import PackedForm
 from .safetensors_file import SafetensorsFile
+from .scaled_blocks import BlockForm, with_blocks
 from .stored import GroupedCodes, GroupedTensor, StoredTensor
 from .tensor_files import READABLE, PlainTensor, open_tensors
 
@@ -58,6 +59,8 @@ class Checkpoint:
             tensors, stored = with_packed(tensors, stored, expected), None
         if isinstance(stored, MicroscalingForm):
             tensors, stored = with_microscaled(tensors, stored, expected), None
+        if isinstance(stored, BlockForm):
+            tensors, stored = with_blocks(tensors, stored, expected), None
         scales = {scale_name(f"{module}.weight") for module in stored.modules} if stored else set()
         for name, shape in expected.items():
             if stored and scale_name(name) in scales:

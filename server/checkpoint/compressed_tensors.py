@@ -2,7 +2,8 @@
 
 Served are int8 and float8 e4m3 weights with one symmetric scale per output row or per tensor, and activations that are
 not quantized or quantized token by token; any other option is refused by name. packed_form.py reads codes that are
-packed into words, of this form and of others, and microscaling.py microscaling formats. Reads no weights.
+packed into words, of this form and of others, microscaling.py microscaling formats, and scaled_blocks.py FP8 in blocks
+and NVFP4. Reads no weights.
 (https://github.com/vllm-project/compressed-tensors)
 """
 
@@ -24,9 +25,10 @@ from ..models.tensors import linear_modules
 from ..typed_json import JsonError, complaint, convert, shown_key
 from .microscaling import MicroscalingForm, is_microscaling, microscaling_form
 from .packed_form import SECTION, PackedForm, is_packed, packed_form, require
+from .scaled_blocks import BlockForm, block_form, is_scaled_blocks
 
 READ_BY_TENSORS = ("mxfp4",)  # methods that follow from the tensors: fused_experts.py
-METHODS = ("compressed-tensors", "gptq", "awq", *READ_BY_TENSORS)
+METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "modelopt", *READ_BY_TENSORS)
 MAX_PATTERN = 200
 MAX_REPEATS, MAX_ALTERNATIVES = 3, 8  # in one pattern: they bound the time of a hostile one
 # Patterns that are run: literals, ".", ".*", ".+", "\d+", "\.", anchors, and groups that are not repeated.
@@ -49,7 +51,7 @@ class StoredQuantization:
         return "F8_E4M3" if self.quantization == "fp8" else "I8"
 
 
-Stored = StoredQuantization | PackedForm | MicroscalingForm
+Stored = StoredQuantization | PackedForm | MicroscalingForm | BlockForm
 
 
 class _Weights(msgspec.Struct):
@@ -122,6 +124,8 @@ def read_stored_quantization(config: Values, spec: ModelSpec) -> Stored | None:
         return packed_form(config[SECTION])
     if is_microscaling(config[SECTION]):
         return microscaling_form(config[SECTION])
+    if is_scaled_blocks(config[SECTION]):
+        return block_form(config[SECTION])
     section = convert(config[SECTION], _Section, f"{SECTION}.")
     [(name, group)] = section.config_groups.items()
     path, kind = f"{SECTION}.config_groups.{shown_key(name)}", group.weights.type

@@ -1,10 +1,10 @@
 """Checkpoints that hold the experts of a layer in one tensor: slices of it as the tensors of each expert.
 
 One tensor has all gates and ups, `experts.gate_up_proj`, another all downs, `experts.down_proj`: [experts, outputs,
-inputs] or [experts, inputs, outputs], as `Names.fused` says; or the values are MXFP4 in `_blocks`, [experts, outputs,
-inputs / 32, 16], and `_scales`. Source: transformers, models/{qwen2_moe,gpt_oss,llama4}/modeling_*.py, and for the
-codes the OCP Microscaling Formats specification 1.0 (e2m1 values, a power of two for each 32; the lower half of a byte
-first).
+inputs] or [experts, inputs, outputs], as `Names.fused` says, with a scale for each block in `_scale_inv` if they are
+FP8; or the values are MXFP4 in `_blocks`, [experts, outputs, inputs / 32, 16], and `_scales`. Source: transformers,
+models/{qwen2_moe,gpt_oss,llama4}/modeling_*.py, and for the codes the OCP Microscaling Formats specification 1.0 (e2m1
+values, a power of two for each 32; the lower half of a byte first).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .stored import GroupedCodes, StoredTensor
 Array = npt.NDArray[Any]
 
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
-BLOCKS, SCALES = "_blocks", "_scales"
+BLOCKS, SCALES, INVERSE = "_blocks", "_scales", "_scale_inv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,15 @@ def with_experts(
     apart: dict[str, StoredTensor] = {}
     for name, found in wanted.items():
         stem = f"{found[1]}.{'down_proj' if found[3] == 'down' else 'gate_up_proj'}"
-        whole = stem + ("_bias" if found[4] == "bias" else "")
-        if (
-            whole not in fused
-            and (opened := _open(tensors, whole, form, counts[found[1]], expected[name][-1])) is not None
-        ):
-            fused[whole] = opened
-        if whole in fused:
-            apart[name] = ExpertTensor(fused[whole], int(found[2]), _part(found[3], fused[whole]))
+        for ending, own in (("_bias", ""),) if found[4] == "bias" else (("", ""), (INVERSE, INVERSE)):
+            whole = stem + ending
+            if whole not in fused:
+                # Blocks of scales have a shape of their own.
+                inputs = 0 if ending == INVERSE else expected[name][-1]
+                if (opened := _open(tensors, whole, form, counts[found[1]], inputs)) is not None:
+                    fused[whole] = opened
+            if whole in fused:
+                apart[name + own] = ExpertTensor(fused[whole], int(found[2]), _part(found[3], fused[whole]))
     used = {stored for name in fused for stored in (name, name + BLOCKS, name + SCALES)}
     return {**{name: tensor for name, tensor in tensors.items() if name not in used}, **apart}
 

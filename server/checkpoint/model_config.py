@@ -5,19 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..models import families
 from ..models.config_values import Values
 from ..models.spec import ModelSpec
 from ..typed_json import JsonError
 from .compressed_tensors import require_known_method
 from .json_file import read_json, refusals_of
+from .packed_form import SECTION
 
 MAX_CONFIG_BYTES = 4 << 20
+MODELOPT = "hf_quant_config.json"
+
+
+class _ModelOptFile(msgspec.Struct):
+    quantization: dict[str, Any]
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """Read the values of a file in the form of config.json. Raises CheckpointError for a missing or malformed one."""
+    """Read the values of a file in the form of config.json. Raises CheckpointError for a missing or malformed one.
+
+    Older checkpoints of ModelOpt have their quantization in a file of its own.
+    """
     values: dict[str, Any] = read_json(path, MAX_CONFIG_BYTES, dict[str, Any])
+    beside = path.with_name(MODELOPT)
+    if not values.get(SECTION) and beside.is_file():
+        own = read_json(beside, MAX_CONFIG_BYTES, _ModelOptFile).quantization
+        values[SECTION] = {"quant_method": "modelopt", **own}
     return values
 
 

@@ -24,6 +24,7 @@ from .isa.jit import Kernel
 from .matmul import amx as matmul_amx
 from .matmul import group_bytes, group_lanes
 from .matmul import lanes as matmul_lanes
+from .state import convolution, gated_norm, recurrence
 
 _INT8_LANES: dict[Isa, tuple[Kernel, Kernel]] = {
     "avx512": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx512),
@@ -83,6 +84,16 @@ class ExpertKernels:
     combine: Kernel = combining.combine
 
 
+@dataclass(frozen=True, slots=True)
+class StateKernels:
+    """Kernels of layers that keep a state of each sequence, the same for all formats."""
+
+    convolve: Kernel = convolution.convolve
+    delta_rule: Kernel = recurrence.delta_rule
+    mamba2: Kernel = recurrence.mamba2
+    gated_norm: Kernel = gated_norm.gated_norm
+
+
 @functools.cache
 def host_isas() -> tuple[Isa, ...]:
     """Return the instruction sets that this host can run, best first."""
@@ -123,11 +134,12 @@ def shared_kernels(
     isa: Isa | None = None,
     kv_dtype: KVCacheDtype | None = None,
     is_causal: bool = True,
+    has_bias: bool = False,
 ) -> SharedKernels:
     """Return the kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
 
-    The tile unit takes only heads and blocks of whole tiles. If tokens attend to both sides, keys and values have type
-    `dtype` and lanes compute them.
+    The tile unit takes only heads and blocks of whole tiles, and no bias of scores by distance. If tokens attend to
+    both sides, keys and values have type `dtype` and lanes compute them.
     """
     lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
@@ -145,7 +157,7 @@ def shared_kernels(
         rows = embedding.embed_rows_f32, embedding.add_rows_f32
     if not is_causal:
         return SharedKernels(*rows, lanes[dtype][0], BOTH_SIDES[dtype])
-    if dtype == "float32":
+    if dtype == "float32" or has_bias:
         return SharedKernels(*rows, *lanes[kv])
     if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
         return SharedKernels(*rows, *tiles[kv])

@@ -51,9 +51,12 @@ class StepRecord(NamedTuple):
     tables_stride: int = 0  # bytes between the block tables of two groups
     state_read: int = 0  # [B] slot of each sequence's state before the step; slot 0 reads as zeros
     state_write: int = 0  # [B] slot of its state after the step
+    rope_rows: int = 0  # [T] row of the rotary tables: the position, unless the token is of a picture or follows one
+    vectors: int = 0  # int64 [T] addresses of the vectors of tokens of pictures, 0 for others; 0 = there are none
 
 
 STEP = offsets(StepRecord)
+STEP_BYTES = size_of(StepRecord)  # a second record may follow, of the same rows in cross attention
 
 
 class MatmulOperands(NamedTuple):
@@ -211,6 +214,10 @@ class AttentionOperands(NamedTuple):
     partials: int  # row states [slots][cores][kv_heads][max_group], the same on every core
     arrivals: int  # int64 [slots][cores][kv_heads], zero between steps
     kv_group: int  # group of layers whose block tables are read
+    bias: int = 0  # float32 [heads, bias_stride]: added to scores by the key's position minus the query's; 0 = none
+    bias_stride: int = 0
+    bias_middle: int = 0  # column of distance 0
+    record: int = 0  # bytes from the step's record to the one that describes the entries
 
 
 class BothSidesOperands(NamedTuple):

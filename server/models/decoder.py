@@ -2,6 +2,7 @@
 
 embed, [projection], [positions, token types, norm], then for each layer
   norm, linear qkv, [norm of heads], [rope], attention, [gate], linear o, [norm], add
+  [norm, linear q, cross attention, linear o, add]
   norm, linear gate_up, gated activation, linear down, [norm], add
 then norm, [projection] and the output layer. `NormPlacement` moves norms, or puts both branches side by side; a
 feed-forward network may be experts behind a router. Modules have the names of Hugging Face's Llama, translated by
@@ -16,21 +17,20 @@ from functools import lru_cache
 
 from .graph import Graph, LayerGroup
 from .latent_graph import latent_ops
-from .layer import AttentionSpec, ExpertsSpec, FeedForward, LatentAttentionSpec, LayerSpec, NetworkSpec
+from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .network_graph import NetworkGraph
 from .ops import (
-    Activate,
     Add,
     AddRows,
     Attention,
     AttentionGate,
+    CrossAttention,
+    DistanceBuckets,
     Embed,
-    Experts,
     FinishLogits,
-    Gated,
     HeadNorm,
     LayerNorm,
-    Network,
     Norm,
     Op,
     Parallel,
@@ -40,6 +40,7 @@ from .ops import (
     StreamNorm,
 )
 from .spec import ModelSpec
+from .state_graph import StateGraph
 
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
@@ -58,7 +59,7 @@ def decoder_graph(spec: ModelSpec) -> Graph:
     for i, layer in enumerate(spec.layers):
         alike.setdefault(layer, []).append(i)
     return Graph(
-        embed=Embed(embedding, build.embedded, spec.stack.input.scale),
+        embed=Embed(embedding, build.embedded, spec.stack.input.scale, spec.stack.input.is_shared),
         prelude=tuple(build.prelude()),
         layers=layers,
         tail=(
@@ -66,9 +67,14 @@ def decoder_graph(spec: ModelSpec) -> Graph:
             *build.projection("project_out", build.hidden, build.embedded),
             *build.heads(embedding),
         ),
-        is_tied=spec.is_tied,
+        is_tied=spec.is_tied or not spec.vocab_size,
         groups=tuple(LayerGroup(tuple(indices), layers[indices[0]]) for indices in alike.values()),
     )
+
+
+def graphs(spec: ModelSpec) -> tuple[Graph, ...]:
+    """Return the graph of a model, and that of the encoder beside it if it has one."""
+    return (decoder_graph(spec),) if spec.source is None else (decoder_graph(spec), decoder_graph(spec.source))
 
 
 class _Builder:
@@ -77,13 +83,15 @@ class _Builder:
         self.hidden = Axis("hidden", spec.hidden_size)
         self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
+        self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
+        self._networks = NetworkGraph(spec.names, self.part, self._parts, self.hidden)
 
     def part(self, module: str, outputs: Axis) -> WeightRows:
         """Return all rows of `module`, under the checkpoint's name of it."""
-        names = self._spec.names
-        return WeightRows(
-            names.module(module), outputs, is_transposed=names.is_transposed and module.startswith(LAYERS)
-        )
+        names, is_in_layers = self._spec.names, module.startswith(LAYERS)
+        factor = names.factor(module) if is_in_layers else 1.0
+        is_transposed = names.is_transposed and is_in_layers
+        return WeightRows(names.module(module), outputs, is_transposed=is_transposed, factor=factor)
 
     def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
         name = f"{self._spec.names.module(module)}.{tensor}"
@@ -100,6 +108,12 @@ class _Builder:
             ops.append(AddRows(rows, self.hidden, "token_types"))
         if table.has_norm:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
+        attention = self._spec.attention
+        if attention.num_distance_buckets:
+            each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
+            name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
+            weight = Vector(name, each.size, each, is_folded=True)
+            ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
 
     def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
@@ -143,8 +157,10 @@ class _Builder:
             before_ffn = after_attention
         attention_norm = self.norm("attention norm", f"{at}input_layernorm")
         ffn_norm = self.norm("ffn norm", before_ffn)
-        attention = self._attention(layer.mixer, f"{at}self_attn.")
-        ffn = self._feed_forward(layer.feed_forward, f"{at}mlp.")
+        attention = self._mixers(layer, at)
+        ffn = self._networks.branch(layer.feed_forward, f"{at}mlp.")
+        if not attention or not ffn:
+            return self._one_branch(layer, attention_norm if attention else ffn_norm, attention or ffn)
         if layer.norms == "parallel":
             return attention_norm, Parallel((attention, ffn)), Add()
         if layer.norms == "parallel_each":
@@ -153,10 +169,43 @@ class _Builder:
             *((attention_norm,) if layer.norms in ("before", "before_and_after") else ()),
             *attention,
             *self._add(layer, "attention", after_attention),
+            *self._cross(layer, at),
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
         )
+
+    def _cross(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
+        """Return the branch that attends to the encoder, if the layer has one."""
+        spec, norm = layer.cross, f"{at}cross_attn_layernorm"
+        if spec is None:
+            return ()
+        query = Axis("query", spec.num_heads, spec.head_dim, heads=spec.heads)
+        kv = Axis("kv", spec.num_kv_heads, spec.head_dim, heads=spec.heads)
+        keys, values = (self.part(f"{at}cross_attn.{name}_proj", kv) for name in "kv")
+        parts = replace(keys, lacks_bias=spec.lacks_k_bias), values
+        scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+        return (
+            *((self.norm("cross attention norm", norm),) if layer.norms == "before" else ()),
+            Linear("cross q", (self.part(f"{at}cross_attn.q_proj", query),), self.hidden, spec.has_qkv_bias),
+            CrossAttention(scale, Linear("cross kv", parts, self.hidden, spec.has_qkv_bias)),
+            Linear("cross o", (self.part(f"{at}cross_attn.o_proj", self.hidden),), query, spec.has_o_bias),
+            *self._add(layer, "cross attention", norm),
+        )
+
+    def _one_branch(self, layer: LayerSpec, norm: Norm | LayerNorm, branch: tuple[Op, ...]) -> tuple[Op, ...]:
+        assert layer.norms == "before", "a layer of one branch reads the normed stream"
+        return norm, *branch, Add(scale=layer.residual_scale)
+
+    def _mixers(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
+        """Return the ops of a layer's mixer, or of two side by side."""
+        mixer = layer.mixer
+        if mixer is None:
+            return ()
+        if not isinstance(mixer, AttentionSpec):
+            return self._states.mixer(mixer, at)
+        attention = self._attention(mixer, f"{at}self_attn.")
+        return attention if layer.beside is None else (Parallel((attention, self._states.mixer(layer.beside, at))),)
 
     def _add(self, layer: LayerSpec, branch: str, norm: str) -> tuple[Op, ...]:
         name = f"{branch} output norm"
@@ -183,7 +232,7 @@ class _Builder:
         is_causal = not self._spec.is_encoder
         ops.append(Attention(spec.window, scale, is_causal, spec.is_chunked, spec.score_cap, sinks, spec.temperature))
         if spec.has_gate:
-            ops.append(AttentionGate(Linear("attention gate", (self.part(f"{at}gate_proj", query),), self.hidden)))
+            ops.append(AttentionGate())
         return (*ops, Linear("o", (self.part(f"{at}o_proj", self.hidden),), query, spec.has_o_bias))
 
     def _qkv(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> tuple[WeightRows, ...]:
@@ -193,7 +242,14 @@ class _Builder:
         if spec.is_value_key:
             parts = self._parts(at, {"q_proj": query, "k_proj": kv})
             return (*parts, parts[-1])
-        return self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
+        q, k, v = self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
+        parts = q, replace(k, lacks_bias=spec.lacks_k_bias), v
+        if not spec.has_gate:
+            return parts
+        queries, gate = self._in_turns([self.part(f"{at}{name}", query) for name in ("q_proj", "gate_proj")])
+        if queries.module == gate.module:  # the rows of each head are its query's and its gate's
+            return (queries, *parts[1:], gate)
+        return (*parts, self.part(f"{at}gate_proj", query))
 
     def _head_norm(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> HeadNorm:
         is_wide, is_centered = spec.qk_norm == "all_heads", spec.qk_norm == "each_head"
@@ -218,34 +274,3 @@ class _Builder:
         """Return parts of one module whose units alternate: the first of each, then the second of each, and so on."""
         sizes = [part.outputs.unit_size for part in parts]
         return tuple(replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes)) for i, part in enumerate(parts))
-
-    def _feed_forward(self, spec: FeedForward, at: str) -> tuple[Op, ...]:
-        return (self._experts(spec, at),) if isinstance(spec, ExpertsSpec) else self._network(spec, at)
-
-    def _experts(self, spec: ExpertsSpec, at: str) -> Experts:
-        parts: tuple[WeightRows, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
-        if spec.has_shared_gate:
-            parts = (*parts, self.part(f"{at}shared_expert_gate", Axis("experts", 1)))
-        bias = self._spec.names.module(f"{at}gate.e_score_correction_bias")
-        return Experts(
-            router=Linear("router", parts, self.hidden, spec.has_router_bias),
-            first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
-            count=spec.count,
-            per_token=spec.per_token,
-            shared=() if spec.shared is None else self._network(spec.shared, f"{at}shared_expert."),
-            routing=spec.routing,
-            weighs_inputs=spec.weighs_inputs,
-            has_shared_gate=spec.has_shared_gate,
-            choice=spec.choice,
-            choice_bias=Vector(bias, spec.count) if spec.choice.has_bias else None,
-            scaling=spec.scaling,
-        )
-
-    def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
-        ffn = Axis("ffn", spec.size, is_of_expert=is_expert)
-        down = Linear("down", (self.part(f"{at}down_proj", self.hidden),), ffn, spec.has_bias)
-        if not spec.is_gated:
-            up = Linear("up", (self.part(f"{at}up_proj", ffn),), self.hidden, spec.has_bias)
-            return up, Activate(spec.activation), down
-        gate_up = self._parts(at, {"gate_proj": ffn, "up_proj": ffn})
-        return Linear("gate_up", gate_up, self.hidden, spec.has_bias), Gated(spec.activation), down

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..errors import DeviceError
 from .linear import Linear
-from .ops import AttentionGate, Embed, Experts, LatentAttention, Op, Parallel
+from .ops import CrossAttention, Embed, Experts, LatentAttention, Op, Parallel
 
 _Op = TypeVar("_Op")
 
@@ -39,7 +39,7 @@ class Graph:
     embed: Embed
     layers: tuple[tuple[Op, ...], ...]
     tail: tuple[Op, ...]  # the final norm, and the output layer or the pooler
-    is_tied: bool  # the output layer has the embedding's tensor
+    is_tied: bool  # the output layer has the embedding's tensor, or there is no embedding
     prelude: tuple[Op, ...] = ()  # changes the embeddings
     groups: tuple[LayerGroup, ...] = ()
 
@@ -89,8 +89,8 @@ def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
         if isinstance(op, Parallel):
             for branch in op.branches:
                 yield from flat_ops(branch)
-        elif isinstance(op, AttentionGate):
-            yield op.projection
+        elif isinstance(op, CrossAttention):
+            yield op.keys_values
         elif isinstance(op, LatentAttention):
             yield from op.linears
 

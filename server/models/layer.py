@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from ..config import AttentionSpan
 from .linear import HeadCounts
+from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]
@@ -85,6 +86,7 @@ class AttentionSpec:
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
     qk_norm: QKNorm = "none"
     has_qkv_bias: bool = False
+    lacks_k_bias: bool = False  # of q, k and v, only q and v have the bias
     has_o_bias: bool = False
     scale: float | None = None  # of scores; None = head_dim ** -0.5
     score_cap: float = 0.0  # scores are held below it by a hyperbolic tangent; 0 = none
@@ -92,6 +94,7 @@ class AttentionSpec:
     has_sinks: bool = False  # each query head has a key without a value, whose score is learned
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
+    max_distance: int = 128  # tokens from which on all distances have one bucket
     kv_source: int | None = None  # layer whose keys and values are read; None: its own
     has_value_norm: bool = False  # RMSNorm of each value head, without weights
     is_value_key: bool = False  # values are the keys before their norm and rotation: there is no projection of values
@@ -199,20 +202,33 @@ class ExpertsSpec:
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
 
 
-Mixer = AttentionSpec
+Mixer = AttentionSpec | ShortConvSpec | GatedDeltaNetSpec | Mamba2Spec
 FeedForward = NetworkSpec | ExpertsSpec
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One layer: two branches whose outputs are added to the stream."""
+    """One layer: two branches whose outputs are added to the stream. Either may be missing."""
 
-    mixer: Mixer
-    feed_forward: FeedForward
+    mixer: Mixer | None
+    feed_forward: FeedForward | None
     norms: NormPlacement = "before"
     residual_scale: float = 1.0  # factor of what a branch adds
+    cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
+    beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer of a layer that attends."""
+        assert isinstance(self.mixer, AttentionSpec)
+        return self.mixer
+
+    @property
+    def state(self) -> StateMixer | None:
+        """The mixer that keeps a state, None when there is none."""
+        return self.mixer if isinstance(self.mixer, StateMixer) else self.beside
 
     @property
     def is_parallel(self) -> bool:
         """True when the branches are side by side."""
-        return self.norms in ("parallel", "parallel_each")
+        return self.norms in ("parallel", "parallel_each") or self.beside is not None

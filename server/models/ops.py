@@ -7,6 +7,7 @@ from typing import Literal
 
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Embed:
     table: WeightRows
     hidden: Axis
     scale: float
+    is_shared: bool = False  # the table is another graph's
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class LayerNorm:
     bias: Vector | None
     eps: float
 
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamNorm:
@@ -72,8 +79,8 @@ class HeadNorm:
     is_centered: bool = False  # LayerNorm without a bias instead
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
-        """Weights of the norms."""
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
         return self.query, self.key
 
 
@@ -108,10 +115,31 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGate:
-    """Output of attention times the sigmoid of a projection of its input."""
+class CrossAttention:
+    """Attention of queries, the output of the layer before, to all states of the encoder.
 
-    projection: Linear
+    `keys_values` projects these states to keys and values, once for each sequence.
+    """
+
+    scale: float  # of scores
+    keys_values: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceBuckets:
+    """Biases of scores by the distance of key and query, for the attention of all layers: a tensor [buckets, heads].
+
+    With `is_causal` all buckets are for keys behind the query.
+    """
+
+    weight: Vector
+    max_distance: int
+    is_causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGate:
+    """Output of attention times the sigmoid of a projection of its input, which follows queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +163,7 @@ class LatentAttention:
         return tuple(each for each in (self.down, self.query, self.latent, self.heads) if each is not None)
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
+    def vectors(self) -> tuple[Vector, ...]:
         """Weights of the norms."""
         return (self.latent_norm,) if self.query_norm is None else (self.query_norm, self.latent_norm)
 
@@ -224,8 +252,13 @@ Op = (
     | PlainHeadNorm
     | Rope
     | Attention
+    | CrossAttention
+    | DistanceBuckets
     | AttentionGate
     | LatentAttention
+    | Convolution
+    | Recurrence
+    | GatedNorm
     | Gated
     | Activate
     | Experts

@@ -1,7 +1,7 @@
 """Records of a model: all that is needed to size, price and build it.
 
 A model has stacks; a stack has an input, a stream of vectors, and layers (`layer.py`). `families/` fill these records
-from a config.json, and `decoder.py` makes the graph of them. An input of vectors is one more record in `Input`.
+from a config.json, and `decoder.py` makes the graph of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .layer import (
     TemperatureSpec,
 )
 from .names import LLAMA, Names
+from .state_layer import StateMixer
+from .vision import MAX_PATCHES, VisionSpec
 
 StackKind = Literal["decoder", "encoder"]
 NormKind = Literal["rms", "layer", "layer_no_bias"]
@@ -29,13 +31,14 @@ NormKind = Literal["rms", "layer", "layer_no_bias"]
 class EmbeddingSpec:
     """An input of token ids: rows of tables, which are added up and normed."""
 
-    vocab_size: int
+    vocab_size: int  # 0 = there is no table: the stream is given as vectors
     size: int  # elements of a row, which is projected to the stream's size where that is another
     scale: float = 1.0
     num_positions: int = 0  # rows of learned positions; 0 = none
     first_position: int = 0  # row of a text's first token
     num_token_types: int = 0  # rows of learned token types; 0 = none
     has_norm: bool = False
+    is_shared: bool = False  # of an encoder: the table is the decoder's
 
 
 Input = EmbeddingSpec
@@ -59,6 +62,8 @@ class StackSpec:
     input: Input
     layers: tuple[LayerSpec, ...]
     norm: NormSpec = NormSpec()
+    max_length: int = 0  # of an encoder's text, in tokens; 0: the model's max_position
+    names: Names | None = None  # of the stack's tensors; None: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class ModelSpec:
     head: HeadSpec | None = None  # None: an encoder, or a decoder that only embeds texts
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
+    vision: VisionSpec | None = None  # makes vectors of pictures; None = the model reads texts alone
     num_nextn_layers: int = 0  # layers after the last that predict further tokens; they are neither loaded nor computed
     served_positions: int = 0  # longest context that is computed; 0 = max_position
     why_served: str = ""  # why longer contexts are not
@@ -122,9 +128,32 @@ class ModelSpec:
         return self.stack.input.size
 
     @property
+    def source(self) -> ModelSpec | None:
+        """The encoder whose states the decoder's cross attention reads, as a model of its own; None: there is none."""
+        if self.layers[0].cross is None:
+            return None
+        stack = self.stacks[0]
+        return replace(
+            self,
+            stacks=(stack,),
+            max_position=stack.max_length or self.max_position,
+            head=None,
+            names=stack.names or self.names,
+        )
+
+    @property
     def is_encoder(self) -> bool:
         """True when a request is one forward pass: no cache and no tokens that follow."""
         return self.stack.kind == "encoder"
+
+    @property
+    def vision_encoder(self) -> ModelSpec:
+        """The layers that see pictures, as a model of its own."""
+        assert self.vision is not None
+        vision, of_vectors = self.vision, EmbeddingSpec(0, self.vision.hidden_size)
+        norm = NormSpec("rms" if vision.is_rms else "layer", vision.eps)
+        stack = StackSpec("encoder", vision.hidden_size, of_vectors, vision.layers, norm)
+        return ModelSpec(f"vision encoder of {self.architecture}", (stack,), MAX_PATCHES, names=vision.names)
 
     @property
     def is_tied(self) -> bool:
@@ -140,6 +169,11 @@ class ModelSpec:
     def attention_layers(self) -> tuple[AttentionSpec, ...]:
         """Mixers with keys and values, one for each layer that has such a mixer."""
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec))
+
+    @property
+    def state_mixer(self) -> StateMixer | None:
+        """The mixer of all layers that keep a state, None when no layer does."""
+        return next((layer.state for layer in self.layers if layer.state is not None), None)
 
     @property
     def attention(self) -> AttentionSpec:
@@ -194,7 +228,8 @@ class ModelSpec:
     def networks(self) -> Iterator[NetworkSpec]:
         """Yield the feed-forward networks of all layers, an expert once for all of its layer."""
         for layer in self.layers:
-            yield from layer.feed_forward.networks
+            if layer.feed_forward is not None:
+                yield from layer.feed_forward.networks
 
     @property
     def widest_intermediate(self) -> int:

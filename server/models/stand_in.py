@@ -108,11 +108,12 @@ def with_stand_ins(spec: ModelSpec, values: Values, kind: type[StandInConfig]) -
 
 
 def _layer(layer: LayerSpec, config: StandInConfig, index: int) -> LayerSpec:
-    own, mixer = layer.mixer, replace(layer.mixer, window=config.window(index))
+    own, mixer = layer.attention, replace(layer.attention, window=config.window(index))
     if not config.stands_in(index):
         return replace(layer, mixer=mixer)
     queries = own.num_heads * (3 if own.has_gate else 2)  # query, output, gate
     weights = config.hidden_size * (queries + 2 * own.num_kv_heads) * own.head_dim
+    assert layer.feed_forward is not None
     more = round((config.num_weights - weights) / (3 * config.hidden_size))
     return replace(layer, mixer=mixer, feed_forward=_wider(layer.feed_forward, more))
 

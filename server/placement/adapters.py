@@ -12,19 +12,28 @@ from dataclasses import dataclass
 
 from ..config import LoraConfig
 from ..device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
-from ..errors import SettingsError
+from ..errors import DeviceError
 from ..models.decoder import decoder_graph
 from ..models.graph import Graph, flat_ops
-from ..models.layer import LatentAttentionSpec
 from ..models.linear import Linear, WeightRows
+from ..models.ops import LatentAttention
 from ..models.spec import ModelSpec
+from ..models.state_ops import Convolution
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 
 
 def adaptable(graph: Graph) -> Iterator[Linear]:
-    """Return the linear layers that adapters may change: all except experts and the output layer."""
-    return (op for layer in graph.layers for op in flat_ops(layer) if isinstance(op, Linear))
+    """Return the linear layers that adapters may change: all except experts and the output layer.
+
+    Raises DeviceError for layers that keep a state and for latent attention, whose projections take none.
+    """
+    ops = [op for layer in graph.layers for op in flat_ops(layer)]
+    if any(isinstance(op, Convolution) for op in ops):
+        raise DeviceError("enable_lora: a model with layers that keep a state cannot have adapters")
+    if any(isinstance(op, LatentAttention) for op in ops):
+        raise DeviceError("enable_lora: a model with latent attention cannot have adapters")
+    return (op for op in ops if isinstance(op, Linear))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +118,7 @@ class AdapterBuffers:
 
 
 def adapter_bytes(model: ModelSpec, shard: ShardSpec, lora: LoraConfig, cell_bytes: int, rows: int) -> int:
-    """Return the bytes of all slots and of the buffers of a step, over all cores.
-
-    Raises SettingsError for latent attention, whose products no adapter changes.
-    """
-    if any(isinstance(each, LatentAttentionSpec) for each in model.attentions):
-        raise SettingsError(f"enable_lora: {model.architecture} has latent attention, which takes no adapters")
+    """Return the bytes of all slots and of the buffers of a step, over all cores."""
     buffers, tp = AdapterBuffers.of(model, shard, lora.max_lora_rank, rows), shard.tp
     stored = sum(
         a * shape.a_bytes + b * shape.b_bytes + shape.table_bytes

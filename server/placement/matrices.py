@@ -32,7 +32,7 @@ class AttentionWidths:
             queries, values = mixer.size + mixer.rotary, mixer.value_size
             qkv, attended = (round_up(heads.heads_per_core * size, K_MULTIPLE) for size in (queries, values))
             return cls(qkv, attended, round_up(mixer.head_dim, N_TILE))
-        stored = heads.heads_per_core + 2 * heads.kv_heads_per_core
+        stored = heads.heads_per_core * (1 + mixer.has_gate) + 2 * heads.kv_heads_per_core
         attended = round_up(heads.heads_per_core * mixer.head_dim, K_MULTIPLE)
         return cls(
             qkv=round_up(stored * mixer.head_dim, N_TILE) if mixer.kv_source is None else attended,
@@ -83,7 +83,7 @@ class Widths:
     def outputs(self, linear: Linear) -> int:
         """Return the width of a layer's outputs. Queries may have keys and values beside them."""
         axis = linear.parts[0].outputs
-        if axis.name == "query":
+        if axis.name in ("query", "kv"):
             multiple = N_TILE if len(linear.parts) > 1 else K_MULTIPLE
             return round_up(sum(self.shard.size(part.outputs) for part in linear.parts), multiple)
         widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab}

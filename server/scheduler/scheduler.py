@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from ..config import SchedulerConfig
-from ..kv_cache.manager import NO_PREFIX, KVCacheManager
+from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.sequence_blocks import NO_PREFIX
 from ..types import (
     FinishReason,
     Request,
@@ -90,7 +91,9 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        seq = self._open[request.request_id] = Sequence(request, self._cache.open(request.cache_salt, request.lora))
+        sources = request.pictures, request.num_source_tokens
+        blocks = self._cache.open(request.cache_salt, request.lora, *sources)
+        seq = self._open[request.request_id] = Sequence(request, blocks)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -103,7 +106,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Return the next step. An empty plan must be applied too: it may have ended requests."""
-        step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
+        step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk, self._cache.states)
         self._waiting.at(now)
         if self._gate.mixes_phases(self._is_catching_up):
             self._place_decodes(step)  # first, so that no prompt delays a token
@@ -208,6 +211,8 @@ class Scheduler:
         while self._waiting and self._takes_prompts(step) and len(self._running) < self._config.max_num_seqs:
             seq = self._waiting.first
             is_new = not seq.was_admitted
+            if not step.can_encode(seq.request.num_source_tokens):
+                return
             if self._fits(seq):
                 self._waiting.remove(seq)
                 self._running.add(seq)
@@ -229,11 +234,13 @@ class Scheduler:
         a block is released (so also when fewer sequences run) or named, so that a queue costs a decode step nothing.
         """
         cache = self._cache
-        attempt = (seq, cache.pool.num_gains)
+        attempt = (seq, cache.num_gains)
         if attempt == self._stuck:
             return False
         prefix = NO_PREFIX if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
-        waits = is_underway(seq, prefix.num_blocks, self._running, cache.config.block_size)
+        waits = is_underway(
+            seq, cache.next_shared(prefix, seq.num_prompt_tokens), self._running, cache.config.block_size
+        )
         if waits or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
             self._stuck = attempt
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.state_slots import StateSlots, placed
 from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
@@ -15,17 +16,26 @@ class StepDraft:
         "budget",
         "decode",
         "max_chunk",
+        "num_encoded",
         "preempted",
         "prefill",
         "received_time",
+        "states",
         "time",
     )
 
-    def __init__(self, budget: int, time: float, max_chunk: int | None = None) -> None:
-        """Begin an empty step. `max_chunk` limits the tokens of one sequence; None = the budget."""
+    def __init__(
+        self, budget: int, time: float, max_chunk: int | None = None, states: StateSlots | None = None
+    ) -> None:
+        """Begin an empty step. `max_chunk` limits the tokens of one sequence; None = the budget.
+
+        `states` are the slots of sequences' states, None where no layer keeps one.
+        """
+        self.states = states
         self.budget = budget
         self.max_chunk = budget if max_chunk is None else max_chunk
         self.time = time
+        self.num_encoded = 0  # positions of encoders, whose passes come first
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
         self.preempted: list[str] = []
@@ -38,10 +48,16 @@ class StepDraft:
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
 
+    def can_encode(self, num_source_tokens: int) -> bool:
+        """Return whether the encoder's pass over a text fits. It is not divided, so one may exceed the budget."""
+        return not self.num_encoded or num_source_tokens < self.budget
+
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
         token_ids, start = seq.token_ids, seq.num_scheduled_tokens
         end = min(len(token_ids), start + self.budget, start + self.max_chunk)
+        if self.states is not None:  # a chunk ends where a snapshot is worth it
+            end = min(end, self.states.next_boundary(start, seq.num_prompt_tokens) or end)
         request = seq.request
         placed = ScheduledSeq(
             request.request_id,
@@ -53,10 +69,16 @@ class StepDraft:
             token_ids,
             seq.num_prompt_tokens,
             request.lora,
+            media=request.media,
+            source=request if request.num_source_tokens else None,
+            state=self._state(seq, start, end),
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
         self.budget -= end - start
+        if placed.is_encoded:
+            self.num_encoded += request.num_source_tokens
+            self.budget -= request.num_source_tokens
 
     def place_decode(self, seq: Sequence) -> None:
         """Compute the last token of a sequence that decodes; a faster `place`."""
@@ -72,10 +94,17 @@ class StepDraft:
                 token_ids,
                 seq.num_prompt_tokens,
                 request.lora,
+                None,
+                request.media,
+                request if request.num_source_tokens else None,
+                self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1),
             )
         )
         seq.num_scheduled_tokens += 1
         self.budget -= 1
+
+    def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
+        return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
 
     @property
     def is_empty(self) -> bool:

@@ -30,6 +30,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("enable_tokenizer_info_endpoint", "enable_per_request_metrics", "context_overflow"),
         *("enable_auto_tool_choice", "disable_log_stats", "log_stats_interval", "max_stored_responses"),
         *("trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol"),
+        *("allowed_media_hosts", "limit_mm_per_prompt", "mm_processor_kwargs", "max_image_bytes", "max_image_pixels"),
+        *("media_fetch_timeout", "max_audio_bytes"),
     ),
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names}

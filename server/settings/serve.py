@@ -30,6 +30,7 @@ from .engine import EngineSettings
 from .healing import HealingSettings
 from .keys import KeySettings
 from .logs import LogFormat, log_to_stderr
+from .media import MediaSettings
 from .model import DEFAULT_MODEL
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
@@ -40,7 +41,9 @@ log = logging.getLogger("neuronserve")
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
-class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySettings, TlsSettings, StrictSettings):
+class ServeSettings(
+    EngineSettings, HealingSettings, PoolingSettings, MediaSettings, KeySettings, TlsSettings, StrictSettings
+):
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
@@ -287,6 +290,7 @@ class ServeSettings(EngineSettings, HealingSettings, PoolingSettings, KeySetting
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
+            media=self.media_config,
             healing=self.healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,

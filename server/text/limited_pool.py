@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from ..errors import QueueFull
 from .fair_threads import FairThreads
-from .limited_process import LimitedProcess, Refusal, Work
+from .limited_process import LimitedProcess, Refusal, Reply, Work
 
 
 class LimitedPool:
@@ -32,13 +32,17 @@ class LimitedPool:
         self._all[0].start()
 
     def call(self, call: bytes) -> str:
+        """Do one call that returns text in a free process. Raises Refusal."""
+        return self.reply(call).text
+
+    def reply(self, call: bytes) -> Reply:
         """Do one call in a free process. Raises Refusal.
 
         A process that the call has ended is started again before it takes another call.
         """
         process = self._free.get()
         try:
-            return process.call(call)
+            return process.reply(call)
         except Refusal:
             with contextlib.suppress(Refusal):
                 process.start()

@@ -43,7 +43,7 @@ START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
 _FIRST_SHARE = 0.1  # of a call's time limit; nearly all calls end within it, and CPU time is measured only after it
 _LEAST_BUSY = 0.5  # of the remaining time: a process that computed for less of it was kept from computing
 
-Handler = Callable[[bytes], str]  # does one call; raises one of `Work.refusals`
+Handler = Callable[[bytes], str | bytes]  # does one call; raises one of `Work.refusals`
 
 
 class Refusal(Exception):
@@ -55,9 +55,10 @@ class _Lost(Refusal):
 
 
 class Reply(msgspec.Struct):
-    """Result of one call: its text, or an error."""
+    """Result of one call: its text or its data, or an error."""
 
     text: str = ""
+    data: bytes = b""
     error: str = ""
 
 
@@ -94,6 +95,10 @@ class LimitedProcess:
             self._ensure()
 
     def call(self, call: bytes) -> str:
+        """Do one call that returns text. Raises Refusal when the handler refuses, or takes too much time or memory."""
+        return self.reply(call).text
+
+    def reply(self, call: bytes) -> Reply:
         """Do one call. Raises Refusal when the handler refuses, or takes too much time or memory."""
         with self._lock:
             try:
@@ -101,7 +106,7 @@ class LimitedProcess:
             except _Lost:
                 return self._do(call)
 
-    def _do(self, call: bytes) -> str:
+    def _do(self, call: bytes) -> Reply:
         connection = self._ensure()
         try:
             connection.send_bytes(call)
@@ -130,7 +135,7 @@ class LimitedProcess:
         self._receive(self._connection, work.prepare_timeout_s, f"compiling {work.name}")
         return self._connection
 
-    def _receive(self, connection: Connection[Any, Any], timeout_s: float, what: str) -> str:
+    def _receive(self, connection: Connection[Any, Any], timeout_s: float, what: str) -> Reply:
         try:
             if not self._replies_within(timeout_s * _FIRST_SHARE, connection, what):
                 self._watch(timeout_s, connection, what)
@@ -141,7 +146,7 @@ class LimitedProcess:
             raise (_Lost if is_killed else Refusal)(f"{self._work.name} ended its process") from error
         if reply.error:
             raise Refusal(reply.error)
-        return reply.text
+        return reply
 
     def _watch(self, timeout_s: float, connection: Connection[Any, Any], what: str) -> None:
         """Wait for the rest of `timeout_s`. At its end raise Refusal if the process was computing, else _Lost."""
@@ -230,7 +235,8 @@ def _serve(connection: Connection[Any, Any], work: Work) -> None:
 
 def _reply(work: Work, handler: Handler, call: bytes) -> Reply:
     try:
-        return Reply(text=handler(call))
+        done = handler(call)
+        return Reply(text=done) if isinstance(done, str) else Reply(data=done)
     except work.refusals as error:
         return Reply(error=str(error))
 

@@ -133,6 +133,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     scheduler = SchedulerConfig(
         max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs, config.batching
     )
+    reads_pictures = (Path(config.model_path) / "preprocessor_config.json").exists()
     info = EngineInfo(
         max_model_len=max_model_len,
         cache=cache,
@@ -140,11 +141,12 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         device=config.device if config.device in INSTANCE_NAMES else "inf2.xlarge",
         tensor_parallel_size=config.tensor_parallel_size,
         dtype=config.dtype,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=VOCAB_SIZE + reads_pictures,
         facts=fake_facts(config, max_model_len),
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
         host_memory={"weights": 1400, "partial_sums": 64},
         kernels={"compiled_for": "avx2", "matmul": "avx2"},
+        reads_pictures=reads_pictures,
     )
     fake, pricer = FakeRunner(cache, VOCAB_SIZE), small_pricer(config.max_num_seqs, max_model_len)
     return FakeEngine(paced_runner(config.device, fake), cache, scheduler, info, pricer, blocks=fake)

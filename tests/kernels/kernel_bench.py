@@ -98,7 +98,8 @@ def float_bits(value: float) -> int:
 
 
 def step_record(**fields: int) -> StepRecord:
-    return StepRecord(**(dict.fromkeys(StepRecord._fields, 0) | fields))
+    turned = {"rope_rows": fields.get("positions", 0)}
+    return StepRecord(**(dict.fromkeys(StepRecord._fields, 0) | turned | fields))
 
 
 def work_counters(pool: WorkerPool, value: int = 0) -> Array:
@@ -106,9 +107,11 @@ def work_counters(pool: WorkerPool, value: int = 0) -> Array:
     return np.full(pool.num_threads * COUNTER_BYTES // 8, value, np.int64)
 
 
-def run(pool: WorkerPool, kernel: Kernel, operands: Sequence[tuple[int, ...]], step: StepRecord) -> None:
-    """Run the kernel once on the cores that `operands` has records for."""
+def run(
+    pool: WorkerPool, kernel: Kernel, operands: Sequence[tuple[int, ...]], step: StepRecord, shares: int = 0
+) -> None:
+    """Run the kernel once on the cores that `operands` has records for, `shares` above 0 by rows."""
     program = Program("test", None)
     program.add(kernel.name, kernel, operands)
     record = np.array(step, np.int64)
-    pool.run(program, record.ctypes.data)
+    pool.run(program, record.ctypes.data, shares=shares)

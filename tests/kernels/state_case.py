@@ -18,7 +18,7 @@ from neuronserve.server.kernels.state.recurrence import delta_rule, mamba2
 from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import Array, address, aligned, float_bits, run, step_record
 
-SLOTS = 8
+SLOTS = 9
 
 
 def silu(x: Array) -> Array:
@@ -104,11 +104,11 @@ class Recurrence:
                 out[t] = np.einsum("hk,hkv->hv", q[t], state)
         return out
 
-    def step(self, pool: WorkerPool, pieces: Sequence[Piece]) -> list[Array]:
+    def step(self, pool: WorkerPool, pieces: Sequence[Piece], shares: int = 0) -> list[Array]:
         """Return each piece's outputs [rows, heads, value_dim]."""
         rows, (fields, _arrays) = np.concatenate([piece.rows for piece in pieces]), step_of(pieces)
         columns = self.key_heads * self.key_dim
-        scratch = aligned((pool.num_threads, recurrence_scratch_bytes(self.key_dim) // 4), np.float32)
+        scratch = aligned((pool.num_threads + shares, recurrence_scratch_bytes(self.key_dim) // 4), np.float32)
         operands, outputs = [], []
         kept: list[Array] = [scratch]
         for core, share in enumerate(self.shares):
@@ -150,7 +150,7 @@ class Recurrence:
                     scratch_stride=scratch.strides[0],
                 )
             )
-        run(pool, mamba2 if self.kind == "mamba2" else delta_rule, operands, step_record(**fields))
+        run(pool, mamba2 if self.kind == "mamba2" else delta_rule, operands, step_record(**fields), shares)
         joined = np.concatenate([o[:, :-5].reshape(len(rows), -1, self.value_dim) for o in outputs], 1)
         assert all((o[:, -5:] == 0).all() for o in outputs), "written beyond the heads"
         return np.split(joined, np.cumsum([len(piece.rows) for piece in pieces])[:-1])
@@ -181,7 +181,7 @@ class Convolution:
         out = sum(self.weights[i] * padded[i : i + len(rows)] for i in range(self.taps)) + self.bias * self.has_bias
         return np.asarray(out * self.after[rows] if self.is_gated else silu(out))
 
-    def step(self, pool: WorkerPool, pieces: Sequence[Piece]) -> list[Array]:
+    def step(self, pool: WorkerPool, pieces: Sequence[Piece], shares: int = 0) -> list[Array]:
         rows, (fields, _arrays) = np.concatenate([piece.rows for piece in pieces]), step_of(pieces)
         operands, outputs, begin = [], [], 0
         kept: list[Array] = []
@@ -210,7 +210,7 @@ class Convolution:
                     slot_bytes=self.slot_bytes,
                 )
             )
-        run(pool, convolve, operands, step_record(**fields))
+        run(pool, convolve, operands, step_record(**fields), shares)
         assert all((o[:, -5:] == 0).all() for o in outputs), "written beyond the channels"
         joined = np.concatenate([o[:, :-5] for o in outputs], 1)
         return np.split(joined, np.cumsum([len(piece.rows) for piece in pieces])[:-1])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.kernels.records import SampleOperands
+from neuronserve.server.kernels.sample.records import SampleOperands
 from neuronserve.server.kernels.sample.sample import sample, scratch_floats
 from neuronserve.server.kernels.workers import WorkerPool
 from tests.depth import representative

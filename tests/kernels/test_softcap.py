@@ -9,7 +9,7 @@ from numba import njit
 from neuronserve.server.kernels.isa import simd
 from neuronserve.server.kernels.isa.softcap import tanh
 from neuronserve.server.kernels.logits import finish_logits
-from neuronserve.server.kernels.records import LogitsOperands
+from neuronserve.server.kernels.sample.records import LogitsOperands
 from neuronserve.server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import address, aligned, float_bits, run, step_record
 

@@ -74,6 +74,14 @@ def test_a_snapshot_is_continued_several_times(two_threads: WorkerPool, name: st
     assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
 
 
+@pytest.mark.parametrize("name", [name for name, layer in CASES.items() if len(layer.memory) == 1])
+def test_shares_of_rows_compute_whole_sequences(two_threads: WorkerPool, name: str) -> None:
+    layer, count = CASES[name], 7
+    pieces = [Piece(np.arange(i, i + 1), 0, 1 + i) for i in range(count)]
+    want = layer.step(two_threads, pieces)
+    assert np.array_equal(layer.step(two_threads, pieces, shares=3), want)
+
+
 @pytest.mark.parametrize("steps", [-80.0, -20.0, -1e-3, 0.0, 1e-3, 20.0, 80.0])
 @pytest.mark.parametrize("kind", ["delta", "mamba2"])
 def test_extreme_steps_are_as_exact(two_threads: WorkerPool, kind: str, steps: float) -> None:

@@ -22,7 +22,7 @@ from neuronserve.server.config import CompileConfig, EngineConfig, LoraConfig, S
 from neuronserve.server.config.formats import KVCacheDtype, Quantization, RequestedFormats
 from neuronserve.server.engine.load.artifact_writer import compile_model
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
-from neuronserve.server.errors import SettingsError
+from neuronserve.server.errors import DeviceError, SettingsError
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.placement.footprint import ServingShape, StepLimits
 from neuronserve.server.placement.host_footprint import HostFootprint
@@ -118,7 +118,7 @@ def test_what_is_generated_is_what_transformers_would(
     model, directory = model_of("deepseek-v3")
     engine = engine_of(directory, kernel_cache, tensor_parallel_size=2)
     try:
-        results = [run(engine, chunk, num_blocks) for num_blocks in (40, 10)]
+        results = [run(engine, chunk, num_blocks) for num_blocks in (40, 9)]
     finally:
         engine.runner.close()
     assert all(cache.prefix_hits > 0 for _, cache, _ in results)
@@ -239,5 +239,5 @@ def test_a_compiled_model_has_the_same_logits(
 
 
 def test_adapters_are_refused(model_of: Callable[[str], tuple[Any, Path]], kernel_cache: str) -> None:
-    with pytest.raises(SettingsError, match="enable_lora: DeepseekV3ForCausalLM has latent attention"):
+    with pytest.raises(DeviceError, match="enable_lora: a model with latent attention"):
         engine_of(model_of("deepseek-v3")[1], kernel_cache, lora=LoraConfig(1, 8))

@@ -72,7 +72,7 @@ def write(name: str, directory: Path) -> Any:
     """Write a random model of that name, and return it."""
     family, text, eyes, is_tied = MODELS[name]
     config = getattr(transformers, f"{family}Config")(
-        text_config={**TEXT, **text}, vision_config=eyes, tie_word_embeddings=is_tied
+        text_config={**TEXT, **text}, vision_config=eyes, tie_word_embeddings=is_tied, mm_tokens_per_image=4
     )
     config._attn_implementation = "eager"
     torch.manual_seed(0)

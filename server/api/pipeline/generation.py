@@ -22,6 +22,7 @@ from ..wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from .deltas import Delta, Forward
 from .prompts import Prompt
 from .room import counted_refusals, require_room
+from .sources import first_tokens
 from .stages import PlannedSequence, Sampled
 
 
@@ -124,7 +125,8 @@ class Generation:
         self._requests = [
             Request(
                 request_id=engine_id,
-                prompt_token_ids=seq.prompt.token_ids,
+                prompt_token_ids=first_tokens(service.model, seq.prompt),
+                source_token_ids=seq.prompt.token_ids if service.model.info.max_source_len else (),
                 sampling=seq.sampling,
                 arrival_time=now,
                 priority=origin.caller.priority(body.priority),
@@ -133,6 +135,7 @@ class Generation:
                 lora=self._adapter.digest if self._adapter is not None else "",
                 tenant=origin.caller.tenant,
                 due_time=now + service.config.patience_s,
+                media=seq.prompt.media,
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]
@@ -172,11 +175,15 @@ class Generation:
         choices = list(self._choices.values())
         firsts = range(0, len(choices), self._n)
         num_generated = sum(choice.num_tokens for choice in choices) if has_output else 0
+        num_picture_tokens = sum(item.num_tokens for each in self.planned for item in each.prompt.media)
         return Usage(
             prompt_tokens=self._num_prompt_tokens,
             completion_tokens=num_generated,
             total_tokens=self._num_prompt_tokens + num_generated,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
+            prompt_tokens_details=PromptTokensDetails(
+                cached_tokens=sum(choices[i].num_cached_tokens for i in firsts),
+                image_tokens=num_picture_tokens or None,
+            ),
             neuronserve=self._device_usage() if self._has_device_usage else None,
         )
 

@@ -12,11 +12,13 @@ from pydantic_core import from_json
 
 from ...errors import InvalidRequest
 from ...text.chat_template import RESERVED, TemplateInput
+from ...types import MediaItem
 from ..http.json_meter import require_small
 from ..service import ServedModel
-from ..wire.chat import ROLES, ChatInput, Message
+from ..wire.chat import IMAGE, ROLES, TEXT, ChatInput, ContentPart, Message
 from ..wire.completions import Prompts
 from ..wire.tools import INPUT, CustomToolCall, Tool, ToolCall
+from .pictures import has_pictures, picture_urls, placed, with_pictures
 
 # No token of a sensible vocabulary is longer than this many characters (some are runs of spaces), so a longer text than
 # the context has room for is refused without being encoded.
@@ -32,6 +34,7 @@ class Prompt:
     token_ids: tuple[int, ...]
     text: str | None  # None when the client sent ids
     param: str
+    media: tuple[MediaItem, ...] = ()  # pictures in it
 
 
 def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
@@ -68,6 +71,13 @@ async def chat_prompt(
 
     Raises InvalidRequest. A prompt that must have more than `most` tokens is refused unencoded.
     """
+    if model.info.max_source_len:
+        raise InvalidRequest(
+            f"{model.info.facts.architecture} turns one text into another and holds no conversation: "
+            "use /v1/completions.",
+            "messages",
+            "unsupported_endpoint",
+        )
     if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
         raise InvalidRequest(
             "documents is not supported: the chat template of this model knows none.",
@@ -75,8 +85,12 @@ async def chat_prompt(
             "unsupported_parameter",
         )
     render = _renderer(model, chat)
-    text = await model.threads.run(lambda: render(_conversation(chat, tools)))
-    return Prompt(await encode(model, text, add_special, "messages", most), text, "messages")
+    urls = picture_urls(model, chat.messages)
+    is_divided = model.pictures is not None and "is string" not in (template_source(model, chat) or "")
+    text = await model.threads.run(lambda: render(_conversation(chat, tools, is_divided)))
+    text, pictures = await with_pictures(model, text, urls)
+    ids = await encode(model, text, add_special, "messages", most)
+    return Prompt(ids, text, "messages", placed(model, ids, pictures))
 
 
 def template_source(model: ServedModel, chat: ChatInput) -> str | None:
@@ -108,7 +122,7 @@ async def encode(
 
     Raises InvalidRequest. A text that must have more than `most` tokens is refused unencoded.
     """
-    if len(text) > model.info.max_model_len * MAX_CHARS_PER_TOKEN:
+    if len(text) > model.info.max_prompt_len * MAX_CHARS_PER_TOKEN:
         raise _too_long(model, text, param)
 
     def ids_of() -> list[int]:
@@ -125,7 +139,7 @@ async def encode(
 
 def _too_long(model: ServedModel, text: str, param: str) -> InvalidRequest:
     return InvalidRequest(
-        f"This model's maximum context length is {model.info.max_model_len} tokens, which a prompt of {len(text)} "
+        f"This model's maximum context length is {model.info.max_prompt_len} tokens, which a prompt of {len(text)} "
         "characters cannot fit.",
         param,
         "context_length_exceeded",
@@ -140,11 +154,12 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...
     return tuple(ids)
 
 
-def _conversation(chat: ChatInput, tools: Sequence[Tool]) -> TemplateInput:
+def _conversation(chat: ChatInput, tools: Sequence[Tool], is_divided: bool = False) -> TemplateInput:
+    """Return the input of the template. `is_divided`: the template expects each content as a list of parts."""
     kwargs = {**chat.template_fields, **(chat.chat_template_kwargs or {})}
     for name in RESERVED & set(kwargs):
         raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
-    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(chat.messages)]
+    messages = [_message(message, f"messages[{i}]", is_divided) for i, message in enumerate(chat.messages)]
     continues = bool(chat.continue_final_message)
     generates = (not continues) if chat.add_generation_prompt is None else chat.add_generation_prompt
     if continues and generates:
@@ -155,8 +170,8 @@ def _conversation(chat: ChatInput, tools: Sequence[Tool]) -> TemplateInput:
     return TemplateInput(messages, generates, continues, kwargs, described or None, chat.documents or None)
 
 
-def _message(message: Message, param: str) -> dict[str, Any]:
-    """Return the message as chat templates expect it: content as text, unknown fields kept."""
+def _message(message: Message, param: str, is_divided: bool) -> dict[str, Any]:
+    """Return the message as chat templates expect it: content as text, or parts; unknown fields kept."""
     if message.role not in ROLES:
         known = ", ".join(ROLES)
         raise InvalidRequest(f"{param}.role is {message.role[:40]!r}; supported are {known}.", f"{param}.role")
@@ -165,7 +180,8 @@ def _message(message: Message, param: str) -> dict[str, Any]:
         if extra.get(name):
             field = f"{param}.{name}"
             raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
-    content = content_text(message, param)
+    has_parts = is_divided or has_pictures(message)
+    content = content_parts(message, param) if has_parts else content_text(message, param)
     rendered = {**extra, "role": message.role, "content": content}
     if extra.get("reasoning"):  # vLLM's present name; templates know the other
         rendered.setdefault("reasoning_content", extra["reasoning"])
@@ -196,6 +212,19 @@ def _tool_call(call: ToolCall | CustomToolCall, param: str) -> dict[str, Any]:
     return rendered
 
 
+def content_parts(message: Message, param: str) -> list[dict[str, str]]:
+    """Return the parts of the message at `param` as chat templates of models that read pictures expect them."""
+    if message.content is None or isinstance(message.content, str):
+        return [{"type": TEXT, "text": content_text(message, param)}]
+    parts = []
+    for index, part in enumerate(message.content):
+        if part.type == IMAGE:
+            parts.append({"type": "image"})
+        else:
+            parts.append({"type": TEXT, "text": _part_text(part, f"{param}.content[{index}]")})
+    return parts
+
+
 def content_text(message: Message, param: str) -> str:
     """Return the text of the message at `param` in the request. Raises InvalidRequest for parts of other types."""
     field = f"{param}.content"
@@ -205,13 +234,14 @@ def content_text(message: Message, param: str) -> str:
         raise InvalidRequest(f"{field} is required for the role {message.role!r}.", field)
     if isinstance(message.content, str):
         return message.content
-    texts = []
-    for index, part in enumerate(message.content):
-        if part.type != "text":
-            where = f"{field}[{index}].type"
-            what = f"{where} is {part.type[:40]!r}; this server takes only text parts."
-            raise InvalidRequest(what, where, "unsupported_parameter")
-        if part.text is None:
-            raise InvalidRequest(f"{field}[{index}].text is required.", f"{field}[{index}].text")
-        texts.append(part.text)
-    return "\n".join(texts)
+    return "\n".join(_part_text(part, f"{field}[{index}]") for index, part in enumerate(message.content))
+
+
+def _part_text(part: ContentPart, param: str) -> str:
+    if part.type != TEXT:
+        where = f"{param}.type"
+        what = f"{where} is {part.type[:40]!r}; this server takes only text parts here."
+        raise InvalidRequest(what, where, "unsupported_parameter")
+    if part.text is None:
+        raise InvalidRequest(f"{param}.text is required.", f"{param}.text")
+    return part.text

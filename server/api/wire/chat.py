@@ -11,16 +11,25 @@ from .usage import PromptLogprobs, RequestTimes, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
 MAX_DOCUMENTS = 1024
+TEXT, IMAGE = PART_TYPES = ("text", "image_url")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
+class ImageUrl(BodyModel):
+    """URL of a picture: with its data, or of an allowed host. `detail` changes nothing: the model decides the size."""
+
+    url: str
+    detail: str | None = Field(None, max_length=32)
+
+
 class ContentPart(BodyModel):
-    """A part of a message's content; only the type text must have a text."""
+    """A part of a message's content; its type decides which field it must have."""
 
-    model_config = ConfigDict(json_schema_extra=needing("type", "text"))
+    model_config = ConfigDict(json_schema_extra=needing("type"))
 
-    type: Annotated[str, listed("text")]
+    type: Annotated[str, listed(*PART_TYPES)]
     text: str | None = None
+    image_url: ImageUrl | str | None = None
 
 
 class Message(BodyModel):

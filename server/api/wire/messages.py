@@ -10,8 +10,9 @@ from .generation import INT32, StopString, listed, needing
 from .model import BodyModel
 from .tools import MAX_TOOLS, FunctionName
 
-TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT, DOCUMENT, SEARCH_RESULT, TOOL_REFERENCE = BLOCK_TYPES = (
+TEXT, IMAGE, THINKING, REDACTED, TOOL_USE, TOOL_RESULT, DOCUMENT, SEARCH_RESULT, TOOL_REFERENCE = BLOCK_TYPES = (
     "text",
+    "image",
     "thinking",
     "redacted_thinking",
     "tool_use",
@@ -41,13 +42,15 @@ class Citations(BodyModel):
     enabled: Literal[False] | None = None
 
 
-class DocumentSource(BodyModel):
-    """Source of a document: plain text, or content blocks. PDFs, URLs and files have other types."""
+class Source(BodyModel):
+    """Source of a document (plain text, or content blocks) or of an image. PDFs and files have other types."""
 
     model_config = ConfigDict(json_schema_extra=needing("type"))
 
-    type: Annotated[str, listed("text", "content")]
+    type: Annotated[str, listed("text", "content", "base64", "url")]
     data: str | None = None
+    media_type: str | None = Field(None, max_length=64)
+    url: str | None = None
     content: str | Annotated[list["TextParam"], Field(fail_fast=True)] | None = None
 
 
@@ -66,7 +69,7 @@ class Block(BodyModel):
     is_error: bool | None = None
     title: str | None = None
     context: str | None = None
-    source: DocumentSource | str | None = None
+    source: Source | str | None = None
     citations: Citations | None = None
     tool_name: str | None = None
 

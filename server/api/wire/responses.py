@@ -11,6 +11,7 @@ from .tools import MAX_TOOLS, FunctionName
 
 MAX_METADATA = 16
 TEXT_PARTS = ("input_text", "output_text", "text")
+IMAGE = "input_image"
 REFUSAL = "refusal"
 FUNCTION, CUSTOM, NAMESPACE, WEB_SEARCH, ALLOWED_TOOLS = (
     "function",
@@ -45,9 +46,11 @@ Metadata = Annotated[
 class ItemPart(BodyModel):
     """A part of a message's content."""
 
-    type: Annotated[str, listed(*TEXT_PARTS, REFUSAL)]
+    type: Annotated[str, listed(*TEXT_PARTS, IMAGE, REFUSAL)]
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    file_id: str | None = None
 
 
 ItemContent = str | Annotated[list[ItemPart], Field(fail_fast=True)]

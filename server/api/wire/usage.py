@@ -35,6 +35,7 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id; None for 
 
 class PromptTokensDetails(WireModel):
     cached_tokens: int
+    image_tokens: int | None = optional()  # of a prompt with pictures
 
 
 class DeviceUsage(WireModel):

@@ -8,10 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from ...checkpoint.checkpoint import Checkpoint
 from ...checkpoint.model_config import read_model_config
 from ...checkpoint.sentence import SentenceModel, read_sentence_model
 from ...config import CacheConfig, EncodeConfig, PoolingLimits
@@ -19,9 +15,7 @@ from ...config.formats import Isa, WeightFormats
 from ...device.attention_layout import CHUNK
 from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
-from ...device.hbm import Buffer
-from ...device.layout import FLOAT32_BYTES
-from ...errors import SettingsError
+from ...errors import DeviceError, SettingsError
 from ...host.memory import available_bytes, require_host_memory
 from ...kernels import executor
 from ...kernels.checks import use_checks
@@ -44,10 +38,10 @@ from ..buffers import ActivationBuffers, ConstantTables, KVPool
 from ..load.model_source import StatesSource, open_states
 from ..load.weights import OnProgress, WeightLoader
 from ..lowering import build_program
-from ..operands import DistanceBias, Placement
+from ..operands import Placement
 from ..step_inputs import StepInputs
 from .beside import WEAK
-from .distances import distance_bias
+from .distances import with_distances
 from .encoder import Encoder, StateRunner
 from .head import load_head, without_scaling
 
@@ -87,6 +81,10 @@ class _Loading:
             self._directory, config.requested_formats, config.tensor_parallel_size, config.cpu_threads
         )
         self._spec = self._model.spec
+        if self._spec.state_mixer is not None:
+            raise DeviceError(
+                f"{self._spec.architecture} keeps a state of each text: only its class that generates is served"
+            )
         self._sentence = read_sentence_model(self._directory)
         self._max_length = self._longest()
         self._head, self._notes = self._choose_head()
@@ -176,7 +174,7 @@ class _Loading:
         cache = CacheConfig(self._num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         kv_dtype = self._shape.kv_dtype
         sizes = kv_slot_sizes(spec, shard, kv_dtype, BLOCK_SIZE)
-        return Placement(
+        placement = Placement(
             spec=spec,
             shard=shard,
             cores=cores,
@@ -188,20 +186,8 @@ class _Loading:
             dtype=self._config.dtype,
             kv_dtype=kv_dtype,
             isa=self._isa,
-            distances=self._distances(cores, model.checkpoint),
         )
-
-    def _distances(self, cores: list[NeuronCore], checkpoint: Checkpoint) -> DistanceBias | None:
-        """Load the bias by distance; None when the model has none."""
-        spec = self._spec
-        buckets = spec.attention.num_distance_buckets
-        if not buckets:
-            return None
-        name = f"{spec.names.module('model.relative_attention_bias')}.weight"
-        table = distance_bias(checkpoint, name, (buckets, spec.num_heads), self._max_length)
-        heads = self._shard.of_heads(spec.attention.heads)
-        shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in cores)
-        return DistanceBias(shards, table.shape[1], self._max_length)
+        return with_distances(placement, self._max_length)
 
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers
@@ -214,12 +200,3 @@ class _Loading:
         inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self._max_length, placement.cache, work)
         hidden = buffers.hidden, buffers.widths.hidden, self._spec.state_size
         return StateRunner(pool, program, inputs, BLOCK_SIZE, hidden)
-
-
-def _rows(core: NeuronCore, table: npt.NDArray[np.float32], heads: tuple[int, ...]) -> Buffer:
-    """Copy the rows of a core's heads to the core; a slot without a head has zeros."""
-    buffer = core.allocate("tables", "distance bias", len(heads) * table.shape[1] * FLOAT32_BYTES)
-    rows = buffer.array(np.float32, len(heads), table.shape[1])
-    for slot, head in enumerate(heads):
-        rows[slot] = table[head] if head >= 0 else 0
-    return buffer

@@ -11,6 +11,7 @@ from ...checkpoint.compressed_tensors import Stored, StoredQuantization, read_st
 from ...checkpoint.json_file import refusals_of
 from ...checkpoint.manifest import is_artifact
 from ...checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
+from ...checkpoint.scaled_blocks import BlockForm
 from ...config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
 from ...device.buckets import BucketLists
 from ...errors import SettingsError
@@ -72,7 +73,10 @@ def open_model(
     formats = StoredGroups(checkpoint, shard).served(spec, formats, requested)
     source = CheckpointWeights(checkpoint, shard, formats, num_threads)
     surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
-    return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
+    notes = (surplus,) if checkpoint.surplus else ()
+    if isinstance(stored, BlockForm):
+        notes = (*notes, f"files have codes with scales of blocks: served in {formats.quantization or formats.dtype}")
+    return ModelSource(spec, formats, source, notes)
 
 
 def open_states(directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1) -> StatesSource:

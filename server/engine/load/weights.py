@@ -5,7 +5,7 @@ Owns names, shapes and formats; a `WeightSource`, a checkpoint or an artifact, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +19,6 @@ from ...models.linear import Linear, Vector
 from ...models.ops import (
     Add,
     AddRows,
-    Attention,
     Embed,
     Experts,
     HeadNorm,
@@ -30,6 +29,7 @@ from ...models.ops import (
     StreamNorm,
 )
 from ...models.spec import ModelSpec
+from ...models.tensors import op_vectors
 from ...placement.core_share import DTYPE_BYTES
 from ...placement.matrices import PackedShape, Widths
 from ...placement.shard import ShardSpec
@@ -82,10 +82,15 @@ class ModelWeights:
     tables: dict[str, Buffer] = field(default_factory=dict)  # row-major, unquantized, on the first core
     rows: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # row-major, unquantized, each core its outputs
     vectors: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # float32; one buffer a core if divided
+    embedded: PackedMatrix | None = None  # an output layer that serves as the embedding of a graph without one
 
     def matrix(self, linear: Linear) -> PackedMatrix:
         """Return the matrix of a linear layer."""
         return self.matrices[linear.modules[0]]
+
+    def embedding_tiles(self, graph: Graph) -> PackedMatrix | None:
+        """Return the output layer that serves as the embedding; None where that has a table."""
+        return (self.embedded or self.matrix(graph.head)) if self.embedding is None else None
 
     def vector(self, vector: Vector, core: int = 0) -> Buffer:
         """Return a norm's weights, or `core`'s part if they are divided."""
@@ -146,19 +151,6 @@ def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
     return PackedShape(Linear(op.by, (op.table,), op.hidden), round_up(op.table.outputs.size, N_TILE), widths.hidden)
 
 
-def _vectors(op: Norm | LayerNorm | HeadNorm | Attention) -> Iterator[tuple[Vector, float]]:
-    """Yield the vectors of an op, and the offset added to their values."""
-    match op:
-        case Norm(weight=weight, offset=offset):
-            yield weight, offset
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector, 0.0) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key, offset=offset):
-            yield from ((vector, offset) for vector in (query, key))
-        case Attention(sinks=Vector() as sinks):
-            yield sinks, 0.0
-
-
 class WeightLoader:
     """Allocates memory of the cores, one matrix after the other, and lets a source fill it: no second copy is made."""
 
@@ -173,11 +165,14 @@ class WeightLoader:
         self._source, self._cores, self._formats = source, cores, formats
         self._graph, self._widths, self._shard = decoder_graph(spec), Widths.of(spec, shard), shard
 
-    def load(self, on_progress: OnProgress) -> ModelWeights:
-        """Load all weights, with a progress line for each layer. Raises CheckpointError and HostMemoryError."""
+    def load(self, on_progress: OnProgress, is_last: bool = True) -> ModelWeights:
+        """Load all weights, with a progress line for each layer. Raises CheckpointError and HostMemoryError.
+
+        The source is finished unless another model of it is loaded afterwards.
+        """
         graph = self._graph
-        table = embedding_shape(graph, self._widths)
-        weights = ModelWeights(None if graph.is_tied else self._row_major(table))
+        has_table = not graph.is_tied and not graph.embed.is_shared
+        weights = ModelWeights(self._row_major(embedding_shape(graph, self._widths)) if has_table else None)
         for op in graph.prelude:
             self._place(op, weights)
         for i, layer in enumerate(graph.layers):
@@ -186,7 +181,8 @@ class WeightLoader:
                 self._place(op, weights)
         for op in graph.tail:
             self._place(op, weights)
-        self._source.finish()
+        if is_last:
+            self._source.finish()
         return weights
 
     def _place(self, op: Op, weights: ModelWeights) -> None:
@@ -196,8 +192,8 @@ class WeightLoader:
                 weights.rows[op.modules[0]] = self._row_major(PackedShape.of(op, self._widths))
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
-            case LatentAttention(norms=norms):
-                for vector in norms:
+            case LatentAttention():
+                for vector in op.vectors:
                     width = round_up(vector.size, K_MULTIPLE)
                     weights.vectors[vector.tensor] = self._vector(vector, 0.0, width)
             case Experts():
@@ -206,12 +202,12 @@ class WeightLoader:
                 weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
             case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
                 self._place(norm, weights)
-            case Norm() | LayerNorm() | HeadNorm() | Attention():
-                for vector, offset in _vectors(op):
-                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
-                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
             case _:
                 assert not isinstance(op, Embed)  # placed before the layers
+                offset = op.offset if isinstance(op, Norm | HeadNorm) else 0.0
+                for vector in op_vectors(op):
+                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
+                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
 
     def _experts(self, op: Experts, weights: ModelWeights) -> None:
         """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
@@ -255,7 +251,7 @@ class WeightLoader:
         A divided vector is on every core, each its part.
         """
         if vector.axis is not None:
-            width = self._shard.size(vector.axis)
+            width = self._shard.vector_size(vector)
         buffers = []
         for core in self._cores[: None if vector.axis else 1]:
             buffers.append(core.allocate("weights", vector.tensor, width * FLOAT32_BYTES))

@@ -78,7 +78,7 @@ def rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-untyped-def]
+def _prepare_head(op, head, norm, mean, turn, scale):  # type: ignore[no-untyped-def]
     """Norm a head if the model has q/k norms, then rotate its first elements. A `mean` below 0: the head's own."""
     size, rotary = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.rotary)
     if norm != 0 and load_i64(op + ROPE.is_centered) != 0:
@@ -87,7 +87,7 @@ def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-unt
         if mean < 0.0:
             mean = _sum_squares(head, size) / size
         _norm_head(head, norm, size, mean, load_f32(op + ROPE.eps))
-    at = position * (rotary // 2) * 4
+    at = turn * (rotary // 2) * 4
     cos, sin = load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at
     if load_i64(op + ROPE.is_interleaved) != 0:
         rotate_neighbours(head, cos, sin, rotary // 2, scale)
@@ -99,11 +99,11 @@ def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-unt
 
 
 @inline
-def _prepare_heads(op, heads, count, norm, mean, position, scale):  # type: ignore[no-untyped-def]
+def _prepare_heads(op, heads, count, norm, mean, turn, scale):  # type: ignore[no-untyped-def]
     """Prepare neighbouring heads, which share their norm's weights or have their own."""
     head_bytes, stride = load_i64(op + ROPE.head_dim) * 4, load_i64(op + ROPE.norm_stride)
     for h in range(count):
-        _prepare_head(op, heads + h * head_bytes, norm + h * stride, mean, position, scale)
+        _prepare_head(op, heads + h * head_bytes, norm + h * stride, mean, turn, scale)
 
 
 @inline
@@ -183,7 +183,7 @@ def _rope(write_kv: Any, queries: Any) -> Any:
     """Return a kernel's loop over the tokens of every core."""
 
     @inline
-    def one_token(op, cores, row, t, position, slot):  # type: ignore[no-untyped-def]
+    def one_token(op, cores, row, t, position, turn, slot):  # type: ignore[no-untyped-def]
         heads, kv_heads = load_i64(op + ROPE.heads), load_i64(op + ROPE.kv_heads)
         head_bytes = load_i64(op + ROPE.head_dim) * 4
         k = row + heads * head_bytes
@@ -191,9 +191,9 @@ def _rope(write_kv: Any, queries: Any) -> Any:
         scale, temperatures = load_f32(op + ROPE.scale), load_i64(op + ROPE.temperatures)
         if temperatures != 0:
             scale *= load_f32(temperatures + position * 4)
-        _prepare_heads(op, row, heads, load_i64(op + ROPE.q_norm), mean, position, scale)
+        _prepare_heads(op, row, heads, load_i64(op + ROPE.q_norm), mean, turn, scale)
         mean = _mean_square(op, cores, t, 1, load_i64(op + ROPE.k_total))
-        _prepare_heads(op, k, kv_heads, load_i64(op + ROPE.k_norm), mean, position, 1.0)
+        _prepare_heads(op, k, kv_heads, load_i64(op + ROPE.k_norm), mean, turn, 1.0)
         _norm_values(op, k + kv_heads * head_bytes, kv_heads)
         write_kv(op, k, k + kv_heads * head_bytes, slot)
         queries(op, row, t)
@@ -204,14 +204,15 @@ def _rope(write_kv: Any, queries: Any) -> Any:
         store_i64(load_i64(step + STEP.counters) + worker * COUNTER_BYTES, 0)
         tokens = load_i64(step + STEP.num_tokens)
         group = load_i64(operands + ROPE.kv_group)  # the same on every core
-        positions = load_i64(step + STEP.positions)
+        positions, turns = load_i64(step + STEP.positions), load_i64(step + STEP.rope_rows)
         slots = load_i64(step + STEP.slots) + group * load_i64(step + STEP.slots_stride)
         first, last = share_begin(cores * tokens, worker, workers), share_begin(cores * tokens, worker + 1, workers)
         for item in range(first, last):
             t = item % tokens
             op = operands + item // tokens * ROPE_BYTES
             row = load_i64(op + ROPE.qkv) + t * load_i64(op + ROPE.ldc) * 4
-            one_token(op, cores, row, t, load_i32(positions + t * 4), load_i32(slots + t * 4))
+            position, turn = load_i32(positions + t * 4), load_i32(turns + t * 4)
+            one_token(op, cores, row, t, position, turn, load_i32(slots + t * 4))
 
     return rope
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from ..config_values import ConfigError, Values, read_record
@@ -29,6 +31,7 @@ from .family import FamilyConfig
 from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
 from .gpt_oss import GptOssConfig
 from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
+from .lfm2 import Lfm2Config, Lfm2MoeConfig
 from .llama4 import Llama4TextConfig
 from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from .modernbert import ModernBertConfig
@@ -36,8 +39,11 @@ from .nearest import not_supported
 from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
 from .smollm3 import SmolLM3Config
+from .t5 import T5Config
 from .text_part import text_part
+from .vision import vision_of
 
 # Rows by the name of the class: `model_type`, and the reader of its config.json.
 _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
@@ -50,6 +56,11 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Qwen2MoeForCausalLM": ("qwen2_moe", Qwen2MoeConfig),
     "Qwen3ForCausalLM": ("qwen3", Qwen3Config),
     "Qwen3MoeForCausalLM": ("qwen3_moe", Qwen3MoeConfig),
+    "Qwen3NextForCausalLM": ("qwen3_next", Qwen3NextConfig),
+    "Qwen3_5ForCausalLM": ("qwen3_5_text", Qwen3_5Config),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe_text", Qwen3_5MoeConfig),
+    "Lfm2ForCausalLM": ("lfm2", Lfm2Config),
+    "Lfm2MoeForCausalLM": ("lfm2_moe", Lfm2MoeConfig),
     "GemmaForCausalLM": ("gemma", GemmaConfig),
     "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
     "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
@@ -86,11 +97,16 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "DistilBert": ("distilbert", DistilBertConfig),
     "ModernBert": ("modernbert", ModernBertConfig),
 }
+_ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
+    "T5ForConditionalGeneration": ("t5", T5Config),
+    "MT5ForConditionalGeneration": ("mt5", T5Config),
+}
 GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
+ENCODER_DECODERS = {name: family for name, (_, family) in _ENCODER_DECODERS.items()}
 ENCODERS = {name: family for name, (_, family) in _ENCODERS.items()}
 # Architectures by `model_type`, of files that name no architecture or an unknown one.
 ARCHITECTURES = {
-    **{model_type: name for name, (model_type, _) in _DECODERS.items()},
+    **{model_type: name for name, (model_type, _) in (*_DECODERS.items(), *_ENCODER_DECODERS.items())},
     **{model_type: f"{name}Model" for name, (model_type, _) in _ENCODERS.items()},
 }
 # Every decoder can embed and classify: its layers without the output layer, under the names of transformers' classes.
@@ -101,6 +117,7 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
 }
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
+    **ENCODER_DECODERS,
     **HEADLESS,
     **{
         f"{name}{ending}": family
@@ -113,17 +130,18 @@ FAMILIES: dict[str, type[FamilyConfig]] = {
 def model_spec_of(config: Values) -> ModelSpec:
     """Return the model that `config`, the values of a config.json, describes.
 
-    Only the text's part of a model with a vision encoder is read. Raises ConfigError, naming the key, the value and the
-    limit, for an unknown architecture, remote code, and values that are out of range, contradictory or not implemented.
+    Of a model with a vision encoder that is not served, only the text's part is read. Raises ConfigError, naming the
+    key, the value and the limit, for an unknown architecture, remote code, and values that are out of range,
+    contradictory or not implemented.
     """
-    config = text_part(config)
+    vision, config = vision_of(config), text_part(config)
     architecture = _architecture(config)
     family = FAMILIES[architecture]
     for key in ("auto_map", "trust_remote_code"):
         if config.get(key) and not (family.comes_with_code and key == "auto_map"):
             raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
-    spec = read_record(values, family).spec(architecture, values)
+    spec = replace(read_record(values, family).spec(architecture, values), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec
 
 

@@ -16,6 +16,8 @@ TEXT_PARTS: dict[str, dict[str, str]] = {
     "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
     "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},
     "Qwen3VLMoeForConditionalGeneration": {"qwen3_vl_moe_text": "Qwen3MoeForCausalLM"},
+    "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
+    "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
     "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "LlavaForConditionalGeneration": {
@@ -28,12 +30,16 @@ TEXT_PARTS: dict[str, dict[str, str]] = {
 FIXED: dict[str, dict[str, object]] = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}  # what no key of a type says
 FLAT = ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")  # older files do not nest the text's
 OF_THE_WHOLE = ("tie_word_embeddings", "quantization_config", "auto_map", "trust_remote_code")
+VISION_PARTS = ("visual", "vision_model", "vision_tower", "connector", "multi_modal_projector")
 # Beginnings of names, each with the beginning in files of the text alone.
 NESTED = {
     "language_model.model.": "model.",
     "model.language_model.": "model.",
     "model.text_model.": "model.",
     "language_model.": "",
+    "vision_tower.vision_model.": "vision_tower.",
+    "model.vision_tower.vision_model.": "vision_tower.",
+    **{f"model.{part}.": f"{part}." for part in VISION_PARTS},
 }
 
 

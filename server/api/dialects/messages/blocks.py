@@ -1,4 +1,4 @@
-"""Content blocks of Anthropic's messages as text of chat messages. Blocks of other media are refused by their type."""
+"""Content blocks of Anthropic's messages as parts of chat messages. Other media are refused by their type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ....errors import InvalidRequest
 from ...wire import messages
-from ...wire.messages import Block, DocumentSource
+from ...wire.messages import Block, Source
 from ..sealed import unseal
 
 UNSUPPORTED = "unsupported_parameter"
@@ -17,11 +17,37 @@ def text_of(content: str | Sequence[Block], param: str) -> str:
     """Return the text of a message, a result or a system prompt. Raises InvalidRequest for blocks without text."""
     if isinstance(content, str):
         return content
-    return "\n".join(part_of(block, f"{param}[{i}]")["text"] for i, block in enumerate(content))
+    return "\n".join(_text_part(block, f"{param}[{i}]")["text"] for i, block in enumerate(content))
+
+
+def content_of(content: str | Sequence[Block], param: str) -> str | list[dict[str, Any]]:
+    """Return the text of a result, or its parts if one of them is an image. Raises InvalidRequest."""
+    if isinstance(content, str) or all(block.type != messages.IMAGE for block in content):
+        return text_of(content, param)
+    return [part_of(block, f"{param}[{i}]") for i, block in enumerate(content)]
 
 
 def part_of(block: Block, param: str) -> dict[str, Any]:
-    """Return a text part of a chat message. Raises InvalidRequest for blocks of other types."""
+    """Return a part of a chat message. Raises InvalidRequest for blocks that are neither text nor an image."""
+    if block.type != messages.IMAGE:
+        return _text_part(block, param)
+    source = required(block.source if isinstance(block.source, Source) else None, f"{param}.source")
+    if source.type == "base64":
+        data = required(source.data, f"{param}.source.data")
+        url = f"data:{required(source.media_type, f'{param}.source.media_type')};base64,{data}"
+    elif source.type == "url":
+        url = required(source.url, f"{param}.source.url")
+    else:
+        field = f"{param}.source.type"
+        raise InvalidRequest(
+            f"{field}: this server reads images of the types 'base64' and 'url', not {source.type[:40]!r}.",
+            field,
+            UNSUPPORTED,
+        )
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _text_part(block: Block, param: str) -> dict[str, Any]:
     match block.type:
         case messages.TEXT:
             text = required(block.text, f"{param}.text")
@@ -36,7 +62,7 @@ def part_of(block: Block, param: str) -> dict[str, Any]:
         case _:
             field = f"{param}.type"
             raise InvalidRequest(
-                f"{field}: this server takes only text; blocks of type {block.type[:40]!r} are not possible here.",
+                f"{field}: this server takes only text here; blocks of type {block.type[:40]!r} are not possible.",
                 field,
                 UNSUPPORTED,
             )
@@ -56,7 +82,7 @@ def required(value: Any, param: str) -> Any:
 
 
 def _document(block: Block, param: str) -> str:
-    source = required(block.source if isinstance(block.source, DocumentSource) else None, f"{param}.source")
+    source = required(block.source if isinstance(block.source, Source) else None, f"{param}.source")
     if source.type not in ("text", "content"):
         field = f"{param}.source.type"
         raise InvalidRequest(

@@ -23,7 +23,7 @@ from ...wire.messages import (
     ToolChoiceParam,
 )
 from ..terms import Terms
-from .blocks import UNSUPPORTED, part_of, required, text_of, thought_of
+from .blocks import UNSUPPORTED, content_of, part_of, required, text_of, thought_of
 from .client_tools import function_of
 
 REFUSED = ("container", "mcp_servers", "compaction")
@@ -164,9 +164,11 @@ def _call(block: Block, param: str) -> dict[str, Any]:
 
 
 def _result(block: Block, param: str) -> dict[str, Any]:
-    text = text_of(block.content or "", f"{param}.content")
+    content = content_of(block.content or "", f"{param}.content")
     call_id = required(block.tool_use_id, f"{param}.tool_use_id")
-    return {"role": "tool", "tool_call_id": call_id, "content": f"Error: {text}" if block.is_error else text}
+    if block.is_error:
+        content = f"Error: {content}" if isinstance(content, str) else [{"type": "text", "text": "Error:"}, *content]
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def _tools(body: CountTokensRequest, terms: Terms) -> dict[str, Any]:

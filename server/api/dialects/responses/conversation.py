@@ -12,12 +12,14 @@ from ....errors import InvalidRequest
 from ...errors import invalid_body
 from ...wire.chat import ChatRequest
 from ...wire.responses import (
+    IMAGE,
     ITEM_TYPES,
     REFUSAL,
     TEXT_PARTS,
     CompactRequest,
     InputItem,
     ItemContent,
+    ItemPart,
     PlainFormat,
     ResponsesRequest,
 )
@@ -73,7 +75,7 @@ class Messages:
             case "function_call" | "custom_tool_call":
                 self._add_call(item, param)
             case "function_call_output" | "custom_tool_call_output":
-                content = _text(item.output, f"{param}.output")
+                content = _content(item.output, f"{param}.output")
                 call_id = _required(item, "call_id", param)
                 self._append({"role": "tool", "tool_call_id": call_id, "content": content}, param)
             case "compaction":
@@ -88,7 +90,7 @@ class Messages:
 
     def _add_message(self, item: InputItem, param: str) -> None:
         role = _required(item, "role", param)
-        message: dict[str, Any] = {"role": role, "content": _text(item.content, f"{param}.content")}
+        message: dict[str, Any] = {"role": role, "content": _content(item.content, f"{param}.content")}
         self._append(self._with_reasoning(message) if role == "assistant" else message, param)
 
     def _add_call(self, item: InputItem, param: str) -> None:
@@ -184,21 +186,34 @@ def _required(item: InputItem, name: str, param: str) -> str:
     return value
 
 
-def _text(content: ItemContent | None, param: str) -> str:
+def _content(content: ItemContent | None, param: str) -> str | list[dict[str, Any]]:
+    """Return text, or the parts of a chat message if one of them is a picture. Raises InvalidRequest."""
     if content is None:
         raise InvalidRequest(f"{param} is required.", param)
     if isinstance(content, str):
         return content
-    texts = []
-    for index, part in enumerate(content):
-        value = part.refusal if part.type == REFUSAL else part.text
-        if part.type not in (*TEXT_PARTS, REFUSAL):
-            where = f"{param}[{index}].type"
-            raise InvalidRequest(f"{where} is {part.type[:40]!r}; this server takes only text.", where, UNSUPPORTED)
-        if value is None:
-            raise InvalidRequest(f"{param}[{index}].text is required.", f"{param}[{index}].text")
-        texts.append(value)
-    return "\n".join(texts)
+    if all(part.type != IMAGE for part in content):
+        return "\n".join(_text(part, f"{param}[{index}]") for index, part in enumerate(content))
+    return [_part(part, f"{param}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: ItemPart, param: str) -> dict[str, Any]:
+    if part.type != IMAGE:
+        return {"type": "text", "text": _text(part, param)}
+    if part.file_id is not None:
+        raise InvalidRequest(f"{param}.file_id is not supported; send image_url.", f"{param}.file_id", UNSUPPORTED)
+    return {"type": "image_url", "image_url": part.image_url}
+
+
+def _text(part: ItemPart, param: str) -> str:
+    if part.type not in (*TEXT_PARTS, REFUSAL):
+        where = f"{param}.type"
+        what = f"{where} is {part.type[:40]!r}; this server takes only text here."
+        raise InvalidRequest(what, where, UNSUPPORTED)
+    value = part.refusal if part.type == REFUSAL else part.text
+    if value is None:
+        raise InvalidRequest(f"{param}.text is required.", f"{param}.text")
+    return value
 
 
 def _response_format(body: ResponsesRequest) -> dict[str, Any] | None:

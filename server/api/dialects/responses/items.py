@@ -11,7 +11,7 @@ from typing import Any
 from ....errors import InvalidRequest
 from ...store.records import StoredResponse
 from ...wire.response import ItemList
-from ...wire.responses import CompactRequest, InputItem, ItemPart, ResponsesRequest
+from ...wire.responses import IMAGE, CompactRequest, InputItem, ItemPart, ResponsesRequest
 
 PREFIXES = {
     "message": "msg",
@@ -99,7 +99,7 @@ def _listed(item: InputItem, item_id: str) -> dict[str, Any]:
         return common | named | ({"input": item.input} if item.input is not None else {"arguments": item.arguments})
     if item.type in ("function_call_output", "custom_tool_call_output"):
         output = item.output
-        parts = output if isinstance(output, str) else [{"type": "input_text", "text": p.text} for p in output or ()]
+        parts = output if isinstance(output, str) else [_input_part(part) for part in output or ()]
         return common | {"call_id": item.call_id, "output": parts}
     content = item.content if isinstance(item.content, list) else []
     summary = [{"type": "summary_text", "text": part.text or ""} for part in item.summary or ()]
@@ -108,11 +108,19 @@ def _listed(item: InputItem, item_id: str) -> dict[str, Any]:
     return common | {"summary": summary, "content": texts} | sealed
 
 
+def _input_part(part: ItemPart) -> dict[str, Any]:
+    """Return a part of an input; a picture is kept whole, so that later requests have it."""
+    if part.type == IMAGE:
+        detail = (part.model_extra or {}).get("detail") or "auto"
+        return {"type": IMAGE, "image_url": part.image_url, "detail": detail}
+    return {"type": "input_text", "text": part.text}
+
+
 def _parts(item: InputItem) -> list[dict[str, Any]]:
     given = item.content or ""
     parts = [ItemPart(type="input_text", text=given)] if isinstance(given, str) else given
     if item.role != "assistant":
-        return [{"type": "input_text", "text": part.text} for part in parts]
+        return [_input_part(part) for part in parts]
     return [
         {"type": "refusal", "refusal": part.refusal}
         if part.type == "refusal"

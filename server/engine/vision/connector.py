@@ -1,0 +1,135 @@
+"""Small layers around a vision encoder in float32 on the host: the projection of patches, norms, merged neighbours.
+
+All rows of one picture go through together, and no other rows with them, so that a picture's vectors do not depend on
+the pictures beside it. This is a few hundredths of a pass's work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ...checkpoint.checkpoint import Checkpoint
+from ...errors import CheckpointError
+from ...models.vision import Average, Connector, ConnectorStep, Join, RowActivation, RowLinear, RowNorm
+
+Float32 = npt.NDArray[np.float32]
+Square = tuple[int, int]  # rows and columns of a picture's grid
+Step = Callable[[Float32, Square], Float32]
+
+# Rational approximation of erf for all arguments, with an absolute error below 1.5e-7: Abramowitz and Stegun, Handbook
+# of Mathematical Functions, 7.1.26.
+_ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+_ERF_SLOPE = 0.3275911
+
+
+def _gelu(x: Float32) -> Float32:
+    """x * (1 + erf(x / sqrt(2))) / 2."""
+    z = np.abs(x) * np.float32(math.sqrt(0.5))
+    t = 1 / (1 + np.float32(_ERF_SLOPE) * z)
+    series = np.zeros_like(t)
+    for coefficient in reversed(_ERF):
+        series = (series + np.float32(coefficient)) * t
+    tail = series * np.exp(-z * z)  # 1 - erf(z)
+    result: Float32 = x * np.where(x >= 0, 1 - tail / 2, tail / 2)
+    return result
+
+
+def _gelu_tanh(x: Float32) -> Float32:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    result: Float32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return result
+
+
+ACTIVATIONS: dict[RowActivation, Callable[[Float32], Float32]] = {
+    "identity": lambda x: x,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+def load_connector(steps: Connector, checkpoint: Checkpoint, is_in_squares: int) -> Step:
+    """Return the function of `steps`, with weights. Rows come in squares of side `is_in_squares`, one after the other.
+
+    Raises CheckpointError for missing tensors.
+    """
+    functions = [_step(step, checkpoint, is_in_squares) for step in steps]
+
+    def connect(rows: Float32, grid: Square) -> Float32:
+        for function in functions:
+            rows = function(rows, grid)
+        return rows
+
+    return connect
+
+
+def _step(step: ConnectorStep, checkpoint: Checkpoint, square: int) -> Step:
+    match step:
+        case RowLinear():
+            linear = load_linear(step, checkpoint)
+            return lambda rows, _: linear(rows)
+        case RowNorm():
+            norm = load_norm(step, checkpoint)
+            return lambda rows, _: norm(rows)
+        case Join(side=side, by_channel=by_channel):
+            return lambda rows, grid: _joined(rows, grid, side, by_channel, square)
+        case Average(side=side):
+            return lambda rows, grid: _neighbours(rows, grid, side).mean(axis=(2, 3)).reshape(-1, rows.shape[1])
+
+
+def _neighbours(rows: Float32, grid: Square, side: int) -> Float32:
+    """Return rows of a grid, one after the other, as [squares down, squares across, side, side, elements]."""
+    height, width = grid
+    shape = -1, height // side, side, width // side, side, rows.shape[1]
+    return rows.reshape(shape).transpose(0, 1, 3, 2, 4, 5).reshape(-1, width // side, side, side, rows.shape[1])
+
+
+def _joined(rows: Float32, grid: Square, side: int, by_channel: bool, square: int) -> Float32:
+    size = side * side * rows.shape[1]
+    if square > 1:
+        return rows.reshape(-1, size)  # neighbours follow one another already
+    squares = _neighbours(rows, grid, side)
+    return np.ascontiguousarray(np.moveaxis(squares, 4, 2) if by_channel else squares).reshape(-1, size)
+
+
+def load_tensor(checkpoint: Checkpoint, name: str) -> Float32:
+    """Load a tensor. Raises CheckpointError when it is missing."""
+    if not checkpoint.has(name):
+        raise CheckpointError("model.safetensors", "missing from the safetensors files", name)
+    return checkpoint.load(name)
+
+
+def load_linear(step: RowLinear, checkpoint: Checkpoint) -> Callable[[Float32], Float32]:
+    """Return the linear layer. A kernel of a convolution is a matrix of its patches' values."""
+    weight = load_tensor(checkpoint, step.tensor)
+    if weight.shape[1 if step.is_transposed else 0] != step.outputs:
+        reason = f"has shape {list(weight.shape)}, config.json makes it {step.outputs} outputs"
+        raise CheckpointError("model.safetensors", reason, step.tensor)
+    matrix = weight if step.is_transposed else np.ascontiguousarray(weight.reshape(len(weight), -1).T)
+    bias = load_tensor(checkpoint, step.bias) if step.bias else None
+    activate = ACTIVATIONS[step.activation]
+
+    def linear(rows: Float32) -> Float32:
+        product = rows @ matrix
+        return activate(product if bias is None else product + bias)
+
+    return linear
+
+
+def load_norm(step: RowNorm, checkpoint: Checkpoint) -> Callable[[Float32], Float32]:
+    """Return the norm of each row."""
+    weight = load_tensor(checkpoint, f"{step.module}.weight") + np.float32(step.offset)
+    bias = load_tensor(checkpoint, f"{step.module}.bias") if step.has_bias else None
+    eps = np.float32(step.eps)
+
+    def norm(rows: Float32) -> Float32:
+        if bias is not None:
+            rows = rows - rows.mean(axis=1, keepdims=True)
+        scaled: Float32 = rows / np.sqrt((rows * rows).mean(axis=1, keepdims=True) + eps) * weight
+        return scaled if bias is None else scaled + bias
+
+    return norm

@@ -1,0 +1,121 @@
+"""Families of models that read pictures: one row each, with the processor and the tokens of a picture.
+
+A picture is a mark in the text that the chat template writes. Before the text is encoded, the mark is replaced by the
+picture's placeholders, one for each vector of the vision encoder, and by what stands between them. The rules are those
+of transformers' processors (`replace_image_token` in `models/*/processing_*.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes that the rules need, from config.json and preprocessor_config.json."""
+
+    merge: int = 1  # patches of a side that become one vector
+    vectors: int = 0  # of one crop
+    patch: int = 0  # pixels of a patch's side, where the processor's output is a size in pixels
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the processor, over those of the file
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFamily:
+    """How a family reads a picture."""
+
+    processor: str  # module and class, below transformers.models
+    grid: str  # output of the processor that tells rows and columns: of patches, or of crops
+    mark: str  # text of the chat template for a picture
+    placeholder: str  # token that stands for a vector
+    layout: Callable[[Config, Config], Layout]  # of config.json and preprocessor_config.json
+    text: Callable[[int, int, Layout], str]  # that replaces the mark, by rows and columns
+
+
+def _qwen_layout(_: Config, options: Config) -> Layout:
+    return Layout(merge=options.get("merge_size", 2))
+
+
+def _qwen(rows: int, columns: int, layout: Layout) -> str:
+    return "<|image_pad|>" * (rows * columns // layout.merge**2)
+
+
+def _gemma_layout(config: Config, _: Config) -> Layout:
+    return Layout(vectors=config.get("mm_tokens_per_image", 256), options={"do_pan_and_scan": False})
+
+
+def _gemma(_: int, __: int, layout: Layout) -> str:
+    return f"\n\n<start_of_image>{'<image_soft_token>' * layout.vectors}<end_of_image>\n\n"
+
+
+def _idefics_layout(config: Config, _: Config) -> Layout:
+    vision = config["vision_config"]
+    side = vision.get("image_size", 224) // vision.get("patch_size", 32)
+    return Layout(vectors=side**2 // config.get("scale_factor", 2) ** 2, options={"return_row_col_info": True})
+
+
+def _idefics(rows: int, columns: int, layout: Layout) -> str:
+    around, crop = "<fake_token_around_image>", "<image>" * layout.vectors
+    whole = f"{around}<global-img>{crop}{around}"
+    if not rows:
+        return whole
+    lines = (
+        "".join(f"{around}<row_{row}_col_{column}>{crop}" for column in range(1, columns + 1))
+        for row in range(1, rows + 1)
+    )
+    return "\n".join([*lines, "", whole])
+
+
+def _pixtral_layout(config: Config, _: Config) -> Layout:
+    merge, patch = config.get("spatial_merge_size", 1), config["vision_config"].get("patch_size", 16)
+    size = {"height": patch * merge, "width": patch * merge}
+    return Layout(merge, patch=patch, options={"patch_size": size})
+
+
+def _pixtral(rows: int, columns: int, layout: Layout) -> str:
+    row = "[IMG]" * (columns // layout.merge)
+    return "[IMG_BREAK]".join([row] * (rows // layout.merge)) + "[IMG_END]"
+
+
+_QWEN = PictureFamily(
+    processor="qwen2_vl.image_processing_pil_qwen2_vl.Qwen2VLImageProcessorPil",
+    grid="image_grid_thw",
+    mark="<|image_pad|>",
+    placeholder="<|image_pad|>",
+    layout=_qwen_layout,
+    text=_qwen,
+)
+_GEMMA = PictureFamily(
+    processor="gemma3.image_processing_pil_gemma3.Gemma3ImageProcessorPil",
+    grid="",
+    mark="<start_of_image>",
+    placeholder="<image_soft_token>",
+    layout=_gemma_layout,
+    text=_gemma,
+)
+_IDEFICS = PictureFamily(
+    processor="idefics3.image_processing_pil_idefics3.Idefics3ImageProcessorPil",
+    grid="rows cols",
+    mark="<image>",
+    placeholder="<image>",
+    layout=_idefics_layout,
+    text=_idefics,
+)
+_PIXTRAL = PictureFamily(
+    processor="pixtral.image_processing_pil_pixtral.PixtralImageProcessorPil",
+    grid="image_sizes",
+    mark="[IMG]",
+    placeholder="[IMG]",
+    layout=_pixtral_layout,
+    text=_pixtral,
+)
+FAMILIES = {  # by model_type of config.json
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN),
+    "gemma3": _GEMMA,
+    **dict.fromkeys(("idefics3", "smolvlm"), _IDEFICS),
+    **dict.fromkeys(("mistral3", "llava"), _PIXTRAL),
+}

@@ -1,0 +1,159 @@
+"""Vision encoders that are served, by the architecture of the whole model. Defaults are those of transformers' classes.
+
+Sources: transformers, models/{siglip,idefics3,gemma3,pixtral,mistral3}/modeling_*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import isqrt
+from typing import Any
+
+from ..config_values import Epsilon, Heads, Layers, Values, Width, read_record, refuse
+from ..names import Names
+from ..rope import read_rope
+from ..vision import Average, Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
+from .vision_keys import ACTIVATIONS, Eyes, HiddenAct, Side, Text, Whole, linear
+from .vision_qwen import read_qwen3, read_qwen25
+
+
+class _SiglipEyes(Eyes, kw_only=True, rename={
+    "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "channels": "num_channels"
+}):  # fmt: skip
+    num_layers: Layers = 12
+    hidden_size: Width = 768
+    intermediate_size: Width = 3072
+    num_heads: Heads = 12
+    patch_size: Side = 16
+    image_size: Side = 224
+    layer_norm_eps: Epsilon = 1e-6
+
+
+class _IdeficsEyes(_SiglipEyes, kw_only=True):
+    hidden_size: Width = 1152
+    num_heads: Heads = 16
+    patch_size: Side = 32
+
+
+class _PixtralEyes(Eyes, kw_only=True, rename={
+    "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "channels": "num_channels"
+}):  # fmt: skip
+    num_layers: Layers = 24
+    hidden_size: Width = 1024
+    intermediate_size: Width = 4096
+    num_heads: Heads = 16
+    patch_size: Side = 16
+    hidden_act: HiddenAct = "gelu"
+
+
+def _siglip(read: _SiglipEyes, at: str, connector: Connector, tokens: tuple[int, int], **patch: Any) -> VisionSpec:
+    """SigLIP with modules below `at`: learned positions, LayerNorm, biases everywhere."""
+    words = {
+        "model.layers": f"{at}encoder.layers",
+        "model.norm": f"{at}post_layernorm",
+        "self_attn.o_proj": "self_attn.out_proj",
+        "input_layernorm": "layer_norm1",
+        "post_attention_layernorm": "layer_norm2",
+        "mlp.up_proj": "mlp.fc1",
+        "mlp.down_proj": "mlp.fc2",
+    }
+    patches = PatchSpec(
+        read.patch_size,
+        read.channels,
+        linear(f"{at}embeddings.patch_embedding", read.hidden_size),
+        **patch,
+        table=f"{at}embeddings.position_embedding.weight",
+        grid_side=read.image_size // read.patch_size,
+    )
+    layers, names = read.layers(None, has_bias=True, is_gated=False), Names.of(words, at)
+    return VisionSpec(read.hidden_size, layers, read.layer_norm_eps, False, names, patches, connector, *tokens)
+
+
+def _idefics3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    read = read_record(eyes, _IdeficsEyes, "vision_config.")
+    join, project = (
+        Join(whole.scale_factor),
+        linear("connector.modality_projection.proj", text.hidden_size, has_bias=False),
+    )
+    tokens = whole.token_id(128_257), whole.scale_factor
+    return _siglip(read, "vision_model.", (join, project), tokens, positions="nearest")
+
+
+def _gemma3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    read = read_record(eyes, _SiglipEyes, "vision_config.")
+    side, tokens = read.image_size // read.patch_size, isqrt(whole.mm_tokens_per_image)
+    if tokens * tokens != whole.mm_tokens_per_image or side % tokens:
+        reason = f"must be a square whose side divides the {side} patches of a picture's side"
+        raise refuse("mm_tokens_per_image", whole.mm_tokens_per_image, reason)
+    at = "multi_modal_projector.mm_"
+    norm = RowNorm(f"{at}soft_emb_norm", read.layer_norm_eps, offset=1.0)
+    project = RowLinear(f"{at}input_projection_weight", text.hidden_size, is_transposed=True)
+    connector = Average(side // tokens), norm, project
+    placeholders = whole.token_id(262_144), side // tokens
+    vision = _siglip(read, "vision_tower.", connector, placeholders, positions="in order")
+    return replace(vision, is_causal=False)
+
+
+def _mistral3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    read = read_record(eyes, _PixtralEyes, "vision_config.")
+    at, names = "multi_modal_projector.", {
+        "model.layers": "vision_tower.transformer.layers",
+        "model.norm": "multi_modal_projector.norm",
+        "self_attn": "attention",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp": "feed_forward",
+    }  # fmt: skip
+    has_bias, size = whole.multimodal_projector_bias, text.hidden_size
+    connector: Connector = (
+        RowNorm(f"{at}norm", text.rms_norm_eps),
+        Join(whole.spatial_merge_size, by_channel=True),
+        linear(f"{at}patch_merger.merging_layer", read.hidden_size, has_bias=False),
+        linear(f"{at}linear_1", size, ACTIVATIONS[whole.projector_hidden_act], has_bias),
+        linear(f"{at}linear_2", size, has_bias=has_bias),
+    )
+    rope = read_rope({**eyes, "rope_parameters": {**(eyes.get("rope_parameters") or {}), "rope_type": "default"}}, 1)
+    return VisionSpec(
+        read.hidden_size,
+        read.layers(rope, has_bias=False, is_gated=True),
+        1e-5,
+        True,
+        Names.of(names, "vision_tower."),
+        PatchSpec(
+            read.patch_size,
+            read.channels,
+            linear("vision_tower.patch_conv", read.hidden_size, has_bias=False),
+            norm=RowNorm("vision_tower.ln_pre", 1e-5),
+        ),
+        connector,
+        whole.token_id(10),
+        whole.spatial_merge_size,
+        ends_normed=False,
+        turns_by_turns=True,
+    )
+
+
+_READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec]] = {
+    "Qwen2_5_VLForConditionalGeneration": read_qwen25,
+    "Qwen3VLForConditionalGeneration": read_qwen3,
+    "Qwen3VLMoeForConditionalGeneration": read_qwen3,
+    "SmolVLMForConditionalGeneration": _idefics3,
+    "Idefics3ForConditionalGeneration": _idefics3,
+    "Gemma3ForConditionalGeneration": _gemma3,
+    "Mistral3ForConditionalGeneration": _mistral3,
+}
+
+
+def vision_of(config: Values) -> VisionSpec | None:
+    """Return the vision encoder of the whole model's configuration; None where there is none that is served.
+
+    Raises ConfigError for values of a known encoder that are out of range or not implemented.
+    """
+    names, eyes = config.get("architectures"), config.get("vision_config")
+    reader = _READERS.get(names[0]) if isinstance(names, list) and names and isinstance(names[0], str) else None
+    if reader is None or not isinstance(eyes, dict):
+        return None
+    text = config.get("text_config")
+    path, inner = ("text_config.", text) if isinstance(text, dict) else ("", config)
+    return reader(eyes, read_record(config, Whole), read_record(inner, Text, path))

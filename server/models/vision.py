@@ -1,0 +1,140 @@
+"""Records of a vision encoder: patches of a picture become vectors in place of placeholder tokens. Names and numbers.
+
+Patches are projected, get positions, and go through layers that attend to both sides. A connector, a few steps on the
+rows of one picture, makes vectors of the text's size of the last states. A tap is a connector of the states after an
+earlier layer, whose vectors are added to the stream of the text's first layers (DeepStack, Meng et al. 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .layer import LayerSpec
+from .names import Names
+
+MAX_PATCHES = 16_384  # of one picture: 2,048 x 2,048 pixels in patches of 16
+
+PositionKind = Literal[
+    "none",
+    "in order",  # row by row, of pictures with as many patches
+    "nearest",  # the row of a learned square grid that is nearest
+    "interpolated",  # four rows of a learned square grid, corners aligned
+]
+RowActivation = Literal["identity", "gelu", "gelu_tanh", "silu"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowNorm:
+    """Norm of each row. A `bias` makes it LayerNorm, otherwise it is RMSNorm with weights of (w + offset)."""
+
+    module: str
+    eps: float
+    has_bias: bool = False
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowLinear:
+    """activation(row @ weight.T + bias)."""
+
+    tensor: str  # name of the weight
+    outputs: int
+    bias: str = ""  # name of the bias; "" = none
+    activation: RowActivation = "identity"
+    is_transposed: bool = False  # stored [inputs, outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Rows of a square of `side` x `side` neighbours as one row.
+
+    Elements are ordered by neighbour, row by row; or by channel, and then by neighbour (`by_channel`).
+    """
+
+    side: int
+    by_channel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """The mean of a square of neighbours; there are `side` squares in a row."""
+
+    side: int
+
+
+ConnectorStep = RowNorm | RowLinear | Join | Average
+Connector = tuple[ConnectorStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PatchSpec:
+    """How pixels become the encoder's first stream."""
+
+    size: int  # pixels of a side
+    channels: int
+    projection: RowLinear  # the kernel of a convolution, its inputs in the order of a patch's values
+    frames: int = 1  # pictures that a patch spans
+    positions: PositionKind = "none"
+    table: str = ""  # tensor of the learned positions
+    grid_side: int = 0  # of the learned positions
+    norm: RowNorm | None = None  # of the first stream
+    # Patches come in squares of this side, one square after the other; 1 = row by row.
+    square: int = 1
+
+    @property
+    def values(self) -> int:
+        """Values of a patch."""
+        return self.channels * self.frames * self.size * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSpec:
+    """A vision encoder and its connectors."""
+
+    hidden_size: int
+    layers: tuple[LayerSpec, ...]
+    eps: float
+    is_rms: bool  # norms are RMSNorm, not LayerNorm
+    names: Names  # of the tensors of the layers and of the norm after them
+    patch: PatchSpec
+    connector: Connector
+    token_id: int  # placeholder of a vector
+    merge: int = 1  # patches in a row that become one vector
+    taps: tuple[tuple[int, Connector], ...] = ()  # index of a layer, ascending, and the connector of its states
+    ends_normed: bool = True  # the norm after the layers is computed; otherwise the connector has it
+    turns_by_turns: bool = False  # pairs of a head turn by row and column alternately (Pixtral), not by halves
+    is_causal: bool = True  # a picture's tokens in the text do not attend to those behind them
+    window: int = 0  # side in patches of the squares within which most layers attend; 0 = all attend to everything
+    full_layers: tuple[int, ...] = ()  # layers that attend to everything nevertheless
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of the projection of patches, the learned positions and the connectors."""
+        patch, hidden = self.patch, self.hidden_size
+        connectors = (self.connector, *(connector for _, connector in self.taps))
+        return (
+            _num_weights((patch.projection,), patch.values)
+            + patch.grid_side**2 * hidden
+            + sum(_num_weights(connector, hidden) for connector in connectors)
+        )
+
+    @property
+    def num_sections(self) -> int:
+        """Vectors for each placeholder: one for the embedding, and one for each tap."""
+        return 1 + len(self.taps)
+
+
+def _num_weights(connector: Connector, size: int) -> int:
+    """Return the number of weights of steps on rows of `size` elements."""
+    total = 0
+    for step in connector:
+        match step:
+            case RowLinear(outputs=outputs, bias=bias):
+                total += (size + bool(bias)) * outputs
+                size = outputs
+            case RowNorm(has_bias=has_bias):
+                total += (1 + has_bias) * size
+            case Join(side=side):
+                size *= side * side
+    return total

@@ -1,0 +1,93 @@
+"""Random models that see pictures, and pictures as their image processors return them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+QWEN25 = {"rope_parameters": {**ROPE, "mrope_section": [3, 2, 1]}, "head_dim": 12}
+QWEN3 = {"rope_parameters": {**ROPE, "mrope_section": [4, 2, 2], "mrope_interleaved": True}}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+QWEN_EYES: dict[str, Any] = {
+    "depth": 4,
+    "hidden_size": 36,
+    "intermediate_size": 44,
+    "num_heads": 3,
+    "out_hidden_size": 48,
+}
+QWEN25_EYES = {**QWEN_EYES, "patch_size": 4, "window_size": 16, "fullatt_block_indexes": [1, 3]}
+QWEN3_EYES = {
+    **QWEN_EYES,
+    "patch_size": 4,
+    "num_position_embeddings": 25,
+    "deepstack_visual_indexes": [0, 2],
+}
+SIGLIP_EYES: dict[str, Any] = {
+    "hidden_size": 40,
+    "intermediate_size": 52,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 5,
+    "image_size": 24,
+    "patch_size": 4,
+}
+PIXTRAL_EYES: dict[str, Any] = {**SIGLIP_EYES, "model_type": "pixtral", "num_attention_heads": 2, "head_dim": 20}
+TOKEN = 7  # placeholder
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # family, text, eyes, whole
+    "qwen2.5-vl": ("Qwen2_5_VL", QWEN25, QWEN25_EYES, {"image_token_id": TOKEN}),
+    "qwen3-vl": ("Qwen3VL", QWEN3, QWEN3_EYES, {"image_token_id": TOKEN}),
+    "qwen3-vl-moe": ("Qwen3VLMoe", {**QWEN3, **EXPERTS}, QWEN3_EYES, {"image_token_id": TOKEN}),
+    "smolvlm": ("SmolVLM", {"model_type": "llama"}, SIGLIP_EYES, {"image_token_id": TOKEN, "scale_factor": 3}),
+    "idefics3": ("Idefics3", {"model_type": "llama"}, SIGLIP_EYES, {"image_token_id": TOKEN}),
+    "gemma3": (
+        "Gemma3",
+        {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        {**SIGLIP_EYES, "vision_use_head": False},
+        {"image_token_index": TOKEN, "mm_tokens_per_image": 4},
+    ),
+    "mistral3": (
+        "Mistral3",
+        {"model_type": "mistral", "sliding_window": None, "rms_norm_eps": 1e-4},
+        PIXTRAL_EYES,
+        {"image_token_index": TOKEN, "vision_feature_layer": -1},
+    ),
+}
+
+
+def random_vision_model(name: str, directory: Path) -> Any:
+    """Write a random model of that name, and return it."""
+    family, text, eyes, whole = MODELS[name]
+    config = getattr(transformers, f"{family}Config")(text_config={**TEXT, **text}, vision_config=eyes, **whole)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForConditionalGeneration")(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+        else:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    model.save_pretrained(directory)
+    return model.eval()
+
+
+def random_picture(name: str, grid: tuple[int, int, int], seed: int = 0) -> np.ndarray:
+    """Return a picture of `grid` patches of 4 x 4 pixels: patches of Qwen, crops of other models."""
+    frames, height, width = grid
+    is_qwen = MODELS[name][0].startswith("Qwen")
+    shape = (frames * height * width, 3 * 2 * 16) if is_qwen else (frames, 3, height * 4, width * 4)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
