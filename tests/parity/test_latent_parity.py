@@ -134,7 +134,7 @@ def test_what_is_generated_is_what_transformers_would(
 
 
 # Mean error over mean logit; all experts are chosen, otherwise rounding could change a choice.
-QUANTIZED: dict[Quantization, float] = {"int8": 0.08, "int8-weight-only": 0.05, "fp8": 0.15}
+QUANTIZED: dict[Quantization, float] = {"int8": 0.1, "int8-weight-only": 0.08, "fp8": 0.25}
 
 
 @pytest.mark.parametrize("quantization", QUANTIZED)
