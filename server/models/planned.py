@@ -86,9 +86,11 @@ def planned_spec(config: Values) -> ModelSpec:
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
     stand_in, has_states = STAND_INS.get(str(values.get("model_type"))), _has_states(values)
-    known = stand_in.__struct_fields__ if stand_in else ()
+    served = ARCHITECTURES.get(str(values.get("model_type")), "")
+    readers = [reader for reader in (stand_in, FAMILIES.get(served)) if reader is not None]
     for key, mechanism in _mechanisms(values):
-        if key not in known and not (has_states and mechanism in OF_STATES):
+        is_read = any(key in reader.__struct_fields__ for reader in readers)
+        if not is_read and not (has_states and mechanism in OF_STATES):
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
     model_type = _model_type(values)
