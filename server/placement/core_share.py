@@ -14,7 +14,7 @@ from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import flat_ops, is_output
-from ..models.linear import Axis, HeadCounts, Linear, Vector
+from ..models.linear import NO_HEADS, Axis, HeadCounts, Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
@@ -59,7 +59,8 @@ class CoreShare:
         (REPLICATE_TO_TP_DEGREE), and otherwise become as many as the query heads (CONVERT_TO_MHA).
         """
         require_degree(tp)
-        return cls(tp, *_heads_of(model.attention.heads, tp))
+        first = next(iter(model.attentions), None)  # a stage may have no layer that attends
+        return cls(tp, *(NO_HEADS if first is None else _heads_of(first.heads, tp)))
 
     def of_heads(self, counts: HeadCounts) -> HeadCounts:
         """Return the heads of one core of a layer that has `counts`."""
