@@ -87,6 +87,13 @@ class Request:
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt, by their offset
+    source_token_ids: tuple[int, ...] = ()  # text for the encoder; `prompt_token_ids` begin the decoder's
+    num_source_tokens: int = 0  # positions of the encoder, of that text or of `media`; 0: there is no encoder
+
+    @property
+    def pictures(self) -> tuple[tuple[int, bytes], ...]:
+        """Position and digest of each picture."""
+        return tuple((each.offset, each.digest) for each in self.media)
 
 
 class TokenizedText(NamedTuple):
@@ -110,7 +117,19 @@ class ScheduledSeq(NamedTuple):
     num_prompt_tokens: int
     lora: str = ""  # digest of the adapter, "" = none
     pooling: PoolingParams | None = None  # None: the sequence is continued
+    media: tuple[MediaItem, ...] = ()  # pictures of the prompt
+    source: Request | None = None  # what the encoder reads; None: there is no encoder
     state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Positions of the encoder that cross attention reads; 0 without an encoder."""
+        return 0 if self.source is None else self.source.num_source_tokens
+
+    @property
+    def is_encoded(self) -> bool:
+        """True when the encoder's pass comes before this step's work: nothing of the sequence is computed yet."""
+        return self.source is not None and self.start == 0
 
     @property
     def prompt_targets(self) -> range:
@@ -135,6 +154,8 @@ class StepPlan(NamedTuple):
     received_time: float | None = None  # the earliest of `admitted`
     is_pooled: bool = False  # `prefill` has texts to encode, each whole
     follows: bool = False  # a request waited when the last step ended, though none was running
+    is_picture: bool = False  # `prefill` has one picture to encode, its placeholders as tokens
+    dropped: tuple[bytes, ...] = ()  # digests of pictures whose vectors are not needed any more
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:
@@ -257,6 +278,9 @@ class StepReport(NamedTuple):
     step_seconds: float
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
     served: ServedTokens | None = None  # None: there is one tenant
+    num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
+    num_pictures_read: int = 0  # pictures of requests since the start, once they can be read
+    num_pictures_encoded: int = 0  # of these; the others' vectors were there already
 
     @property
     def device_seconds(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neuronserve.server.models.families import ENCODERS, GENERATORS
-from neuronserve.server.text.parsers.formats import ToolParserName
+from neuronserve.server.text.parsers.call_formats import ToolParserName
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
 FORMATS = ("int8", "fp8", "int4")
@@ -29,6 +29,7 @@ TOOLS: dict[str, tuple[ToolParserName, ...]] = {
     "Qwen3MoeForCausalLM": ("hermes", "qwen3_coder"),
     "Gemma3ForCausalLM": ("gemma",),
     "Phi3ForCausalLM": ("phi4_mini_json",),
+    "Olmo3ForCausalLM": ("olmo3",),
     "GraniteForCausalLM": ("granite",),
     "GraniteMoeForCausalLM": ("granite",),
     "GraniteMoeHybridForCausalLM": ("hermes",),

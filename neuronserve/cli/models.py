@@ -33,7 +33,8 @@ from neuronserve.server.models.tensors import linear_modules, num_params
 from neuronserve.server.placement.fit import alternatives, budget_bytes, with_types_of
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits, encoder_bytes
 from neuronserve.server.text.chat_template import load_chat_template
-from neuronserve.server.text.parsers.formats import CALLS, REASONING, parsers_for
+from neuronserve.server.text.parsers.call_formats import CALLS
+from neuronserve.server.text.parsers.formats import REASONING, parsers_for
 
 LIMITS = StepLimits(512, 64, 1)  # defaults of `serve`
 BLOCK_SIZE = 32

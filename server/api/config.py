@@ -10,7 +10,8 @@ from typing import Literal
 from ..device.prices import PriceBasis
 from ..link.restarts import NO_HEALING, Healing
 from ..media.config import DEFAULT_MEDIA, MediaConfig
-from ..text.parsers.formats import ReasoningParserName, ToolParserName
+from ..text.parsers.call_formats import ToolParserName
+from ..text.parsers.formats import ReasoningParserName
 from .addition import Addition
 from .http.tls import TlsConfig
 from .keys.key import NO_KEYS, KeysConfig

@@ -12,7 +12,8 @@ from itertools import chain
 from ..engine.load.loading import LoadedEngine
 from ..errors import SettingsError
 from ..kv_cache.blocks import NULL_BLOCK
-from ..kv_cache.manager import KVCacheManager, SequenceBlocks
+from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Request
 
 
@@ -53,6 +54,6 @@ def fill_blocks(engine: LoadedEngine, num_filled: int, highest: int) -> int:
     first = NULL_BLOCK + 1
     while num_filled < highest:
         count = min(num_filled, highest - num_filled)
-        engine.kv.copy(first, first + num_filled, count, engine.cache.num_blocks)
+        engine.placement.kv.copy(first, first + num_filled, count, engine.cache.num_blocks)
         num_filled += count
     return num_filled

@@ -26,7 +26,7 @@ def weight_bytes_per_step(engine: LoadedEngine, batch: int) -> float:
 
 def cache_bytes_per_step(engine: LoadedEngine, batch: int, num_tokens: int) -> int:
     """Bytes of keys and values that a decode step of `batch` sequences of `num_tokens` tokens reads, over all cores."""
-    model, cache, kv = engine.spec, engine.cache, engine.kv
+    model, cache, kv = engine.spec, engine.cache, engine.placement.kv
     largest = max(each.num_kv_heads * each.head_dim for each in model.attentions)
     seen = sum(
         (num_tokens - each.span.num_behind(num_tokens - 1)) * each.num_kv_heads * each.head_dim

@@ -4,8 +4,8 @@ An FP8 module has e4m3 codes in `weight` and a scale for each block, often of 12
 `weight_scale`; a value is code * scale. An NVFP4 module has two E2M1 codes a byte, the lower half first, an e4m3 scale
 for each 16 inputs, and one float32 for all: ModelOpt's `weight_scale_2` multiplies, and the `weight_global_scale` of
 compressed-tensors divides. The names of tensors say which modules are quantized. A quantization of inputs or of the KV
-cache in the file is not read. Sources: DeepSeek-V3 (inference/kernel.py), transformers (finegrained_fp8),
-compressed-tensors (compressors/nvfp4), ModelOpt (torch/quantization/qtensor/nvfp4_tensor.py).
+cache in the file is not read. Sources: DeepSeek-V3 (kernel), transformers (finegrained_fp8),
+compressed-tensors (compressors/nvfp4), ModelOpt (NVFP4QTensor).
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ class AttentionSpan(NamedTuple):
 
     window: int = 0  # tokens; 0 = all
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
+    source: int = 0  # instead, up to so many of an encoder, written once; 0: the sequence's own
 
     def num_behind(self, position: int) -> int:
         """Return the number of leading tokens that no token at or after `position` attends to."""
@@ -46,7 +47,7 @@ class AttentionSpan(NamedTuple):
         The window of a chunk's first token may begin with a block's last token: (window - 1) + chunk tokens, and
         block_size - 1 before them.
         """
-        num_blocks = -(-num_tokens // block_size)
+        num_blocks = -(-(self.source or num_tokens) // block_size)
         return min(num_blocks, -(-(self.window + chunk - 2) // block_size) + 1) if self.window else num_blocks
 
 
@@ -80,6 +81,18 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
+
+    @classmethod
+    def of(cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None) -> SchedulerConfig:
+        """Return the limits that an engine's configuration sets, and those of its model."""
+        return cls(
+            max_model_len,
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            engine.max_num_queued_reqs,
+            engine.batching,
+            max_prompt_chunk,
+        )
 
     @property
     def max_chunk(self) -> int:

@@ -79,6 +79,14 @@ class HeadOperands:
             fields["squares"] = self._buffers.head_squares.address if norm.is_wide else 0
         return fields
 
+    def _bias(self, core: int) -> dict[str, int]:
+        """Fields that describe the bias of scores by distance."""
+        found = self._at.distances
+        address, stride, middle = (
+            (0, 0, 0) if found is None else (found.shards[core].address, found.stride, found.middle)
+        )
+        return {"bias": address, "bias_stride": stride, "bias_middle": middle}
+
     def gate(self, core: int, i: int) -> GatedNormOperands:
         """Operands that multiply the output of layer `i` by the sigmoid of the gate behind queries, keys and values."""
         mixer, buffers = self._mixer(i), self._buffers
@@ -105,7 +113,7 @@ class HeadOperands:
 
     def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
         """Operands of attention over whole texts, for the heads of `core` in layer `i`."""
-        sizes, buffers, distances, mixer = self._buffers.sizes, self._buffers, self._at.distances, self._mixer(i)
+        sizes, buffers, mixer = self._buffers.sizes, self._buffers, self._mixer(i)
         widths = AttentionWidths.of(mixer, self._shard)
         return BothSidesOperands(
             qkv=buffers.qkv[core].address,
@@ -122,9 +130,7 @@ class HeadOperands:
             scratch_stride=sizes.worker_scratch,
             tile_tokens=sizes.attention.tile_tokens,
             state_rows=sizes.attention.state_rows,
-            bias=0 if distances is None else distances.shards[core].address,
-            bias_stride=0 if distances is None else distances.stride,
-            bias_middle=0 if distances is None else distances.middle,
+            **self._bias(core),
         )
 
     def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:
@@ -154,4 +160,5 @@ class HeadOperands:
             partials=self._buffers.partial_states.address,
             arrivals=self._buffers.arrivals.address,
             kv_group=self._at.kv.group(i),
+            **self._bias(core),
         )

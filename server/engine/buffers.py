@@ -23,6 +23,7 @@ from ..placement.expert_sizes import INDEX_BYTES, ExpertSizes
 from ..placement.footprint import ServingShape
 from ..placement.host_footprint import ActivationSizes
 from ..placement.kv_groups import KVPlace
+from ..placement.latent_sizes import LatentSizes
 from ..placement.matrices import Widths
 from ..placement.shard import ShardSpec
 from .rope_tables import fill_rope_tables
@@ -43,6 +44,7 @@ class KVPool:
 
     shards: tuple[Buffer, ...]
     tensor_bytes: int  # of K, or V, of one slot on one core
+    num_tensors: int  # of a slot: K and V, or one that is both
     num_blocks: int
     places: tuple[KVPlace | None, ...]  # of each layer
 
@@ -60,7 +62,7 @@ class KVPool:
     def k(self, core: int, layer: int, part_bytes: int = 0) -> int:
         """Address of layer `layer`'s K on `core`. `part_bytes`: of its K in one block, where layers share slots."""
         place = self.place(layer)
-        return self.shards[core].address + 2 * place.slot * self.tensor_bytes + place.part * part_bytes
+        return self.shards[core].address + self.num_tensors * place.slot * self.tensor_bytes + place.part * part_bytes
 
     def v(self, core: int, layer: int, part_bytes: int = 0) -> int:
         """Address of layer `layer`'s V on `core`."""
@@ -91,19 +93,22 @@ class KVPool:
         cores: Sequence[NeuronCore],
         places: tuple[KVPlace | None, ...],
         num_blocks: int,
-        layer_bytes: int,
+        sizes: tuple[int, int],
         use: HostUse = "kv",
     ) -> KVPool:
-        """Allocate a pool; `layer_bytes` are K and V of one slot in one block of a core. Raises HostMemoryError."""
-        num_slots, tensor_bytes = max(place.slot for place in places if place) + 1, num_blocks * layer_bytes // 2
-        slot_bytes = 2 * tensor_bytes
+        """Allocate a pool. Raises HostMemoryError.
+
+        `sizes`: bytes of all tensors of one slot in one block of a core, and the number of these tensors.
+        """
+        num_slots, (layer_bytes, num_tensors) = max(place.slot for place in places if place) + 1, sizes
+        slot_bytes, tensor_bytes = num_blocks * layer_bytes, num_blocks * layer_bytes // num_tensors
         shards = tuple(core.allocate(use, "blocks", num_slots * slot_bytes) for core in cores)
         for shard_bytes in (each.bytes for each in shards):
-            for i in range(2 * num_slots):
-                layers = ", ".join(str(n) for n, place in enumerate(places) if place and place.slot == i // 2)
+            for i in range(num_tensors * num_slots):
+                layers = ", ".join(str(n) for n, place in enumerate(places) if place and place.slot == i // num_tensors)
                 tensor = shard_bytes[i * tensor_bytes : (i + 1) * tensor_bytes]
-                ADDRESSES.register(f"kv blocks, {'kv'[i % 2]} of layer {layers}", tensor)
-        return cls(shards, tensor_bytes, num_blocks, places)
+                ADDRESSES.register(f"kv blocks, {'kv'[i % num_tensors]} of layer {layers}", tensor)
+        return cls(shards, tensor_bytes, num_tensors, num_blocks, places)
 
 
 def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
@@ -216,6 +221,24 @@ class ExpertBuffers:
         self.tokens.array(np.int64, choices.size)[:] = choices // per_token
 
 
+class LatentBuffers:
+    """Memory of latent attention. Latents and narrow queries, which all cores read, are on core 0."""
+
+    def __init__(self, cores: Sequence[NeuronCore], sizes: LatentSizes) -> None:
+        """Allocate the buffers. Raises HostMemoryError."""
+        self.sizes = sizes
+        self.queries, self.panels, self.row_scales, self.latents = (
+            cores[0].allocate("activations", f"latent {name}", num_bytes)
+            for name, num_bytes in (
+                ("queries", sizes.queries),
+                ("query panels", sizes.panels),
+                ("row scales", sizes.row_scales),
+                ("vectors", sizes.latents),
+            )
+        )
+        self.rows = _on_each(cores, "latent rows", sizes.rows)
+
+
 class ActivationBuffers:
     """Scratch memory of the program. Values that all cores share are stored once, on core 0."""
 
@@ -243,6 +266,7 @@ class ActivationBuffers:
         self.activated = _on_each(cores, "activated", sizes.activated)
         self.activated_panels = _on_each(cores, "activated panels", sizes.activated_panels)
         self.row_scales = _on_each(cores, "row scales", sizes.row_scales)
+        self.latent = LatentBuffers(cores, sizes.latent) if sizes.latent else None
         experts = spec.experts
         self.experts = ExpertBuffers(cores, sizes.experts, experts.per_token) if sizes.experts and experts else None
         mixer = spec.state_mixer

@@ -14,27 +14,29 @@ from ..models.ops import (
     AddRows,
     Attention,
     AttentionGate,
-    Convolution,
+    CrossAttention,
+    DistanceBuckets,
     Experts,
     Gated,
-    GatedNorm,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Parallel,
     PlainHeadNorm,
-    Recurrence,
     Replace,
     Rope,
     StreamNorm,
 )
+from ..models.state_ops import Convolution, GatedNorm, Recurrence
 
 # "logits" of the sampled rows; "states" of all rows, normed; "stream": the residual stream, for the next stage.
 End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
-    *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, Experts, Gated, GatedNorm, HeadNorm, LayerNorm),
-    *(Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace, Rope, StreamNorm),
+    *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),
+    *(GatedNorm, HeadNorm, LatentAttention, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace),
+    *(Rope, StreamNorm),
 )
 
 

@@ -10,6 +10,7 @@ embed, vectors of pictures (picture_lowering.py), a projection, rows of position
   Linear o        pack, matmul: row-parallel, a partial sum on every core, which Add leaves for the next reduce_norm;
                   branches of a Parallel one after the other, each with partial sums of its own
   Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
+  LatentAttention latent_lowering.py: its heads' values on each core
   Experts         expert_lowering.py: one partial sum on every core; Recurrence and its like: state_lowering.py
 then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
 A model without an output layer ends with the norm of every row, in the stream; a pipeline stage that is not the last
@@ -21,15 +22,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..device.hbm import Buffer
-from ..device.layout import FLOAT32_BYTES
-from ..kernels.attention.rope import head_squares
-from ..kernels.dispatch import LinearKernels, SharedKernels, linear_kernels, shared_kernels
+from ..kernels.dispatch import LinearKernels, linear_kernels
 from ..kernels.isa.jit import Kernel
-from ..kernels.logits import finish_logits
 from ..kernels.lora import Form
 from ..kernels.matmul.epilogue import ACTIVATIONS
 from ..kernels.program import Program
-from ..kernels.records import STEP
 from ..models.decoder import decoder_graph
 from ..models.graph import last_op
 from ..models.linear import Linear
@@ -39,31 +36,30 @@ from ..models.ops import (
     AddRows,
     Attention,
     AttentionGate,
-    Convolution,
+    CrossAttention,
+    DistanceBuckets,
+    Embed,
     Experts,
     FinishLogits,
     Gated,
-    GatedNorm,
-    HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
     Parallel,
-    PlainHeadNorm,
-    Recurrence,
     Replace,
-    Rope,
     StreamNorm,
 )
+from ..models.state_ops import Convolution, GatedNorm, Recurrence
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
-from .attention_operands import HeadOperands
-from .embed_lowering import add_embedding
+from .cross.lowering import CrossLowering, shared_kernels_of
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
 from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
+from .logits_lowering import add_logits
+from .mixer_lowering import MixerLowering
 from .operands import (
-    HeadOps,
     Leaves,
     Operands,
     PanelAddresses,
@@ -72,17 +68,20 @@ from .operands import (
 )
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
-from .state_lowering import KERNELS, StateLowering
 
 
 def build_program(
-    placement: Placement, adapters: AdapterSlots | None = None, part: GraphSlice | None = None
+    placement: Placement,
+    adapters: AdapterSlots | None = None,
+    part: GraphSlice | None = None,
+    decoder: Placement | None = None,
 ) -> Program:
     """Build the program of a placed model, or of `part` of it, with `adapters` if these are given.
 
-    It computes the rows of one step record. Raises DeviceError for an op that no kernel computes.
+    It computes the rows of one step record. An encoder's leaves keys and values to its `decoder`. Raises DeviceError
+    for an op that no kernel computes.
     """
-    return _Lowering(placement, adapters, part).run()
+    return _Lowering(placement, adapters, part).run(decoder)
 
 
 class _Lowering:
@@ -92,23 +91,17 @@ class _Lowering:
         self._slice = part or GraphSlice.whole(self._graph)
         self._slice.require_kernels(self._graph)
         self._operands = Operands(placement)
-        self._heads = HeadOperands(self._operands)
-        self._shared = self._shared_kernels(placement.spec.attention.head_dim)
-        self._num_cores = len(placement.cores)
-        self._width = self._buffers.widths.hidden
+        self._shared = shared_kernels_of(placement, placement.spec.attention.head_dim)
+        self._num_cores, self._width = len(placement.cores), self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
-        self._leaves, states = Leaves(), placement.buffers.states
-        self._states = None if states is None else StateLowering(self._program, self._operands, states)
+        self._leaves = Leaves()
+        self._mixers = MixerLowering(self._operands, self._program, self._product, self._read)
 
-    def _shared_kernels(self, head_dim: int) -> SharedKernels:
-        at, causal = self._at, not self._at.spec.is_encoder
-        return shared_kernels(at.dtype, head_dim, at.cache.block_size, at.isa, at.kv_dtype, causal)
-
-    def run(self) -> Program:
+    def run(self, decoder: Placement | None) -> Program:
         if self._slice.embeds:
-            add_embedding(self._at, self._program, self._graph, self._shared.embed_rows)
+            self._embed(self._graph.embed)
             add_vectors(self._at, self._program, self._stream, 0, self._plain_norm)
             self._ops("embeddings", 0, self._graph.prelude)
         for i in self._slice.layers:
@@ -118,6 +111,9 @@ class _Lowering:
             self._stream.finish(self._plain_norm)
         else:
             self._tail(self._graph.tail)
+        if decoder is not None:
+            self._stream.norm = None  # it has been applied to the stream itself
+            CrossLowering(decoder).write(self._program, self._stream, self._at)
         self._program.weight_bytes = sum(core.used["weights"] for core in self._at.cores)
         return self._program
 
@@ -130,13 +126,18 @@ class _Lowering:
                     self._on_stream(label, i, op)
                 case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
-                case Attention():
-                    self._attention(i, waiting, op)
-                case AttentionGate():
-                    gates = [self._heads.gate(core, i) for core in range(self._num_cores)]
-                    self._program.add(f"{label} attention gate", KERNELS.gated_norm, gates)
-                case Convolution() | Recurrence() | GatedNorm():
-                    self._state(label, i, waiting, op)
+                case (
+                    Attention()
+                    | AttentionGate()
+                    | Convolution()
+                    | CrossAttention()
+                    | GatedNorm()
+                    | LatentAttention()
+                    | Recurrence()
+                ):
+                    self._leaves = self._mixers.add(i, waiting, op)
+                case DistanceBuckets():
+                    pass  # attention reads the table that Placement.distances holds
                 case Gated() | Activate():
                     self._activated(label, waiting, op)
                 case Experts():
@@ -166,38 +167,17 @@ class _Lowering:
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
 
+    def _embed(self, op: Embed) -> None:
+        tiles = self._at.weights.embedding_tiles(self._graph)
+        kernel = self._shared.embed_rows if tiles is None else self._kernels(tiles).embed_tiles
+        self._program.add("embed", kernel, self._operands.embed(op, tiles))
+
     def _read(self, label: str, reader: Linear) -> PanelAddresses:
         """Return the panels of the stream that `reader` takes, on every core."""
         kernel, changes = self._kernels(self._at.weights.matrix(reader)).reduce_norm, dict[str, int]()
         if reader.is_router and self._buffers.experts is not None:
             changes["rows"] = self._buffers.experts.read.address
         return self._stream.read(label, reader.name, kernel, **changes)
-
-    def _attention(self, i: int, waiting: Sequence[Op], op: Attention) -> None:
-        buffers, cores, label = self._buffers, range(self._num_cores), f"layer {i}"
-        norm = last_op(waiting, HeadNorm) or last_op(waiting, PlainHeadNorm)
-        heads = HeadOps(norm, last_op(waiting, Rope), op)
-        self._product(label, waiting, buffers.qkv)
-        rope = [self._heads.rope(core, i, heads) for core in cores]
-        if isinstance(norm, HeadNorm) and norm.is_wide:
-            self._program.add(f"{label} head squares", head_squares, rope, is_collective=len(cores) > 1)
-        kernels = self._shared_kernels(rope[0].head_dim)
-        self._program.add(f"{label} rope", kernels.rope_kv, rope)
-        operands = self._heads.attention if op.is_causal else self._heads.both_sides
-        self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
-        self._leaves = Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
-
-    def _state(self, label: str, i: int, waiting: list[Op], op: Convolution | Recurrence | GatedNorm) -> None:
-        """Add an op of a mixer that keeps a state, after the projections that wait."""
-        buffers, states = self._buffers.states, self._states
-        assert buffers is not None
-        assert states is not None
-        for linear in waiting:
-            assert isinstance(linear, Linear)
-            self._product(label, [linear], buffers.gates if linear.name == "state_gates" else buffers.projected)
-        waiting.clear()
-        states.add(i, op)
-        self._leaves = Leaves(buffers.mixed, buffers.mixed_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
@@ -274,23 +254,10 @@ class _Lowering:
                 self._stream.stay(self._stream.norm.name, self._stream.norm)
             self._stream.settle(self._plain_norm)
             return
-        self._logits(head)
-        for op in (op for op in ops if isinstance(op, FinishLogits)):
-            self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
+        finish = next((op for op in ops if isinstance(op, FinishLogits)), None)
+        add_logits(self._operands, self._program, self._stream, head, finish)
 
     @property
     def _plain_norm(self) -> Kernel:
         """The kernel that norms a stream whose panels nothing reads."""
         return linear_kernels(self._at.dtype, self._at.isa).reduce_norm
-
-    def _logits(self, linear: Linear) -> None:
-        """Add the output layer."""
-        buffers, head = self._buffers, self._at.weights.matrix(linear)
-        kernels = self._kernels(head)
-        self._stream.settle(kernels.reduce_norm)
-        self._program.head = len(self._program)
-        inputs = self._stream.read_sampled(linear.name, kernels.reduce_norm)
-        outputs = [buffers.logits.address + core * head.n * FLOAT32_BYTES for core in range(self._num_cores)]
-        operands = self._operands.matmul(head, inputs, outputs, buffers.logits_width)
-        operands = [o._replace(rows_field=STEP.num_samples) for o in operands]
-        self._program.add("logits", kernels.matmul, operands)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from ..config import CacheConfig
@@ -15,6 +16,7 @@ from ..device.layout import K_TILES, N_TILE, group_shift
 from ..kernels.records import (
     STEP,
     AddRowsOperands,
+    EmbedOperands,
     MatmulOperands,
     NormOperands,
     PackOperands,
@@ -24,6 +26,7 @@ from ..models.linear import Vector
 from ..models.ops import (
     AddRows,
     Attention,
+    Embed,
     FinishLogits,
     HeadNorm,
     LayerNorm,
@@ -76,21 +79,21 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaves:
-    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
-
-    values: Sequence[Buffer] = ()
-    panels: Sequence[Buffer] = ()  # memory for their packed form
-    is_packed: bool = False  # the values are bfloat16 panels already
-
-
-@dataclass(frozen=True, slots=True)
 class HeadOps:
     """The ops before attention that its kernels include."""
 
     norm: HeadNorm | PlainHeadNorm | None
     rope: Rope | None
     attention: Attention
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
+
+    values: Sequence[Buffer] = ()
+    panels: Sequence[Buffer] = ()  # memory for their packed form
+    is_packed: bool = False  # the values are bfloat16 panels already
 
 
 def float_bits(value: float) -> int:
@@ -143,6 +146,23 @@ class Operands:
             rows_field=STEP.num_tokens,
             index_field=0,
         )
+
+    def embed(self, op: Embed, tiles: PackedMatrix | None) -> list[EmbedOperands]:
+        """Operands of the embedding by rows of the table, or by `tiles` of an output layer.
+
+        Its scale is rounded as the activations are, as in training.
+        """
+        hidden, per_core, width = self._buffers.hidden.address, self._shard.vocab_per_core, self._buffers.widths.hidden
+        scale = float_bits(op.scale if self._at.dtype == "float32" else float(ml_dtypes.bfloat16(op.scale)))
+        if tiles is None:
+            rows = addresses_of(self._at.weights.embedding or ())
+            return [EmbedOperands(table, 0, hidden, per_core, width, scale, 0, 0) for table in rows]
+        shift = group_shift(tiles.weights, tiles.groups)
+        parts = [(part.tiles.address, address_of(part.scales), address_of(part.sums)) for part in tiles.shards]
+        return [
+            EmbedOperands(table, scales, hidden, per_core, width, scale, shifts, shift)
+            for table, scales, shifts in parts
+        ]
 
     def add_rows(self, op: AddRows) -> AddRowsOperands:
         """Operands that add the rows of a table, chosen by positions or token types."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ..device.layout import FLOAT32_BYTES
-from ..kernels.embedding import place_vectors
 from ..kernels.isa.jit import Kernel
 from ..kernels.program import Program
-from ..kernels.records import VectorOperands
+from ..kernels.vectors import VectorOperands, place_vectors
 from .operands import Placement
 from .residual_stream import ResidualStream
 

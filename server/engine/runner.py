@@ -19,7 +19,8 @@ from ..kernels.workers import WorkerPool
 from ..kv_cache.blocks import NULL_BLOCK
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import placed
-from ..types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from ..types import MediaItem, Request, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from .cross.encoder import SourceEncoder
 from .logits import prompt_logprobs, prompt_rows
 from .loop import Pending
 from .sampler import Sampler
@@ -56,10 +57,16 @@ class ModelRunner:
     ) -> None:
         self._pool, self._programs, self._inputs, self._sampler = pool, programs, inputs, sampler
         self._cache = cache
+        self.encoder: SourceEncoder | None = None  # whose pass comes before a new sequence's first tokens
         self._is_timed = False
         self.num_threads_alone = pool.num_threads  # host threads that run a step of one token
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
         self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # the program that ran last, and its times
+
+    @property
+    def inputs(self) -> StepInputs:
+        """The arrays of a step."""
+        return self._inputs
 
     @property
     def pool(self) -> WorkerPool:
@@ -73,6 +80,8 @@ class ModelRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute every token of the plan, and sample for the sequences that need it."""
+        if self.encoder is not None:
+            self.encoder.run([seq for seq in plan.prefill if seq.is_encoded])
         is_alone = len(plan.seqs) == 1 and len(plan.seqs[0].token_ids) == 1
         with self._pool.only(self.num_threads_alone if is_alone else self._pool.num_threads):
             return self._execute(plan)
@@ -114,23 +123,32 @@ class ModelRunner:
                 found.setdefault(target.request_id, []).append(logprobs)
         return {request_id: tuple(logprobs) for request_id, logprobs in found.items()}
 
-    def logits(self, token_ids: Sequence[int], lora: str = "") -> npt.NDArray[np.float32]:
+    def logits(
+        self,
+        token_ids: Sequence[int],
+        lora: str = "",
+        media: tuple[MediaItem, ...] = (),
+        source: Request | None = None,
+    ) -> npt.NDArray[np.float32]:
         """Return the logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
 
-        `lora` is the digest of a loaded adapter, "" for none. Overwrites blocks of the cache, so the engine must not
-        serve. Raises StepTooLarge when the cache cannot hold the sequence.
+        `lora` is the digest of a loaded adapter, "" for none; pictures of `media` are encoded already; `source` has
+        what an encoder reads. Overwrites blocks of the cache, so the engine must not serve. Raises StepTooLarge when
+        the cache cannot hold the sequence.
         """
         cache = KVCacheManager(replace(self._cache, enable_prefix_caching=False))
-        blocks = cache.open("")
+        blocks = cache.open("", num_source_tokens=0 if source is None else source.num_source_tokens)
         rows, vocab = self._sampler.num_rows, self._sampler.vocab_size
         out = np.empty((len(token_ids), vocab), np.float32)
         for start in range(0, len(token_ids), rows):
             chunk = tuple(token_ids[start : start + rows])
             cache.drop(blocks, start)
             cache.allocate(blocks, start + len(chunk))  # without blocks the inputs refuse the chunk
+            known = token_ids, len(token_ids), lora, None, media, source
             state = placed(cache.states, blocks.state, (start, start + len(chunk)), len(token_ids))
-            seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, token_ids, len(token_ids), lora)
-            seq = seq._replace(state=state)
+            seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, *known, state)
+            if self.encoder is not None and seq.is_encoded:
+                self.encoder.run([seq])
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample(range(len(chunk)))
             self._pool.run(program, self._inputs.address)

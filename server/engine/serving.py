@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from .load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .load.loading import load_engine
 from .load.weights import OnProgress
 from .process import ServedEngine
+from .vision.pictures import PictureRunner, read_pictures
 
 
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
@@ -39,18 +41,20 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
     if is_pooling(config):
         return _Encoder(config, on_progress).run()
     loaded = load_engine(config, on_progress)
-    runner = SharedRunner(loaded.runner, loaded.beside.runner)
+    beside, pictures = loaded.beside, read_pictures(config, loaded, on_progress)
+    runner = loaded.runner if beside is None else SharedRunner(loaded.runner, beside.runner)
     return ServedEngine(
-        runner=runner,
+        runner=runner if pictures is None else PictureRunner(runner, pictures),
         scheduler=loaded.scheduler,
-        info=loaded.info,
-        pricer=loaded.pricer,
-        pooling=loaded.beside.limits,
+        info=replace(loaded.info, reads_pictures=pictures is not None),
+        pricer=loaded.pricer if pictures is None else pictures.pricer,
+        pictures=None if pictures is None else pictures.limits,
+        pooling=None if beside is None else beside.limits,
         cache=loaded.cache,
         grammars=loaded.grammars,
         adapters=loaded.adapters,
-        give_back=partial(loaded.kv.give_back, num_blocks=loaded.cache.num_blocks),
-        blocks=PoolBlocks(loaded.kv, loaded.cache.num_blocks),
+        give_back=partial(loaded.placement.kv.give_back, num_blocks=loaded.cache.num_blocks),
+        blocks=PoolBlocks(loaded.placement.kv, loaded.cache.num_blocks),
     )
 
 

@@ -13,8 +13,8 @@ from ..device.layout import FLOAT32_BYTES
 from ..kernels.dispatch import StateKernels
 from ..kernels.program import Program
 from ..kernels.state.records import ConvolutionOperands, GatedNormOperands, RecurrenceOperands
-from ..models.ops import Convolution, GatedNorm, Recurrence
 from ..models.state_layer import GatedDeltaNetSpec, Mamba2Spec, Recurrent, ShortConvSpec
+from ..models.state_ops import Convolution, GatedNorm, Recurrence
 from .operands import Operands, float_bits
 from .state_buffers import StateBuffers
 

@@ -15,9 +15,10 @@ from ..errors import StepTooLarge
 from ..host.address_map import ADDRESSES
 from ..host.row_shares import MOST_ROW_SHARES
 from ..kernels.attention.items import COUNTER_BYTES
-from ..kernels.records import STEP, WORD, StepRecord
+from ..kernels.records import STEP, STEP_BYTES, WORD, StepRecord
 from ..types import ScheduledSeq
 from .attention_work import AttentionEntry, AttentionWork
+from .cross.queries import CrossQueries
 
 Int32 = npt.NDArray[np.int32]
 
@@ -53,7 +54,7 @@ class StepInputs:
         self.lora_rows, self.lora_groups = self._adapters.rows, self._adapters.groups
         self._max_model_len, self._block_size, self._work = max_model_len, cache.block_size, work
         self._groups, num_groups = tuple(enumerate(cache.groups)), len(cache.groups)
-        table_width = -(-max_model_len // cache.block_size)
+        table_width = -(-max(max_model_len, *(span.source for span in cache.groups)) // cache.block_size)
         num_tiles, counters = work.most_entries(num_tokens, num_seqs), max(work.num_workers, MOST_ROW_SHARES)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
@@ -75,7 +76,9 @@ class StepInputs:
         self._entries: list[AttentionEntry] = []  # that the three arrays above hold
         self._counters: npt.NDArray[np.int64] = np.zeros(counters * COUNTER_BYTES // WORD, np.int64)
         self.alone = self.positions[:0]  # positions, if each row is the one token of a sequence and sampled; else empty
-        self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
+        self._queries = CrossQueries(num_tokens if any(span.source for span in cache.groups) else 0)
+        own = self._addresses()
+        self._record: npt.NDArray[np.int64] = np.array([own, self._queries.record(own)], np.int64).ravel()
         self.address = int(self._record.ctypes.data)  # of the step record
         ADDRESSES.register_attributes("step", self)
 
@@ -133,6 +136,7 @@ class StepInputs:
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
         self._place_entries(self._work.divide(seqs))
+        self._queries.fill(seqs)
         are_alone = row == len(seqs) == len(samples) == len(self._entries)
         self.alone = self.positions[: row if are_alone else 0]
         self._set(STEP.num_tokens, row)
@@ -143,6 +147,7 @@ class StepInputs:
             has_some = self.pictures.fill(seqs, self.vectors[:row], self.rope_rows[:row])
             self.turn_by(self.rope_rows if has_some else self.positions)
             self._set(STEP.vectors, self.vectors.ctypes.data * has_some)
+        self._set(STEP_BYTES + STEP.num_tiles, row)
         num_groups = self._adapters.fill(seqs)
         self._set(STEP.num_lora_groups, num_groups)
         return num_groups
@@ -167,9 +172,10 @@ class StepInputs:
             num_tokens += len(seq.token_ids)
             if end > self._max_model_len:
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
-            for table in seq.block_tables:
-                if end > (held := len(table) * self._block_size):
-                    raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"{held} in its block table")
+            for (_, span), table in zip(self._groups, seq.block_tables, strict=True):
+                needed = seq.num_source_tokens if span.source else end
+                if needed > (held := len(table) * self._block_size):
+                    raise StepTooLarge(seq.request_id, f"a context of {needed} tokens", f"{held} in its block table")
             if num_tokens > len(self.token_ids):
                 raise StepTooLarge(seq.request_id, f"token {num_tokens} of the step", f"{len(self.token_ids)}")
             if b >= num_seqs:
@@ -181,6 +187,8 @@ class StepInputs:
         for b, seq in enumerate(seqs):
             table, start, count = seq.block_tables[group], seq.start, len(seq.token_ids)
             self._place_table(group, b, table, span.num_behind(start) if span.window else None)
+            if span.source:
+                continue
             if count == 1:
                 slots[row] = table[start // size] * size + start % size
             else:

@@ -21,8 +21,6 @@ from .experts import combine as combining
 from .experts import route as routing
 from .isa import amx, target
 from .isa.jit import Kernel
-from .latent import attention as latent_attention
-from .latent import heads as latent_heads
 from .matmul import amx as matmul_amx
 from .matmul import group_bytes, group_lanes
 from .matmul import lanes as matmul_lanes
@@ -96,20 +94,6 @@ class StateKernels:
     gated_norm: Kernel = gated_norm.gated_norm
 
 
-@dataclass(frozen=True, slots=True)
-class LatentKernels:
-    """Kernels of latent attention, which lanes compute on every instruction set."""
-
-    write: Kernel  # latents to the cache
-    queries: Kernel  # of heads, as rows of the cache
-    attention: Kernel
-    values: Kernel  # of heads
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        return self.write, self.queries, self.attention, self.values
-
-
 @functools.cache
 def host_isas() -> tuple[Isa, ...]:
     """Return the instruction sets that this host can run, best first."""
@@ -150,11 +134,12 @@ def shared_kernels(
     isa: Isa | None = None,
     kv_dtype: KVCacheDtype | None = None,
     is_causal: bool = True,
+    has_bias: bool = False,
 ) -> SharedKernels:
     """Return the kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
 
-    The tile unit takes only heads and blocks of whole tiles. If tokens attend to both sides, keys and values have type
-    `dtype` and lanes compute them.
+    The tile unit takes only heads and blocks of whole tiles, and no bias of scores by distance. If tokens attend to
+    both sides, keys and values have type `dtype` and lanes compute them.
     """
     lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
@@ -172,25 +157,11 @@ def shared_kernels(
         rows = embedding.embed_rows_f32, embedding.add_rows_f32
     if not is_causal:
         return SharedKernels(*rows, lanes[dtype][0], BOTH_SIDES[dtype])
-    if dtype == "float32":
+    if dtype == "float32" or has_bias:
         return SharedKernels(*rows, *lanes[kv])
     if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
         return SharedKernels(*rows, *tiles[kv])
     return SharedKernels(*rows, *lanes[kv])
-
-
-def latent_kernels(kv_dtype: KVCacheDtype, is_float32: bool) -> LatentKernels:
-    """Return the kernels of latent attention; `is_float32`: of weights that are not bfloat16."""
-    write, attention = {
-        "float32": (latent_heads.latent_kv_f32, latent_attention.latent_f32),
-        "bfloat16": (latent_heads.latent_kv_bf16, latent_attention.latent_bf16),
-        "int8": (latent_heads.latent_kv_i8, latent_attention.latent_i8),
-        "fp8": (latent_heads.latent_kv_e4m3, latent_attention.latent_e4m3),
-    }[kv_dtype]
-    queries, values = latent_heads.latent_queries_bf16, latent_heads.latent_values_bf16
-    if is_float32:
-        queries, values = latent_heads.latent_queries_f32, latent_heads.latent_values_f32
-    return LatentKernels(write, queries, attention, values)
 
 
 class _Format(NamedTuple):

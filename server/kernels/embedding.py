@@ -1,7 +1,7 @@
 """hidden[t] = table[token_ids[t]] * scale, from a row-major table or from the packed tiles of a tied output layer.
 
-Rows of positions and of token types are added afterwards, and vectors of pictures replace the rows of their tokens.
-The vocabulary is split over the cores; the core that holds a token's row writes it.
+Rows of positions and of token types are added afterwards. The vocabulary is split over the cores; the core that holds
+a token's row writes it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 
 from .isa import memory, simd
 from .isa.element_types import BFLOAT16, FLOAT32, Cell
-from .isa.jit import inline, kernel, made_kernel, share_begin
+from .isa.jit import inline, made_kernel, share_begin
 from .isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
-from .records import ADD_ROWS, EMBED, EMBED_BYTES, STEP, VECTORS
+from .records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
 from .rotation import rotate_back
 
 
@@ -144,23 +144,6 @@ def _from_bytes(load_one: Any) -> Any:
             store_f32(hidden + k * 4, value * by)
 
     return copy_row
-
-
-@kernel
-def place_vectors(op: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Replace the stream of a picture's tokens by vectors, or add vectors to it."""
-    tokens, width = load_i64(step + STEP.num_tokens), load_i64(op + VECTORS.width)
-    vectors, offset = load_i64(step + STEP.vectors), load_i64(op + VECTORS.offset)
-    if vectors == 0:
-        return
-    for t in range(share_begin(tokens, worker, workers), share_begin(tokens, worker + 1, workers)):
-        vector, hidden = load_i64(vectors + t * 8), load_i64(op + VECTORS.hidden) + t * width * 4
-        if vector != 0:
-            for i in range(0, width, 16):
-                value = simd.load(vector + offset + i * 4)
-                if load_i64(op + VECTORS.is_added) != 0:
-                    value = simd.add(value, simd.load(hidden + i * 4))
-                simd.store(hidden + i * 4, value)
 
 
 embed_rows_bf16 = made_kernel("embed_rows_bf16", _embed(_from_rows(BFLOAT16)))

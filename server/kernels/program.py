@@ -14,7 +14,16 @@ from .isa.jit import Kernel
 _BY_ROWS = frozenset(
     f"neuronserve.server.kernels.{name}"
     for name in (
-        *("embedding", "norm", "pack", "activate", "attention.rope", "attention.lanes", "attention.integer_lanes"),
+        *(
+            "embedding",
+            "vectors",
+            "norm",
+            "pack",
+            "activate",
+            "attention.rope",
+            "attention.lanes",
+            "attention.integer_lanes",
+        ),
         *("matmul.lanes", "matmul.group_lanes", "matmul.groups", "matmul.group_bytes"),
         *("state.convolution", "state.recurrence", "state.gated_norm"),
     )

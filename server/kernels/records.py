@@ -56,6 +56,7 @@ class StepRecord(NamedTuple):
 
 
 STEP = offsets(StepRecord)
+STEP_BYTES = size_of(StepRecord)  # a second record may follow, of the same rows in cross attention
 
 
 class MatmulOperands(NamedTuple):
@@ -118,15 +119,6 @@ class AddRowsOperands(NamedTuple):
     width: int
     index_field: int  # byte offset in the step record of the address of int32 [T]; 0: row `first` for all
     first: int
-
-
-class VectorOperands(NamedTuple):
-    """Operands of `hidden[t] = vector`, or `+=`, for tokens of pictures, on one core for all."""
-
-    hidden: int  # float32 [T, width]
-    width: int
-    offset: int  # bytes from the address in the step record to the vector, float32 [width]
-    is_added: int
 
 
 class NormOperands(NamedTuple):
@@ -222,6 +214,10 @@ class AttentionOperands(NamedTuple):
     partials: int  # row states [slots][cores][kv_heads][max_group], the same on every core
     arrivals: int  # int64 [slots][cores][kv_heads], zero between steps
     kv_group: int  # group of layers whose block tables are read
+    bias: int = 0  # float32 [heads, bias_stride]: added to scores by the key's position minus the query's; 0 = none
+    bias_stride: int = 0
+    bias_middle: int = 0  # column of distance 0
+    record: int = 0  # bytes from the step's record to the one that describes the entries
 
 
 class BothSidesOperands(NamedTuple):
@@ -269,7 +265,6 @@ GROUP_TABLE = offsets(GroupTable)
 GROUP = offsets(Group)
 EMBED = offsets(EmbedOperands)
 ADD_ROWS = offsets(AddRowsOperands)
-VECTORS = offsets(VectorOperands)
 NORM = offsets(NormOperands)
 ROPE = offsets(RopeOperands)
 ATTENTION = offsets(AttentionOperands)

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .blocks import NULL_BLOCK, BlockPool
-from .manager import KVCacheManager, SequenceBlocks
+from .manager import KVCacheManager
+from .sequence_blocks import SequenceBlocks
 
 
 def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[str]:
@@ -74,7 +75,7 @@ def _held(blocks: SequenceBlocks) -> list[list[int]]:
 
 
 def _num_covered(blocks: SequenceBlocks) -> int:
-    return min(map(len, blocks.tables))
+    return blocks.num_blocks if blocks.num_source_blocks else min(map(len, blocks.tables))
 
 
 def _holds_dropped(blocks: SequenceBlocks) -> bool:
@@ -86,8 +87,12 @@ def _is_held_once(tables: list[list[int]]) -> bool:
 
 
 def _is_covered(cache: KVCacheManager, blocks: SequenceBlocks) -> bool:
-    each = zip(blocks.tables, blocks.num_dropped, cache.widths, strict=True)
-    return all(len(table) == min(blocks.num_blocks, dropped + width) for table, dropped, width in each)
+    each = zip(blocks.tables, blocks.num_dropped, cache.widths, cache.grows, strict=True)
+    source = blocks.num_source_blocks if blocks.num_blocks else 0
+    return all(
+        len(table) == (min(blocks.num_blocks, dropped + width) if grows else source)
+        for table, dropped, width, grows in each
+    )
 
 
 def _digests(pool: BlockPool) -> dict[int, bytes]:

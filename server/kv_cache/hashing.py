@@ -30,13 +30,17 @@ def _block_layout(block_size: int) -> struct.Struct:
 class HashChain:
     """The digests of a sequence's full blocks, each computed once as the sequence grows.
 
-    A digest is the sha256 of the one before it and the block's tokens as little-endian int32.
+    A digest is the sha256 of the one before it, the block's tokens as little-endian int32, and offsets and digests
+    of pictures that begin in the block: their tokens are all the same.
     """
 
-    __slots__ = ("_block_size", "_pack", "_root", "digests")
+    __slots__ = ("_block_size", "_pack", "_pictures", "_root", "digests")
 
-    def __init__(self, block_size: int, cache_salt: str, lora: str = "") -> None:
-        self._block_size = block_size
+    def __init__(
+        self, block_size: int, cache_salt: str, lora: str = "", pictures: Sequence[tuple[int, bytes]] = ()
+    ) -> None:
+        """`pictures`: the position of each picture's first token, and the digest of its content."""
+        self._block_size, self._pictures = block_size, pictures
         self._pack = _block_layout(block_size).pack
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
@@ -46,5 +50,9 @@ class HashChain:
         digests, size, pack = self.digests, self._block_size, self._pack
         parent = digests[-1] if digests else self._root
         for begin in range(len(digests) * size, num_blocks * size, size):
-            parent = sha256(parent + pack(*token_ids[begin : begin + size])).digest()
+            shown = b""
+            if self._pictures:
+                here = [(at - begin, picture) for at, picture in self._pictures if begin <= at < begin + size]
+                shown = b"".join(at.to_bytes(4, "little") + picture for at, picture in here)
+            parent = sha256(parent + pack(*token_ids[begin : begin + size]) + shown).digest()
             digests.append(parent)

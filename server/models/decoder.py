@@ -2,6 +2,7 @@
 
 embed, [projection], [positions, token types, norm], then for each layer
   norm, linear qkv, [norm of heads], [rope], attention, [gate], linear o, [norm], add
+  [norm, linear q, cross attention, linear o, add]
   norm, linear gate_up, gated activation, linear down, [norm], add
 then norm, [projection] and the output layer. `NormPlacement` moves norms, or puts both branches side by side; a
 feed-forward network may be experts behind a router. Modules have the names of Hugging Face's Llama, translated by
@@ -15,21 +16,22 @@ from dataclasses import replace
 from functools import lru_cache
 
 from .graph import Graph, LayerGroup
-from .layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from .latent_graph import latent_ops
+from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .network_graph import NetworkGraph
 from .ops import (
     Activate,
     Add,
     AddRows,
     Attention,
     AttentionGate,
+    CrossAttention,
+    DistanceBuckets,
     Embed,
-    Experts,
     FinishLogits,
-    Gated,
     HeadNorm,
     LayerNorm,
-    Network,
     Norm,
     Op,
     Parallel,
@@ -44,6 +46,7 @@ from .state_graph import StateGraph
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
 LAYERS = "model.layers."
+FRAMES = 3  # that a convolution over sound reads
 FINAL_NORM = "model.norm"
 NORMS_OUTPUTS = ("before_and_after", "after")  # placements where the output of a branch is normed
 
@@ -58,7 +61,7 @@ def decoder_graph(spec: ModelSpec) -> Graph:
     for i, layer in enumerate(spec.layers):
         alike.setdefault(layer, []).append(i)
     return Graph(
-        embed=Embed(embedding, build.embedded, spec.stack.input.scale),
+        embed=Embed(embedding, build.embedded, spec.stack.input.scale, spec.stack.input.is_shared),
         prelude=tuple(build.prelude()),
         layers=layers,
         tail=(
@@ -71,6 +74,11 @@ def decoder_graph(spec: ModelSpec) -> Graph:
     )
 
 
+def graphs(spec: ModelSpec) -> tuple[Graph, ...]:
+    """Return the graph of a model, and that of the encoder beside it if it has one."""
+    return (decoder_graph(spec),) if spec.source is None else (decoder_graph(spec), decoder_graph(spec.source))
+
+
 class _Builder:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec, self._norm = spec, spec.stack.norm
@@ -78,6 +86,7 @@ class _Builder:
         self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
         self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
+        self._networks = NetworkGraph(spec.names, self.part, self._parts, self.hidden)
 
     def part(self, module: str, outputs: Axis) -> WeightRows:
         """Return all rows of `module`, under the checkpoint's name of it."""
@@ -93,6 +102,8 @@ class _Builder:
     def prelude(self) -> list[Op]:
         """Return the ops that change the embeddings of tokens."""
         table, ops = self._spec.stack.input, list(self.projection("project_in", self.embedded, self.hidden))
+        if table.num_channels:
+            ops += self.convolutions(table.num_channels)
         if table.num_positions:
             rows = self.part("model.embed_positions", Axis("rows", table.num_positions))
             ops.append(AddRows(rows, self.hidden, "positions", table.first_position))
@@ -101,7 +112,22 @@ class _Builder:
             ops.append(AddRows(rows, self.hidden, "token_types"))
         if table.has_norm:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
+        attention = self._spec.attention
+        if attention.num_distance_buckets:
+            each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
+            name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
+            weight = Vector(name, each.size, each, is_folded=True)
+            ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
+
+    def convolutions(self, num_channels: int) -> list[Op]:
+        """Return the two layers over three neighbouring frames each, of which a channel's values are neighbours."""
+        sizes = (num_channels, self.hidden.size)
+        layers = [
+            Linear(name, (self.part(f"model.{name}", self.hidden),), Axis("rows", FRAMES * size), has_bias=True)
+            for name, size in zip(("conv1", "conv2"), sizes, strict=True)
+        ]
+        return [each for layer in layers for each in (layer, Activate("gelu"))]
 
     def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
         """Return the projection from the size of embeddings to the hidden size, or back, where they differ."""
@@ -145,7 +171,7 @@ class _Builder:
         attention_norm = self.norm("attention norm", f"{at}input_layernorm")
         ffn_norm = self.norm("ffn norm", before_ffn)
         attention = self._mixers(layer, at)
-        ffn = self._feed_forward(layer.feed_forward, f"{at}mlp.")
+        ffn = self._networks.branch(layer.feed_forward, f"{at}mlp.")
         if not attention or not ffn:
             return self._one_branch(layer, attention_norm if attention else ffn_norm, attention or ffn)
         if layer.norms == "parallel":
@@ -156,9 +182,28 @@ class _Builder:
             *((attention_norm,) if layer.norms in ("before", "before_and_after") else ()),
             *attention,
             *self._add(layer, "attention", after_attention),
+            *self._cross(layer, at),
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
+        )
+
+    def _cross(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
+        """Return the branch that attends to the encoder, if the layer has one."""
+        spec, norm = layer.cross, f"{at}cross_attn_layernorm"
+        if spec is None:
+            return ()
+        query = Axis("query", spec.num_heads, spec.head_dim, heads=spec.heads)
+        kv = Axis("kv", spec.num_kv_heads, spec.head_dim, heads=spec.heads)
+        keys, values = (self.part(f"{at}cross_attn.{name}_proj", kv) for name in "kv")
+        parts = replace(keys, lacks_bias=spec.lacks_k_bias), values
+        scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+        return (
+            *((self.norm("cross attention norm", norm),) if layer.norms == "before" else ()),
+            Linear("cross q", (self.part(f"{at}cross_attn.q_proj", query),), self.hidden, spec.has_qkv_bias),
+            CrossAttention(scale, Linear("cross kv", parts, self.hidden, spec.has_qkv_bias)),
+            Linear("cross o", (self.part(f"{at}cross_attn.o_proj", self.hidden),), query, spec.has_o_bias),
+            *self._add(layer, "cross attention", norm),
         )
 
     def _one_branch(self, layer: LayerSpec, norm: Norm | LayerNorm, branch: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -182,6 +227,8 @@ class _Builder:
         return (Add(self._rms(name, norm) if layer.norms in NORMS_OUTPUTS else None, layer.residual_scale),)
 
     def _attention(self, spec: AttentionSpec, at: str) -> tuple[Op, ...]:
+        if isinstance(spec, LatentAttentionSpec):
+            return latent_ops(spec, at, self.hidden, self.part)
         query = Axis("query", spec.num_heads, spec.head_dim, heads=spec.heads)
         kv = Axis("kv", spec.num_kv_heads, spec.head_dim, heads=spec.heads)
         ops: list[Op] = [Linear("qkv", self._qkv(spec, at, query, kv), self.hidden, spec.has_qkv_bias)]
@@ -208,7 +255,8 @@ class _Builder:
         if spec.is_value_key:
             parts = self._parts(at, {"q_proj": query, "k_proj": kv})
             return (*parts, parts[-1])
-        parts = self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
+        q, k, v = self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
+        parts = q, replace(k, lacks_bias=spec.lacks_k_bias), v
         if not spec.has_gate:
             return parts
         queries, gate = self._in_turns([self.part(f"{at}{name}", query) for name in ("q_proj", "gate_proj")])
@@ -239,36 +287,3 @@ class _Builder:
         """Return parts of one module whose units alternate: the first of each, then the second of each, and so on."""
         sizes = [part.outputs.unit_size for part in parts]
         return tuple(replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes)) for i, part in enumerate(parts))
-
-    def _feed_forward(self, spec: FeedForward | None, at: str) -> tuple[Op, ...]:
-        if spec is None:
-            return ()
-        return (self._experts(spec, at),) if isinstance(spec, ExpertsSpec) else self._network(spec, at)
-
-    def _experts(self, spec: ExpertsSpec, at: str) -> Experts:
-        parts: tuple[WeightRows, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
-        if spec.has_shared_gate:
-            parts = (*parts, self.part(f"{at}shared_expert_gate", Axis("experts", 1)))
-        bias = self._spec.names.module(f"{at}gate.e_score_correction_bias")
-        return Experts(
-            router=Linear("router", parts, self.hidden, spec.has_router_bias),
-            first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
-            count=spec.count,
-            per_token=spec.per_token,
-            shared=() if spec.shared is None else self._network(spec.shared, f"{at}shared_expert."),
-            routing=spec.routing,
-            weighs_inputs=spec.weighs_inputs,
-            has_shared_gate=spec.has_shared_gate,
-            choice=spec.choice,
-            choice_bias=Vector(bias, spec.count) if spec.choice.has_bias else None,
-            scaling=spec.scaling,
-        )
-
-    def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
-        ffn = Axis("ffn", spec.size, is_of_expert=is_expert)
-        down = Linear("down", (self.part(f"{at}down_proj", self.hidden),), ffn, spec.has_bias)
-        if not spec.is_gated:
-            up = Linear("up", (self.part(f"{at}up_proj", ffn),), self.hidden, spec.has_bias)
-            return up, Activate(spec.activation), down
-        gate_up = self._parts(at, {"gate_proj": ffn, "up_proj": ffn})
-        return Linear("gate_up", gate_up, self.hidden, spec.has_bias), Gated(spec.activation), down

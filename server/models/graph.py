@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..errors import DeviceError
 from .linear import Linear
-from .ops import Embed, Experts, Op, Parallel
+from .ops import CrossAttention, Embed, Experts, LatentAttention, Op, Parallel
 
 _Op = TypeVar("_Op")
 
@@ -83,12 +83,16 @@ def is_output(linear: Linear) -> bool:
 
 
 def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
-    """Yield the ops of a layer, the ops of branches after the op that holds them. Experts stay closed."""
+    """Yield the ops of a layer, the ops inside an op after it. Experts stay closed."""
     for op in layer:
         yield op
         if isinstance(op, Parallel):
             for branch in op.branches:
                 yield from flat_ops(branch)
+        elif isinstance(op, CrossAttention):
+            yield op.keys_values
+        elif isinstance(op, LatentAttention):
+            yield from op.linears
 
 
 def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:

@@ -6,7 +6,7 @@ A new kind of mixer or feed-forward network is one more record in its union (`Mi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..config import AttentionSpan
 from .linear import HeadCounts
@@ -76,6 +76,8 @@ class TemperatureSpec:
 class AttentionSpec:
     """A mixer that keeps keys and values of every token."""
 
+    num_tensors: ClassVar[int] = 2  # of the cache: keys and values
+
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -84,6 +86,7 @@ class AttentionSpec:
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
     qk_norm: QKNorm = "none"
     has_qkv_bias: bool = False
+    lacks_k_bias: bool = False  # of q, k and v, only q and v have the bias
     has_o_bias: bool = False
     scale: float | None = None  # of scores; None = head_dim ** -0.5
     score_cap: float = 0.0  # scores are held below it by a hyperbolic tangent; 0 = none
@@ -91,6 +94,7 @@ class AttentionSpec:
     has_sinks: bool = False  # each query head has a key without a value, whose score is learned
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
+    max_distance: int = 128  # tokens from which on all distances have one bucket
     kv_source: int | None = None  # layer whose keys and values are read; None: its own
     has_value_norm: bool = False  # RMSNorm of each value head, without weights
     is_value_key: bool = False  # values are the keys before their norm and rotation: there is no projection of values
@@ -104,6 +108,44 @@ class AttentionSpec:
     def span(self) -> AttentionSpan:
         """How far a token looks back."""
         return AttentionSpan(self.window, self.is_chunked and self.window > 0)
+
+    @property
+    def rotated_size(self) -> int:
+        """Elements of a head to which the rotation's share applies."""
+        return self.head_dim
+
+    @property
+    def products_per_pair(self) -> int:
+        """Multiplications of one query head with one key and its value."""
+        return 2 * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionSpec(AttentionSpec):
+    """A mixer that keeps a row of every token, which all heads read: a latent, and elements rotated by position.
+
+    A head's keys and values are products of the latent, normed, and the rotated elements follow each key. The row is
+    the one KV head, of `head_dim` = `rank` + `rotary` elements. Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
+    """
+
+    num_tensors: ClassVar[int] = 1  # a row is key and value
+
+    rank: int  # of the latent
+    rotary: int  # rotated elements of the row, and of each query head after the others
+    size: int  # elements of a query head that are not rotated
+    value_size: int  # of a head's output
+    query_rank: int = 0  # of the normed projection that queries are made of; 0 = they are made of the input
+    eps: float = 1e-6  # of the norms of latents
+
+    @property
+    def rotated_size(self) -> int:
+        """Elements that are rotated."""
+        return self.rotary
+
+    @property
+    def products_per_pair(self) -> int:
+        """Multiplications of one query head, as a row, with a row of the cache and its latent."""
+        return self.head_dim + self.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +214,7 @@ class LayerSpec:
     feed_forward: FeedForward | None
     norms: NormPlacement = "before"
     residual_scale: float = 1.0  # factor of what a branch adds
+    cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
     beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
 
     @property

@@ -89,6 +89,7 @@ class WeightRows:
     factor: float = 1.0  # of the weights and biases
     is_transposed: bool = False  # the weight is stored [inputs, outputs]
     tensor: str | None = None  # name of the weight, where the module has none of its own
+    lacks_bias: bool = False  # though other parts of the layer have one
 
     @property
     def weight(self) -> str:
@@ -109,6 +110,7 @@ class Linear:
     parts: tuple[WeightRows, ...]
     inputs: Axis
     has_bias: bool = False
+    is_table: bool = False  # rows without quantization, which a kernel of their own reads
 
     @property
     def modules(self) -> tuple[str, ...]:

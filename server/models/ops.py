@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, RopeSpec, Routing, TemperatureSpec
-from .linear import Axis, Channels, Linear, Vector, WeightRows
+from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
+from .linear import Axis, Linear, Vector, WeightRows
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Embed:
     table: WeightRows
     hidden: Axis
     scale: float
+    is_shared: bool = False  # the table is another graph's
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,56 +115,57 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Attention of queries, the output of the layer before, to all states of the encoder.
+
+    `keys_values` projects these states to keys and values, once for each sequence.
+    """
+
+    scale: float  # of scores
+    keys_values: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceBuckets:
+    """Biases of scores by the distance of key and query, for the attention of all layers: a tensor [buckets, heads].
+
+    With `is_causal` all buckets are for keys behind the query.
+    """
+
+    weight: Vector
+    max_distance: int
+    is_causal: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionGate:
     """Output of attention times the sigmoid of a projection of its input, which follows queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
-    """Causal convolution of each channel over its last inputs, which are a state. SiLU follows, or gates are around it.
+class LatentAttention:
+    """Causal attention of all heads over one row of each token, to which this token's row is added.
 
-    With gates, y = c * convolution(b * x); b, c and x are the parts of the linear layer before.
+    It reads the normed stream. `heads` has of each head the rows that make keys of latents, then those of values.
     """
 
-    weight: Channels
-    bias: Channels | None
-    is_gated: bool
+    spec: LatentAttentionSpec
+    down: Linear | None  # projection whose norm `query` reads; None: it reads the stream
+    query_norm: Vector | None
+    query: Linear
+    latent: Linear
+    latent_norm: Vector
+    heads: Linear
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The linear layers in order."""
+        return tuple(each for each in (self.down, self.query, self.latent, self.heads) if each is not None)
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
-        """Tensors of the op."""
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrence:
-    """Update of a state [key_dim, value_dim] of each value head by each token: Mamba-2, or the gated delta rule.
-
-    Formulas: kernels/state/records.py. Only Mamba-2 has `skips`.
-    """
-
-    decays: Vector
-    step_bias: Vector
-    skips: Vector | None = None
-
-    @property
-    def vectors(self) -> tuple[Vector, ...]:
-        """Tensors of the op."""
-        return tuple(vector for vector in (self.decays, self.step_bias, self.skips) if vector is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class GatedNorm:
-    """RMSNorm of groups of columns with a gate, x * silu(z), before or after it; without a weight the gate alone."""
-
-    weight: Vector | None  # divided where each column has its own, otherwise one for each column of a value head
-    eps: float
-    is_gate_first: bool = False
-
-    @property
-    def vectors(self) -> tuple[Vector, ...]:
-        """Tensors of the op."""
-        return () if self.weight is None else (self.weight,)
+        """Weights of the norms."""
+        return (self.latent_norm,) if self.query_norm is None else (self.query_norm, self.latent_norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +252,10 @@ Op = (
     | PlainHeadNorm
     | Rope
     | Attention
+    | CrossAttention
+    | DistanceBuckets
     | AttentionGate
+    | LatentAttention
     | Convolution
     | Recurrence
     | GatedNorm

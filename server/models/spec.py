@@ -38,6 +38,8 @@ class EmbeddingSpec:
     first_position: int = 0  # row of a text's first token
     num_token_types: int = 0  # rows of learned token types; 0 = none
     has_norm: bool = False
+    is_shared: bool = False  # of an encoder: the table is the decoder's
+    num_channels: int = 0  # of frames of sound instead of tokens: convolutions make a row of two frames
 
 
 Input = EmbeddingSpec
@@ -61,6 +63,8 @@ class StackSpec:
     input: Input
     layers: tuple[LayerSpec, ...]
     norm: NormSpec = NormSpec()
+    max_length: int = 0  # of an encoder's text, in tokens; 0: the model's max_position
+    names: Names | None = None  # of the stack's tensors; None: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +88,19 @@ class ModelSpec:
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
     vision: VisionSpec | None = None  # makes vectors of pictures; None = the model reads texts alone
+    num_nextn_layers: int = 0  # layers after the last that predict further tokens; they are neither loaded nor computed
+    served_positions: int = 0  # longest context that is computed; 0 = max_position
+    why_served: str = ""  # why longer contexts are not
     stand_in: str = ""  # for planning: why some layers are priced as others; empty: none is
 
     def __hash__(self) -> int:
         """Hash a few sizes: graphs are looked up by model, and hashing every layer would take longer."""
         return hash((self.architecture, self.num_layers, self.hidden_size, self.vocab_size, self.max_position))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest context that is computed."""
+        return self.served_positions or self.max_position
 
     @property
     def stack(self) -> StackSpec:
@@ -115,6 +127,20 @@ class ModelSpec:
     def state_size(self) -> int:
         """Elements of a token's last state, which the output layer reads."""
         return self.stack.input.size
+
+    @property
+    def source(self) -> ModelSpec | None:
+        """The encoder whose states the decoder's cross attention reads, as a model of its own; None: there is none."""
+        if self.layers[0].cross is None:
+            return None
+        stack = self.stacks[0]
+        return replace(
+            self,
+            stacks=(stack,),
+            max_position=stack.max_length or self.max_position,
+            head=None,
+            names=stack.names or self.names,
+        )
 
     @property
     def is_encoder(self) -> bool:
@@ -175,7 +201,7 @@ class ModelSpec:
     @property
     def rotations(self) -> tuple[tuple[RopeSpec | None, int], ...]:
         """Distinct rotations with the size of the heads that they turn."""
-        return tuple(dict.fromkeys((each.rope, each.head_dim) for each in self.attentions))
+        return tuple(dict.fromkeys((each.rope, each.rotated_size) for each in self.attentions))
 
     @property
     def qk_norms(self) -> frozenset[QKNorm]:

@@ -16,8 +16,9 @@ from dataclasses import replace
 
 from .linear import Axis, Channels, Linear, Vector, WeightRows
 from .names import Names
-from .ops import Convolution, GatedNorm, Op, Recurrence
+from .ops import Op
 from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 Rows = dict[str, WeightRows]
 

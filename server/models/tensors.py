@@ -5,41 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .decoder import decoder_graph
+from .decoder import decoder_graph, graphs
 from .graph import Graph, linears
 from .linear import Linear, Vector
 from .ops import (
     Add,
     AddRows,
     Attention,
-    Convolution,
+    DistanceBuckets,
     Embed,
     Experts,
-    GatedNorm,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
-    Recurrence,
     StreamNorm,
 )
 from .spec import ModelSpec
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 Shape = tuple[int, ...]
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
     """Return the tensors that the model needs, in the order of use. A tied output layer is not among them."""
-    graph = decoder_graph(model)
     shapes: dict[str, Shape] = {}
     transposed: set[str] = set()
-    for op in graph.ops():
-        if not _is_tied_head(op, graph):
-            for name, shape in op_tensors(op):
-                rows, *rest = shape  # a tensor may hold several parts
-                if not rows:
-                    continue  # the embedding of a model whose stream is given
-                shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
+    for graph, op in ((each, op) for each in graphs(model) for op in each.ops()):
+        for name, shape in _own_tensors(op, graph):
+            rows, *rest = shape  # a tensor may hold several parts
+            if not rows:
+                continue  # the embedding of a model whose stream is given
+            shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
         if isinstance(op, Linear):
             transposed.update(part.weight for part in op.parts if part.is_transposed)
     return {name: shape[::-1] if name in transposed else shape for name, shape in shapes.items()}
@@ -48,21 +46,36 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
 def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
     """Yield names and shapes of the tensors of one op; a matrix as [outputs, inputs], however it is stored."""
     match op:
-        case Embed(table=table, hidden=hidden) | AddRows(table=table, hidden=hidden):
+        case Embed(table=table, hidden=hidden, is_shared=False) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
             for part in op.parts:
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
-                yield from ((part.bias, (part.outputs.size,)) for part in op.parts)
-        case Norm(weight=weight):
-            yield weight.tensor, (weight.size,)
-        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
-            yield vector.tensor, (vector.size,)
-        case LayerNorm() | HeadNorm() | Convolution() | Recurrence() | GatedNorm():
-            yield from ((vector.tensor, vector.shape) for vector in op.vectors)
+                yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
+        case _:
+            yield from ((vector.tensor, vector.shape) for vector in op_vectors(op))
+
+
+def op_vectors(op: Op) -> tuple[Vector, ...]:
+    """Return the tensors of one op that are no matrices and no tables."""
+    match op:
+        case Norm(weight=vector) | DistanceBuckets(weight=vector):
+            return (vector,)
+        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+            return (vector,)
+        case LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+            return op.vectors
+        case _:
+            return ()
+
+
+def _own_tensors(op: Op, graph: Graph) -> Iterator[tuple[str, Shape]]:
+    """Yield the tensors of an op, of a tied output layer those that the embedding does not have."""
+    tensors = op_tensors(op)
+    return (each for each in tensors if each[0] != graph.embed.table.weight) if _is_tied_head(op, graph) else tensors
 
 
 def _is_tied_head(op: Op, graph: Graph) -> bool:
@@ -82,8 +95,7 @@ def tied_weight(model: ModelSpec) -> str | None:
 
 def linear_modules(model: ModelSpec) -> list[str]:
     """Return the names of modules whose matrix is a tensor of its own; a tied output layer is not among them."""
-    graph = decoder_graph(model)
-    own = (linear for linear in linears(graph) if not _is_tied_head(linear, graph))
+    own = (linear for graph in graphs(model) for linear in linears(graph) if not _is_tied_head(linear, graph))
     return list(dict.fromkeys(module for linear in own for module in linear.modules))
 
 
@@ -94,10 +106,9 @@ def scale_name(weight: str) -> str:
 
 def num_params(model: ModelSpec) -> int:
     """Return the number of weights, norms and biases included; a tied output layer is counted once."""
-    graph = decoder_graph(model)
     return sum(
         math.prod(shape) * count
+        for graph in graphs(model)
         for op, count in graph.counted()
-        if not _is_tied_head(op, graph)
-        for _, shape in op_tensors(op)
+        for _, shape in _own_tensors(op, graph)
     )

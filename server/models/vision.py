@@ -39,6 +39,7 @@ class RowLinear:
     """activation(row @ weight.T + bias)."""
 
     tensor: str  # name of the weight
+    outputs: int
     bias: str = ""  # name of the bias; "" = none
     activation: RowActivation = "identity"
     is_transposed: bool = False  # stored [inputs, outputs]
@@ -103,10 +104,37 @@ class VisionSpec:
     taps: tuple[tuple[int, Connector], ...] = ()  # index of a layer, ascending, and the connector of its states
     ends_normed: bool = True  # the norm after the layers is computed; otherwise the connector has it
     turns_by_turns: bool = False  # pairs of a head turn by row and column alternately (Pixtral), not by halves
+    is_causal: bool = True  # a picture's tokens in the text do not attend to those behind them
     window: int = 0  # side in patches of the squares within which most layers attend; 0 = all attend to everything
     full_layers: tuple[int, ...] = ()  # layers that attend to everything nevertheless
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of the projection of patches, the learned positions and the connectors."""
+        patch, hidden = self.patch, self.hidden_size
+        connectors = (self.connector, *(connector for _, connector in self.taps))
+        return (
+            _num_weights((patch.projection,), patch.values)
+            + patch.grid_side**2 * hidden
+            + sum(_num_weights(connector, hidden) for connector in connectors)
+        )
 
     @property
     def num_sections(self) -> int:
         """Vectors for each placeholder: one for the embedding, and one for each tap."""
         return 1 + len(self.taps)
+
+
+def _num_weights(connector: Connector, size: int) -> int:
+    """Return the number of weights of steps on rows of `size` elements."""
+    total = 0
+    for step in connector:
+        match step:
+            case RowLinear(outputs=outputs, bias=bias):
+                total += (size + bool(bias)) * outputs
+                size = outputs
+            case RowNorm(has_bias=has_bias):
+                total += (1 + has_bias) * size
+            case Join(side=side):
+                size *= side * side
+    return total

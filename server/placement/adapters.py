@@ -16,8 +16,8 @@ from ..errors import DeviceError
 from ..models.decoder import decoder_graph
 from ..models.graph import Graph, flat_ops
 from ..models.linear import Linear, WeightRows
-from ..models.ops import Convolution
 from ..models.spec import ModelSpec
+from ..models.state_ops import Convolution
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 

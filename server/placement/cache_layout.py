@@ -52,7 +52,12 @@ def kv_tensor_bytes(mixer: AttentionSpec, shard: ShardSpec, kv_dtype: KVCacheDty
 
 def kv_layer_bytes(model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
     """Return the bytes of K and V of the largest layer in one block, on one core."""
-    return 2 * max(kv_tensor_bytes(each, shard, kv_dtype, block_size) for each in model.attentions)
+    return max(each.num_tensors * kv_tensor_bytes(each, shard, kv_dtype, block_size) for each in model.attentions)
+
+
+def kv_slot_sizes(model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> tuple[int, int]:
+    """Return the bytes of one slot in one block, on one core, and the number of its tensors: K and V, or one."""
+    return kv_layer_bytes(model, shard, kv_dtype, block_size), model.attention.num_tensors
 
 
 def layers_per_slot(

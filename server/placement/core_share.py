@@ -12,25 +12,21 @@ from functools import lru_cache
 
 from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
-from ..models.decoder import decoder_graph
+from ..models.decoder import decoder_graph, graphs
 from ..models.graph import flat_ops, is_output
-from ..models.linear import NO_HEADS, Axis, HeadCounts, Linear, Vector
+from ..models.linear import NO_HEADS, Axis, HeadCounts, Linear
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
-    Convolution,
     Embed,
-    Experts,
-    GatedNorm,
-    HeadNorm,
-    LayerNorm,
     Norm,
     Op,
-    Recurrence,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
+from ..models.state_ops import Convolution, GatedNorm, Recurrence
+from ..models.tensors import op_vectors
 from .shard import require_degree
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
@@ -92,7 +88,7 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
     they are counted as they are stored here, with the scales of their groups.
     """
     share = CoreShare.of(model, tp)
-    counted = decoder_graph(model).counted(by_name=formats.goes_by_name)
+    counted = (each for graph in graphs(model) for each in graph.counted(by_name=formats.goes_by_name))
     return sum(_op_bytes(op, share, formats) * count for op, count in counted)
 
 
@@ -111,32 +107,22 @@ def undivided_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
 def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
     cell = DTYPE_BYTES[formats.dtype]
     match op:
-        case Embed(table=table, hidden=hidden):
+        case Embed(table=table, hidden=hidden, is_shared=False):
             return table.outputs.size * -(-hidden.size // share.tp) * cell
         case Linear():
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case (
-            Norm(weight=vector)
-            | Add(norm=Norm(weight=vector))
-            | LayerNorm(weight=vector, bias=None)
-            | Experts(choice_bias=Vector() as vector)
-        ):
-            return vector.size * cell
-        case StreamNorm(norm=norm):
+        case StreamNorm(norm=norm) | Add(norm=Norm() as norm):
             return _op_bytes(norm, share, formats)
-        case LayerNorm() | HeadNorm():
-            return sum(vector.size for vector in op.vectors) * cell
-        case Convolution() | Recurrence() | GatedNorm():
-            return sum(-(-math.prod(vector.shape) // share.tp) * cell for vector in op.vectors)
         case _:
-            return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
+            is_split = isinstance(op, Attention | Convolution | Recurrence | GatedNorm)
+            return sum(-(-math.prod(each.shape) // (share.tp if is_split else 1)) for each in op_vectors(op)) * cell
 
 
 def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> int:
     outputs = sum(share.size(part.outputs) for part in linear.parts)
-    weights = formats.of(*linear.modules, is_output=is_output(linear))
+    weights = formats.dtype if linear.is_table else formats.of(*linear.modules, is_output=is_output(linear))
     scales, inputs = outputs * FLOAT32_BYTES if is_scaled(weights) else 0, share.size(linear.inputs)
     if is_grouped(weights):
         scales = sum(scale_bytes(weights, formats.groups, outputs, inputs))

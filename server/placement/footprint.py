@@ -6,7 +6,7 @@ the KV blocks. The host memory of the emulator is in host_footprint.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import LoraConfig
 from ..config.formats import (
@@ -17,10 +17,12 @@ from ..config.formats import (
     WeightFormats,
     WeightGroups,
 )
+from ..device.attention_layout import CHUNK
 from ..device.layout import round_up
 from ..device.ledger import MIB, MemoryLedger, Use
 from ..host.row_shares import MOST_ROW_SHARES
 from ..models.spec import ModelSpec
+from ..models.vision import MAX_PATCHES
 from .cache_layout import KV_CELL_BYTES, SCALE_BYTES, layers_per_slot
 from .core_share import (
     DTYPE_BYTES,
@@ -41,6 +43,7 @@ from .state_layout import core_slot_bytes, num_state_slots
 # sequences are charged a page more: a step that one account shows, no formula. Newer runtimes have pages of 64 MiB,
 # without a published figure.
 SCRATCHPAD_PAGE_BYTES = 512 * MIB
+PATCHES_OF_A_WINDOW = 16  # at least, on average: a vision encoder's windows are whole but at two edges
 GRAPHS = 2  # of prompts and of decode; more buckets add some, of which no account is published
 
 
@@ -99,6 +102,21 @@ class ServingShape:
         """Largest size of one element of a panel."""
         return DTYPE_BYTES[self.dtype]
 
+    def of_source(self, encoder: ModelSpec) -> ServingShape:
+        """Return the shape of the passes of a decoder's `encoder`: those of one step, or one of the longest text."""
+        tokens = max(self.limits.num_tokens, encoder.max_position)
+        limits = replace(self.limits, num_tokens=tokens, num_samples=0)
+        return replace(self, max_model_len=encoder.max_position, limits=limits, kv_cache_dtype=None)
+
+    def num_source_blocks(self, encoder: ModelSpec) -> int:
+        """Return the blocks for one layer's keys of the encoder in the largest step; each text starts a new block."""
+        return self.of_source(encoder).limits.num_tokens // self.block_size + self.limits.num_samples
+
+    def num_positions(self, model: ModelSpec) -> int:
+        """Return the rows of rotary tables: for each position, and for tokens of pictures that turn by their place."""
+        turns = any(rope is not None and rope.sections for rope in model.distinct_ropes)
+        return self.max_model_len + (self.limits.num_tokens if model.vision is not None and turns else 0)
+
     def kv_groups(self, model: ModelSpec, tp: int) -> KVGroups:
         """Return how the layers of `model` on `tp` cores share the blocks of the KV cache."""
         sizes = self.max_model_len, self.block_size, self.limits.num_tokens
@@ -125,7 +143,8 @@ class Footprint:
     @classmethod
     def of(cls, model: ModelSpec, tp: int, shape: ServingShape, lnc: int = 1) -> Footprint:
         """`lnc`: physical cores in one of the `tp` logical cores. Raises DeviceError when `tp` is below 1."""
-        share, graphs = CoreShare.of(model, tp), Graphs(GRAPHS, model.num_layers, tp, lnc)
+        share, source = CoreShare.of(model, tp), model.source
+        graphs = Graphs(GRAPHS, model.num_layers, tp, lnc)
         weights = weight_bytes(model, tp, shape.formats)
         lines = (
             Line("weights", "weights", weights),
@@ -133,15 +152,18 @@ class Footprint:
             *_states(model, share, shape),
             *_scratchpad(model, share, shape, lnc),
             *graphs.lines(weights),
+            *(() if source is None else Graphs(1, source.num_layers, tp, lnc).lines(weights)),
         )
+        seeing = vision_lines(model, shape)
         undivided = undivided_bytes(model, tp, shape.formats) if shape.fills_first_core else 0
         whole = Line("weights", "undivided embedding and output layer", undivided)
-        first = (whole, *graphs.first_lines(undivided)) if undivided else ()
+        first = (*seeing, *((whole, *graphs.first_lines(undivided)) if undivided else ()))
         cell = KV_CELL_BYTES[shape.kv_dtype]
         scale = SCALE_BYTES if cell == 1 else 0
-        layer = max(share.of_heads(each.heads)[1] * (each.head_dim * cell + scale) for each in model.attentions)
+        rows = ((each, share.of_heads(each.heads).kv * (each.head_dim * cell + scale)) for each in model.attentions)
+        layer = max(each.num_tensors * row for each, row in rows)
         groups = shape.kv_groups(model, tp)
-        block = 2 * groups.block_layers * layer * shape.block_size
+        block = groups.block_layers * layer * shape.block_size
         return cls(lines, first, block, groups.blocks_of(shape.max_model_len) + 1, groups)
 
     def lines_of(self, core: int) -> tuple[Line, ...]:
@@ -177,6 +199,31 @@ class Footprint:
                 ledger.reserve(core, *line)
 
 
+def vision_shape(model: ModelSpec, shape: ServingShape) -> ServingShape:
+    """Return the shape of a vision encoder's step: the largest picture, or one whose vectors fill a context."""
+    assert model.vision is not None
+    patches = min(MAX_PATCHES, shape.max_model_len * model.vision.merge**2)
+    return ServingShape(shape.dtype, patches, CHUNK, StepLimits(patches, 0, shape.limits.num_workers))
+
+
+def vision_blocks(patches: int) -> tuple[int, int]:
+    """Return the blocks for keys and the sequences of a vision encoder's largest step, each in blocks of its own."""
+    sequences = patches // PATCHES_OF_A_WINDOW + 1
+    return patches // CHUNK + sequences, sequences
+
+
+def vision_lines(model: ModelSpec, shape: ServingShape) -> tuple[Line, ...]:
+    """Return the entries of a vision encoder on the first core, which computes it for all."""
+    if model.vision is None:
+        return ()
+    encoder, own = model.vision_encoder, vision_shape(model, shape)
+    share, beside = CoreShare.of(encoder, 1), model.vision.num_weights * DTYPE_BYTES[shape.dtype]
+    return (
+        Line("weights", "vision encoder", weight_bytes(encoder, 1, own.formats) + beside),
+        Line("scratchpad", "vision encoder", activation_bytes(encoder, share, own.max_model_len, 0, shape.dtype)),
+    )
+
+
 def _by_use(lines: tuple[Line, ...]) -> dict[Use, int]:
     uses: dict[Use, int] = {}
     for line in lines:
@@ -188,6 +235,10 @@ def _scratchpad(model: ModelSpec, share: CoreShare, shape: ServingShape, lnc: in
     limits = shape.limits
     scores = score_bytes(model, share, limits.num_tokens, lnc)
     activations = activation_bytes(model, share, limits.num_tokens, limits.num_samples, shape.dtype)
+    if model.source is not None:  # its graph has the same memory, at another time
+        longest = model.source.max_position
+        scores = max(scores, score_bytes(model.source, share, longest, lnc))
+        activations = max(activations, activation_bytes(model.source, share, longest, 0, shape.dtype))
     several = SCRATCHPAD_PAGE_BYTES if limits.num_samples > 1 else 0
     return (
         Line("scratchpad", "attention scores", scores),

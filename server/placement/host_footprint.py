@@ -6,45 +6,44 @@ as server/engine/buffers.py and load/weights.py allocate them. The accelerator's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config.formats import WeightFormats
+from ..device.attention_layout import CHUNK
 from ..device.core import HostUse
 from ..device.hbm import ALIGNMENT
-from ..device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
-from ..models.decoder import decoder_graph
+from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, vector_bytes
+from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
-    Attention,
-    Convolution,
-    Experts,
-    GatedNorm,
-    HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
-    Recurrence,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
+from ..models.tensors import op_vectors
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
 from .core_share import DTYPE_BYTES
 from .expert_sizes import ExpertSizes
-from .footprint import ServingShape
+from .footprint import ServingShape, vision_blocks, vision_shape
+from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
+from .sound_sizes import SoundSizes
 from .state_layout import StateSizes
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
     """Return the bytes of one core's packed matrices, and of the float32 vectors that only the first core has."""
-    graph, w = decoder_graph(model), Widths.of(model, shard)
+    w = Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
-    counted = list(graph.counted(by_name=formats.goes_by_name))
+    counted = [each for graph in graphs(model) for each in graph.counted(by_name=formats.goes_by_name)]
     experts = [(op, count) for op, count in counted if isinstance(op, Linear) and op.is_of_expert]
     others = [(op, count) for op, count in counted if not (isinstance(op, Linear) and op.is_of_expert)]
     own, rest = (sum(_op_bytes(op, w, shard, formats) * count for op, count in each) for each in (experts, others))
@@ -53,10 +52,6 @@ def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightForma
 
 def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) -> int:
     """Return the bytes of one op on the first core. Replicated vectors are padded to the rows' width."""
-
-    def own_bytes(vector: Vector) -> int:
-        return vector_bytes(shard.vector_size(vector))
-
     match op:
         case Linear():
             shape = PackedShape.of(op, widths)
@@ -67,19 +62,21 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return 2 * vector_bytes(widths.hidden)
         case Norm() | LayerNorm() | StreamNorm() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
-        case HeadNorm(query=query, key=key):
-            return own_bytes(query) + own_bytes(key)
-        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
-            return own_bytes(vector)
-        case Convolution() | Recurrence() | GatedNorm():
-            return sum(map(own_bytes, op.vectors))
+        case LatentAttention():
+            return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in op.vectors)
         case _:
-            return 0
+            return sum(vector_bytes(shard.vector_size(vector)) for vector in op_vectors(op))
 
 
 def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int:
     rotary_dim = head_dim if rope is None else rope.rotary_dim(head_dim)
     return 2 * vector_bytes(num_positions * (rotary_dim // 2))
+
+
+def _distance_bytes(shard: ShardSpec, model: ModelSpec, max_model_len: int) -> int:
+    """Return the bytes of biases by distance, of the heads of all cores, with a chunk that kernels read beyond."""
+    heads = shard.of_heads(model.attention.heads).heads_per_core
+    return shard.tp * vector_bytes(heads * (2 * max_model_len + CHUNK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,7 @@ class ActivationSizes:
     activated_panels: int
     row_scales: int
     experts: ExpertSizes | None
+    latent: LatentSizes | None
     states: StateSizes | None  # of layers that keep a state
     head_squares: int  # of all cores, sums of squares of q and k, if norms are over all heads together
 
@@ -115,9 +113,14 @@ class ActivationSizes:
         rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         experts = ExpertSizes.of(model, shard, shape)
+        latent = LatentSizes.of(model, shard, shape)
         states = StateSizes.of(model, shard, rows, cell, limits.num_samples)
-        state_k = states.mixed // FLOAT32_BYTES // rows if states else 0
-        longest_k = max(w.hidden, w.attended, w.intermediate, experts.width if experts else 0, state_k)
+        others = (
+            experts.width if experts else 0,
+            latent.query_width if latent else 0,
+            states.mixed // FLOAT32_BYTES // rows if states else 0,
+        )
+        longest_k = max(w.hidden, w.attended, w.intermediate, *others)
         return cls(
             rows=rows,
             attention=attention,
@@ -127,14 +130,15 @@ class ActivationSizes:
             branches=2 if model.layers[0].is_parallel else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=sum(_rope_bytes(*each, shape.max_model_len) for each in model.rotations),
-            other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
-            + sum(map(vector_bytes, model.unit_sizes)),
+            rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
+            other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
+            + sum(map(vector_bytes, model.unit_sizes))
+            + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
             head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
-                    w.hidden * FLOAT32_BYTES,
+                    longest_k * FLOAT32_BYTES,
                     states.scratch if states else 0,
                     2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
                 ),
@@ -148,6 +152,7 @@ class ActivationSizes:
             activated_panels=rows * w.intermediate * cell,
             row_scales=vector_bytes(max(rows, samples)),
             experts=experts,
+            latent=latent,
             states=states,
             head_squares=vector_bytes(2 * rows * shard.tp * ("all_heads" in model.qk_norms)),
         )
@@ -156,6 +161,11 @@ class ActivationSizes:
     def shared(self) -> int:
         """Bytes of the activations that are stored once."""
         return self.hidden + self.normed + self.row_scales + self.sampled + self.logits + self.head_squares
+
+    def by_kind(self, tp: int) -> int:
+        """Bytes of the buffers of experts and of latent attention over all cores."""
+        latent = self.latent.total(tp) if self.latent else 0
+        return latent + (self.experts.total if self.experts else 0)
 
     @property
     def own(self) -> int:
@@ -179,7 +189,7 @@ class HostFootprint:
         divided = round_up(sizes.attention.partials, ALIGNMENT) + sizes.attention.arrivals
         fixed: dict[HostUse, int] = {
             "weights": tp * packed_weight_bytes(model, shard, shape.formats),
-            "activations": sizes.shared + tp * sizes.own + (sizes.experts.total if sizes.experts else 0),
+            "activations": sizes.shared + tp * sizes.own + sizes.by_kind(tp),
             "partial_sums": tp * sizes.branches * sizes.partial,
             "workers": shape.limits.num_scratches * sizes.worker_scratch + divided,
             "adapters": 0,
@@ -191,11 +201,35 @@ class HostFootprint:
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)
-        if not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
+        if model.source is not None:
+            _add_source(fixed, model.source, tp, shape)
+        elif not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
+        fixed["activations"] += vision_bytes(model, shape)
         return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""
         return sum(self.fixed.values()) + num_blocks * self.kv_block
+
+
+def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: ServingShape) -> None:
+    """Add the bytes of an encoder beside its decoder, whose weights include the encoder's, and one layer's keys."""
+    shard, own = ShardSpec.of(encoder, tp), shape.of_source(encoder)
+    beside = HostFootprint.of(encoder, shard, own)
+    for use in ("activations", "partial_sums", "workers", "tables"):
+        fixed[use] += beside.fixed[use]
+    sound = SoundSizes.of(encoder)
+    fixed["activations"] += 0 if sound is None else sound.num_bytes(shape.dtype)
+    fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)
+
+
+def vision_bytes(model: ModelSpec, shape: ServingShape) -> int:
+    """Return the bytes of a vision encoder, its connectors in float32; 0 without one."""
+    if model.vision is None:
+        return 0
+    encoder, own = model.vision_encoder, vision_shape(model, shape)
+    whole = HostFootprint.of(encoder, ShardSpec.of(encoder, 1), own)
+    blocks, _ = vision_blocks(own.max_model_len)
+    return replace(whole, kv_block=whole.kv_layer).total(blocks) + model.vision.num_weights * FLOAT32_BYTES

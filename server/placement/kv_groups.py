@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..config import AttentionSpan, CacheConfig
@@ -83,7 +83,11 @@ class KVGroups:
         spans, places = _places(layers, best, kinds)
         sources = [each.kv_source if isinstance(each, AttentionSpec) else None for each in mixers]
         found = tuple(places.get(i if source is None else source) for i, source in enumerate(sources))
-        return cls(spans, found, best, block_size, chunk)
+        return cls(spans, found, best, block_size, chunk)._beside(model.source)
+
+    def _beside(self, source: ModelSpec | None) -> KVGroups:
+        """Return these groups and one for cross attention, of as many layers, if the model has an encoder."""
+        return self if source is None else replace(self, spans=(*self.spans, AttentionSpan(source=source.max_position)))
 
     def blocks_of(self, num_tokens: int, chunk: int | None = None) -> int:
         """Return the most blocks that a sequence of `num_tokens` tokens holds at once; `chunk` replaces the own one."""

@@ -10,7 +10,7 @@ from ..device.hbm import ALIGNMENT
 from ..device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph
 from ..models.graph import is_output, linears
-from ..models.layer import AttentionSpec
+from ..models.layer import AttentionSpec, LatentAttentionSpec
 from ..models.linear import Axis, Linear
 from ..models.spec import ModelSpec
 from .shard import ShardSpec, intermediate_per_core
@@ -28,6 +28,10 @@ class AttentionWidths:
     def of(cls, mixer: AttentionSpec, shard: ShardSpec) -> AttentionWidths:
         """Return the widths of a layer."""
         heads = shard.of_heads(mixer.heads)
+        if isinstance(mixer, LatentAttentionSpec):
+            queries, values = mixer.size + mixer.rotary, mixer.value_size
+            qkv, attended = (round_up(heads.heads_per_core * size, K_MULTIPLE) for size in (queries, values))
+            return cls(qkv, attended, round_up(mixer.head_dim, N_TILE))
         stored = heads.heads_per_core * (1 + mixer.has_gate) + 2 * heads.kv_heads_per_core
         attended = round_up(heads.heads_per_core * mixer.head_dim, K_MULTIPLE)
         return cls(
@@ -72,12 +76,14 @@ class Widths:
         """Return the width of a layer's inputs."""
         if axis.name == "query":
             return round_up(self.shard.size(axis), K_MULTIPLE)
+        if axis.name == "rows":
+            return round_up(axis.size, K_MULTIPLE)
         return self.ffn(axis) if axis.name == "ffn" else self.hidden
 
     def outputs(self, linear: Linear) -> int:
         """Return the width of a layer's outputs. Queries may have keys and values beside them."""
         axis = linear.parts[0].outputs
-        if axis.name == "query":
+        if axis.name in ("query", "kv"):
             multiple = N_TILE if len(linear.parts) > 1 else K_MULTIPLE
             return round_up(sum(self.shard.size(part.outputs) for part in linear.parts), multiple)
         widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab}
@@ -111,9 +117,14 @@ class PackedShape:
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:
-        """Return the format of the matrix. A router is float32, because small differences decide."""
+        """Return the format of the matrix.
+
+        A router is float32, because small differences decide; a convolution over sound is not quantized.
+        """
         if self.linear.is_router:
             return "float32"
+        if self.linear.is_table or self.linear.inputs.name == "rows":
+            return formats.dtype
         return formats.of(*self.modules, is_output=is_output(self.linear))
 
     def num_bytes(self, formats: WeightFormats) -> int:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from ..config import SchedulerConfig
-from ..kv_cache.manager import NO_PREFIX, KVCacheManager
+from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.sequence_blocks import NO_PREFIX
 from ..types import (
     FinishReason,
     Request,
@@ -90,7 +91,9 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        seq = self._open[request.request_id] = Sequence(request, self._cache.open(request.cache_salt, request.lora))
+        sources = request.pictures, request.num_source_tokens
+        blocks = self._cache.open(request.cache_salt, request.lora, *sources)
+        seq = self._open[request.request_id] = Sequence(request, blocks)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -208,6 +211,8 @@ class Scheduler:
         while self._waiting and self._takes_prompts(step) and len(self._running) < self._config.max_num_seqs:
             seq = self._waiting.first
             is_new = not seq.was_admitted
+            if not step.can_encode(seq.request.num_source_tokens):
+                return
             if self._fits(seq):
                 self._waiting.remove(seq)
                 self._running.add(seq)

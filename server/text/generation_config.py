@@ -22,15 +22,18 @@ class GenerationDefaults:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_new_tokens: int | None = None
+    decoder_prompt: tuple[int, ...] = ()  # tokens with which the decoder beside an encoder begins
 
 
 TokenId = Annotated[int, Meta(ge=0)]
 
 
 class _EndTokens(Struct):
-    """End tokens in config.json."""
+    """Special tokens in config.json."""
 
     eos_token_id: TokenId | list[TokenId] | None = None
+    decoder_start_token_id: TokenId | None = None
+    forced_bos_token_id: TokenId | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -55,7 +58,8 @@ def load_generation_defaults(directory: Path, tokenizer: Tokenizer) -> Generatio
     End tokens that the tokenizer does not have are left out, since no output has them.
     """
     config = read_json(directory / "generation_config.json", _GenerationConfig)
-    eos = [*config.ids, *read_json(directory / "config.json", _EndTokens).ids]
+    model = read_json(directory / "config.json", _EndTokens)
+    eos = [*config.ids, *model.ids]
     if tokenizer.eos_token_id is not None:
         eos.append(tokenizer.eos_token_id)
     return GenerationDefaults(
@@ -66,4 +70,12 @@ def load_generation_defaults(directory: Path, tokenizer: Tokenizer) -> Generatio
         min_p=config.min_p,
         repetition_penalty=config.repetition_penalty,
         max_new_tokens=config.max_new_tokens,
+        decoder_prompt=_decoder_prompt(config, model),
     )
+
+
+def _decoder_prompt(config: _EndTokens, model: _EndTokens) -> tuple[int, ...]:
+    """Return the first token of the decoder's text, and the one that must follow it, as BART and mBART have it."""
+    start = model.decoder_start_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
+    forced = model.forced_bos_token_id if config.forced_bos_token_id is None else config.forced_bos_token_id
+    return tuple(token for token in (start, forced) if token is not None) if start is not None else ()

@@ -112,7 +112,7 @@ def test_of_a_context_only_the_prompt_behind_it_is_computed(
         ).engine_config(model),
         lambda _: None,
     )
-    size, kv = engine.cache.block_size, engine.kv
+    size, kv = engine.cache.block_size, engine.placement.kv
     steps = EngineDriver(engine).run(BatchShape(1, 8, 4, context_len=6 * size))
     assert [(step.num_prefill_tokens, step.num_decode_tokens) for step in steps] == [(8, 0), *[(0, 1)] * 3]
     tensors = kv.shards[0].bytes.reshape(-1, engine.cache.num_blocks, kv.tensor_bytes // engine.cache.num_blocks)

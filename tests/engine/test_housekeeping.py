@@ -23,7 +23,7 @@ BLOCK = 2 * mmap.PAGESIZE + 64  # of K, or V, in one layer: most pages are of tw
 def filled_pool(block_bytes: int = BLOCK) -> KVPool:
     """Two layers on two cores, whose every byte is one."""
     places = tuple(KVPlace(0, slot) for slot in range(2))
-    pool = KVPool.allocate([NeuronCore(0), NeuronCore(1)], places, NUM_BLOCKS, 2 * block_bytes)
+    pool = KVPool.allocate([NeuronCore(0), NeuronCore(1)], places, NUM_BLOCKS, (2 * block_bytes, 2))
     for shard in pool.shards:
         shard.bytes[:] = 1
     return pool

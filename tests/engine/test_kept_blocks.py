@@ -218,7 +218,7 @@ def test_room_goes_from_blocks_that_nobody_holds_to_those_that_are_held() -> Non
 
 def test_contents_of_a_block_are_those_of_all_layers_and_cores() -> None:
     places = tuple(KVPlace(0, slot) for slot in range(3))
-    pool = KVPool.allocate([NeuronCore(0), NeuronCore(1)], places, 8, 2 * 64)
+    pool = KVPool.allocate([NeuronCore(0), NeuronCore(1)], places, 8, (2 * 64, 2))
     for shard in pool.shards:
         shard.bytes[:] = np.random.default_rng(0).integers(0, 256, shard.bytes.size)
     blocks, before = PoolBlocks(pool, 8), [shard.bytes.copy() for shard in pool.shards]

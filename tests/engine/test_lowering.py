@@ -21,6 +21,7 @@ from neuronserve.server.engine.operands import Placement
 from neuronserve.server.errors import DeviceError
 from neuronserve.server.kernels.compilation import compile_kernels
 from neuronserve.server.kernels.program import Program
+from neuronserve.server.models.graph import Graph
 from neuronserve.server.models.linear import Linear, Vector
 from neuronserve.server.models.spec import ModelSpec, NormSpec
 from neuronserve.server.types import SamplingParams, ScheduledSeq
@@ -137,6 +138,9 @@ class _AnyWeights:
 
     def vector(self, _: Vector, __: int = 0) -> Buffer:
         return self._vector
+
+    def embedding_tiles(self, graph: Graph) -> PackedMatrix | None:
+        return self._weights.embedding_tiles(graph)
 
     def matrix(self, linear: Linear) -> PackedMatrix:
         name = linear.modules[0].replace("up_proj", "gate_proj")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from neuronserve.server.config.formats import KVCacheDtype
+from neuronserve.server.config.formats import Dtype, KVCacheDtype
 from neuronserve.server.device.attention_layout import item_scratch_bytes, lanes_work_bytes, row_state_bytes
 from neuronserve.server.device.layout import round_up
 from neuronserve.server.engine.attention_work import AttentionWork
-from neuronserve.server.kernels.dispatch import latent_kernels
+from neuronserve.server.kernels.latent.attention import KERNELS
+from neuronserve.server.kernels.latent.heads import QUERIES, VALUES, WRITES
 from neuronserve.server.kernels.latent.records import LatentOperands
 from neuronserve.server.kernels.records import AttentionOperands
 from neuronserve.server.kernels.workers import WorkerPool
@@ -94,7 +95,8 @@ class Case:
 
     def run(self, pool: WorkerPool, parts: list[tuple[int, int, int]], num_slots: int = 0) -> Array:
         """Return the values [rows, heads, value_size] of tokens first..last of each (seq, first, last)."""
-        kernels, tile_tokens, rows = latent_kernels(self.cache, self.cell == "f32"), 4, 4 * self.heads
+        dtype: Dtype = "float32" if self.cell == "f32" else "bfloat16"
+        tile_tokens, rows = 4, 4 * self.heads
         latent_width = self.pad
         total = sum(b - a for _, a, b in parts)
         latent = aligned((total, latent_width), np.float32)
@@ -144,7 +146,18 @@ class Case:
             AttentionOperands(
                 *(address(absorbed[core]), self.heads * self.pad, *[address(self.caches[core])] * 2),
                 *(address(absorbed[core]), self.heads * self.pad, 1, self.pad, self.pad, self.block, 0),
-                *(0, 0, address(groups), address(scratch), stride, tile_tokens, 0, 0, self.block_bytes),
+                *(
+                    0,
+                    0,
+                    address(groups),
+                    address(scratch),
+                    stride,
+                    tile_tokens,
+                    0,
+                    0,
+                    self.block_bytes,
+                    self.block_bytes,
+                ),
                 *(round_up(rows, 16), self.heads, address(partials), address(arrivals), 1),
             )
             for core in range(2)
@@ -165,10 +178,10 @@ class Case:
             tile_split=address(split),
             counters=address(counters),
         )
-        run(pool, kernels.write, latents, step)
-        run(pool, kernels.queries, latents, step)
-        run(pool, kernels.attention, attention, step)
-        run(pool, kernels.values, latents, step)
+        run(pool, WRITES[self.cache], latents, step)
+        run(pool, QUERIES[dtype], latents, step)
+        run(pool, KERNELS[self.cache], attention, step)
+        run(pool, VALUES[dtype], latents, step)
         assert np.array_equal(values[0], values[1], equal_nan=True)
         assert not arrivals.any()
         return values[0, :, : self.heads * self.value_size].reshape(total, self.heads, self.value_size)

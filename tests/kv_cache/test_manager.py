@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from neuronserve.server.config import AttentionSpan, CacheConfig
 from neuronserve.server.kv_cache.audit import audit
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK
-from neuronserve.server.kv_cache.manager import KVCacheManager, Prefix, SequenceBlocks
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.kv_cache.sequence_blocks import Prefix, SequenceBlocks
 
 BLOCK = 4
 FULL, SLIDING = AttentionSpan(), AttentionSpan(6)

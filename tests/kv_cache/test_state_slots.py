@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from neuronserve.server.config import CacheConfig
 from neuronserve.server.kv_cache.audit import audit
-from neuronserve.server.kv_cache.manager import NO_PREFIX, KVCacheManager, SequenceBlocks
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.kv_cache.sequence_blocks import NO_PREFIX, SequenceBlocks
 from neuronserve.server.kv_cache.state_slots import NO_STATE
 
 BLOCK, EVERY = 2, 2  # tokens of a block, blocks between snapshots

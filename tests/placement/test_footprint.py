@@ -26,7 +26,7 @@ from neuronserve.server.errors import DeviceMemoryError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import HeadSpec, ModelSpec
-from neuronserve.server.placement.cache_layout import kv_layer_bytes
+from neuronserve.server.placement.cache_layout import kv_slot_sizes
 from neuronserve.server.placement.core_share import lora_bytes
 from neuronserve.server.placement.fit import require_fit
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
@@ -66,8 +66,8 @@ def load(
     LayerPool.of(cores, spec, shard, shape)
     if shape.lora is not None:
         AdapterSlots(cores, spec, shard, shape.dtype, shape.lora, buffers.sizes.rows)
-    layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
-    KVPool.allocate(cores, shape.kv_groups(spec, shard.tp).places, num_blocks, layer_bytes)
+    sizes = kv_slot_sizes(spec, shard, shape.kv_dtype, shape.block_size)
+    KVPool.allocate(cores, shape.kv_groups(spec, shard.tp).places, num_blocks, sizes)
     return cores
 
 

@@ -10,7 +10,7 @@ import pytest
 from neuronserve.planner.validate.releases import releases
 from neuronserve.server.cost.calibration import VERSION, ErrorStats, shipped_calibration
 from neuronserve.server.models.families import GENERATORS
-from neuronserve.server.text.parsers.formats import CALLS
+from neuronserve.server.text.parsers.call_formats import CALLS
 from tools import validation_tables
 from tools.cost_tables import blocks
 from tools.doc_tables import DOCS, PAGES, main, written

@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field
 from ... import __version__
 from ...errors import ProfileError, Unavailable
 from ...link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
-from ...text.parsers.formats import ReasoningParserName, ToolParserName
+from ...text.parsers.call_formats import ToolParserName
+from ...text.parsers.formats import ReasoningParserName
 from ..config import MAX_ID_CHARS, ContextOverflow
 from ..http.body import body_of
 from ..http.openapi import OF_BODIES, documented, errors_of

@@ -51,6 +51,7 @@ async def completion_prompts(
     model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool, most: int | None = None
 ) -> list[Prompt]:
     """Encode or check each of the `given` prompts. A text that must exceed `most` tokens is refused unencoded."""
+    _require_text(model)
     prompts = []
     for param, item in given:
         if isinstance(item, str):
@@ -71,6 +72,14 @@ async def chat_prompt(
 
     Raises InvalidRequest. A prompt that must have more than `most` tokens is refused unencoded.
     """
+    _require_text(model)
+    if model.info.max_source_len:
+        raise InvalidRequest(
+            f"{model.info.facts.architecture} turns one text into another and holds no conversation: "
+            "use /v1/completions.",
+            "messages",
+            "unsupported_endpoint",
+        )
     if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
         raise InvalidRequest(
             "documents is not supported: the chat template of this model knows none.",
@@ -84,6 +93,16 @@ async def chat_prompt(
     text, pictures = await with_pictures(model, text, urls)
     ids = await encode(model, text, add_special, "messages", most)
     return Prompt(ids, text, "messages", placed(model, ids, pictures))
+
+
+def _require_text(model: ServedModel) -> None:
+    """Raise InvalidRequest if the model writes only what it hears."""
+    if model.speech is not None:
+        raise InvalidRequest(
+            f"{model.info.facts.architecture} transcribes sound: ask /v1/audio/transcriptions.",
+            "model",
+            "unsupported_endpoint",
+        )
 
 
 def template_source(model: ServedModel, chat: ChatInput) -> str | None:
@@ -115,7 +134,7 @@ async def encode(
 
     Raises InvalidRequest. A text that must have more than `most` tokens is refused unencoded.
     """
-    if len(text) > model.info.max_model_len * MAX_CHARS_PER_TOKEN:
+    if len(text) > model.info.max_prompt_len * MAX_CHARS_PER_TOKEN:
         raise _too_long(model, text, param)
 
     def ids_of() -> list[int]:
@@ -132,7 +151,7 @@ async def encode(
 
 def _too_long(model: ServedModel, text: str, param: str) -> InvalidRequest:
     return InvalidRequest(
-        f"This model's maximum context length is {model.info.max_model_len} tokens, which a prompt of {len(text)} "
+        f"This model's maximum context length is {model.info.max_prompt_len} tokens, which a prompt of {len(text)} "
         "characters cannot fit.",
         param,
         "context_length_exceeded",

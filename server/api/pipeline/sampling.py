@@ -13,6 +13,7 @@ from ..config import MAX_LOGIT_BIAS
 from ..service import ServedModel
 from ..wire.generation import GenerationRequest
 from .prompts import Prompt, check_ids
+from .sources import first_tokens
 from .stages import PlannedSequence, Rendered, Sampled, Validated
 
 GREEDY_BELOW = 1e-5  # temperatures below this are as good as greedy, and would overflow the logits
@@ -82,7 +83,7 @@ def first(given: T | None, default: T | None, otherwise: T) -> T:
 def room_of(model: ServedModel, prompt: Prompt, max_tokens: int | None) -> int:
     """Tokens to generate for a prompt, at least 1 as the engine always adds one. Raises InvalidRequest."""
     room = resolve_max_tokens(
-        len(prompt.token_ids),
+        len(first_tokens(model, prompt)),
         None if max_tokens is None else max(1, max_tokens),
         max_model_len=model.info.max_model_len,
         cache=model.cache,
@@ -95,7 +96,7 @@ def room_of(model: ServedModel, prompt: Prompt, max_tokens: int | None) -> int:
 
 def _check_room(request: Validated, prompt: Prompt, room: int) -> None:
     """Raise InvalidRequest when the request asks for more tokens than the context has, or needs more than `room`."""
-    body, num_prompt_tokens = request.body, len(prompt.token_ids)
+    body, num_prompt_tokens = request.body, len(first_tokens(request.service.model, prompt))
     param, limit = body.token_limit
     num_asked, context = num_prompt_tokens + (limit or 0), request.service.model.info.max_model_len
     if num_asked > context and request.service.config.context_overflow == "refuse" and not request.clips:

@@ -31,7 +31,7 @@ class Validated:
     @property
     def max_prompt_tokens(self) -> int | None:
         """Most tokens that a prompt may have; None when a longer prompt is truncated."""
-        return self.service.model.info.max_model_len if self.body.truncate_prompt_tokens is None else None
+        return self.service.model.info.max_prompt_len if self.body.truncate_prompt_tokens is None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,8 @@ def _truncated(request: Validated, prompt: Prompt, num_new: int) -> Prompt:
 
     The end is kept, or the beginning when `truncation_side` is right.
     """
-    body, max_model_len = request.body, request.service.model.info.max_model_len
+    body, info = request.body, request.service.model.info
+    max_model_len = info.max_prompt_len
     most = body.truncate_prompt_tokens
     if most is None:
         return prompt
@@ -80,7 +81,8 @@ def _truncated(request: Validated, prompt: Prompt, num_new: int) -> Prompt:
             f"truncate_prompt_tokens is {most}; it must be -1, or from 1 to the context of {max_model_len}.",
             "truncate_prompt_tokens",
         )
-    kept = max(1, max_model_len - num_new) if most == -1 else most
+    room = 0 if info.max_source_len else num_new
+    kept = max(1, max_model_len - room) if most == -1 else most
     if len(prompt.token_ids) <= kept:
         return prompt
     ids = prompt.token_ids[:kept] if body.truncation_side == "right" else prompt.token_ids[-kept:]

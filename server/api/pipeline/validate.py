@@ -15,6 +15,7 @@ from ..service import Service
 from ..tools.output import keep_tags, output_plan
 from ..wire.generation import GenerationRequest
 from .room import require_room
+from .sources import require_no_prompt_output
 from .stages import Validated
 
 # Field -> values, besides null, false and empty ones, that ask for nothing beyond the default.
@@ -70,6 +71,7 @@ def check_fields(service: Service, body: GenerationRequest) -> str:
             "unsupported_endpoint",
         )
     _refuse_unsupported(body.model_extra or {})
+    require_no_prompt_output(info, body)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options is allowed only with stream.", "stream_options")
     return service.require_name(body.model)
@@ -78,6 +80,7 @@ def check_fields(service: Service, body: GenerationRequest) -> str:
 def paths_of(info: EngineInfo) -> str:
     """Return the endpoints that the model of this server answers."""
     paths = ["/v1/chat/completions", "/v1/completions"] if info.generates else []
+    paths = paths[bool(info.max_source_len) :]
     if info.pooling is not None:
         labels = len(info.pooling.labels)
         paths += ["/classify"] if labels else ["/v1/embeddings"]

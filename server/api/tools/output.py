@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from ...errors import InvalidRequest
 from ...text.grammar import GrammarError
-from ...text.parsers.formats import CALLS, REASONING, ReasoningParserName, output_reader
+from ...text.parsers.call_formats import CALLS
+from ...text.parsers.formats import REASONING, ReasoningParserName, output_reader
 from ...text.parsers.lark import Marks, budget_rules, lead
 from ...text.parsers.output import OutputParser
 from ...text.parsers.shapes import Thinking

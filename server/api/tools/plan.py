@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from ...errors import InvalidRequest
 from ...text.grammar import GrammarError, json_schema
-from ...text.parsers.formats import CALLS, ReasoningParserName, ToolParserName, parsers_for
+from ...text.parsers.call_formats import CALLS, ToolParserName
+from ...text.parsers.formats import ReasoningParserName, parsers_for
 from ...text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
 from ...text.parsers.property_rules import is_held
 from ..config import ApiConfig

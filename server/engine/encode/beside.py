@@ -17,7 +17,7 @@ from ...link.messages import PoolingFacts
 from ...models.decoder import decoder_graph
 from ...models.heads import Head, Normalize
 from ...models.spec import ModelSpec
-from ...placement.cache_layout import kv_layer_bytes
+from ...placement.cache_layout import kv_slot_sizes
 from ...placement.footprint import ServingShape
 from ...placement.kv_groups import KVPlace
 from ...placement.shard import ShardSpec
@@ -57,9 +57,9 @@ class LayerPool:
         """Allocate a pool on `cores`. Raises HostMemoryError."""
         num_blocks = shape.limits.num_text_blocks(shape.block_size)
         cache = CacheConfig(num_blocks, shape.block_size, enable_prefix_caching=False)
-        layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
+        sizes = kv_slot_sizes(spec, shard, shape.kv_dtype, shape.block_size)
         places = (KVPlace(0, 0),) * spec.num_layers
-        return cls(KVPool.allocate(cores, places, num_blocks, layer_bytes, "activations"), cache)
+        return cls(KVPool.allocate(cores, places, num_blocks, sizes, "activations"), cache)
 
 
 def encode_beside(
@@ -71,7 +71,7 @@ def encode_beside(
     at = replace(placement, kv=layer.pool, cache=replace(layer.cache, num_states=states))
     program = build_program(at, part=GraphSlice.whole(decoder_graph(spec), leaves_states=True))
     compile_kernels(program.kernels, on_progress, pool.num_threads)
-    max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.max_position)
+    max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.longest)
     max_num_texts = min(config.max_num_seqs, TEXT_SLOTS) if states else config.max_num_seqs
     limits = PoolingLimits(max_num_texts, config.max_num_batched_tokens, max_length)
     work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, pool.num_threads)

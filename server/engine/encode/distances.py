@@ -1,37 +1,44 @@
-"""The bias that MPNet adds to scores: a learned number for each head and bucket of distances, as a table of distances.
+"""Biases of scores by distance: a learned number for each head and bucket of distances, as a table of distances.
 
-Buckets are T5's (Raffel et al. 2020, section 2.1) in both directions. Half of them are for keys behind the query. In
-each half, half are for one distance each and the others for ranges that grow by the logarithm up to 128 tokens.
+Buckets are T5's (Raffel et al. 2020, section 2.1), which MPNet has too. In both directions, half of them are for keys
+behind the query, otherwise all are. Half of a direction's are for one distance each, and the others for ranges that
+grow by the logarithm up to the longest distance.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from ...checkpoint.checkpoint import Checkpoint
 from ...device.attention_layout import CHUNK
-from ...errors import CheckpointError
+from ...device.core import NeuronCore
+from ...device.hbm import Buffer
+from ...device.layout import FLOAT32_BYTES
+from ...models.decoder import decoder_graph
+from ...models.ops import DistanceBuckets
+from ..operands import DistanceBias, Placement
 
-MAX_DISTANCE = 128
 Float32 = npt.NDArray[np.float32]
 
 
-def buckets(distances: npt.NDArray[np.int64], num_buckets: int) -> npt.NDArray[np.int64]:
+def buckets(
+    distances: npt.NDArray[np.int64], num_buckets: int, max_distance: int = 128, is_causal: bool = False
+) -> npt.NDArray[np.int64]:
     """Return the bucket of each distance, the key's position minus the query's.
 
     Computed in float32, as in training: the bucket of a distance at an edge depends on it.
     """
-    half = num_buckets // 2
-    exact, away = half // 2, np.abs(distances)
+    half = num_buckets if is_causal else num_buckets // 2
+    exact, away = half // 2, np.maximum(-distances, 0) if is_causal else np.abs(distances)
     ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact)) / np.float32(
-        math.log(MAX_DISTANCE / exact)
+        math.log(max_distance / exact)
     )
     far = np.minimum(exact + (ratio * np.float32(half - exact)).astype(np.int64), half - 1)
-    found: npt.NDArray[np.int64] = np.where(away < exact, away, far) + half * (distances > 0)
-    return found
+    found: npt.NDArray[np.int64] = np.where(away < exact, away, far)
+    return found if is_causal else found + half * (distances > 0)
 
 
 def row_length(max_length: int) -> int:
@@ -39,17 +46,31 @@ def row_length(max_length: int) -> int:
     return 2 * max_length + CHUNK
 
 
-def distance_bias(checkpoint: Checkpoint, name: str, shape: tuple[int, int], max_length: int) -> Float32:
-    """Return the bias of each distance, [heads, row_length]; distance 0 is in column `max_length`.
-
-    Raises CheckpointError when the tensor, [buckets, heads], is missing or has another shape.
-    """
-    if not checkpoint.has(name):
-        raise CheckpointError("model.safetensors", "missing from the safetensors files", name)
-    values = checkpoint.load(name)
-    if values.shape != shape:
-        raise CheckpointError(
-            "model.safetensors", f"has shape {list(values.shape)}, config.json makes it {list(shape)}", name
-        )
+def distance_bias(op: DistanceBuckets, weights: Float32, max_length: int) -> Float32:
+    """Return the bias of each distance, [heads, row_length]; distance 0 is in column `max_length`."""
     distances = np.arange(row_length(max_length)) - max_length
-    return np.ascontiguousarray(values[buckets(distances, shape[0])].T)
+    found = buckets(distances, op.weight.shape[0], op.max_distance, op.is_causal)
+    return np.ascontiguousarray(weights.reshape(op.weight.shape)[found].T)
+
+
+def with_distances(at: Placement, max_length: int) -> Placement:
+    """Add the tables of a model with biases by distance, for texts of up to `max_length`; return other models as given.
+
+    Raises HostMemoryError.
+    """
+    op = next((op for op in decoder_graph(at.spec).prelude if isinstance(op, DistanceBuckets)), None)
+    if op is None:
+        return at
+    values: Float32 = at.weights.vector(op.weight).array(np.float32, op.weight.size)
+    table, heads = distance_bias(op, values, max_length), at.shard.of_heads(at.spec.attention.heads)
+    shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in at.cores)
+    return replace(at, distances=DistanceBias(shards, table.shape[1], max_length))
+
+
+def _rows(core: NeuronCore, table: Float32, heads: tuple[int, ...]) -> Buffer:
+    """Copy the rows of a core's heads to the core; a slot without a head has zeros."""
+    buffer = core.allocate("tables", "distance bias", len(heads) * table.shape[1] * FLOAT32_BYTES)
+    rows = buffer.array(np.float32, len(heads), table.shape[1])
+    for slot, head in enumerate(heads):
+        rows[slot] = table[head] if head >= 0 else 0
+    return buffer

@@ -8,10 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from ...checkpoint.checkpoint import Checkpoint
 from ...checkpoint.model_config import read_model_config
 from ...checkpoint.sentence import SentenceModel, read_sentence_model
 from ...config import CacheConfig, EncodeConfig, PoolingLimits
@@ -19,8 +15,6 @@ from ...config.formats import Isa, WeightFormats
 from ...device.attention_layout import CHUNK
 from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
-from ...device.hbm import Buffer
-from ...device.layout import FLOAT32_BYTES
 from ...errors import DeviceError, SettingsError
 from ...host.memory import available_bytes, require_host_memory
 from ...kernels import executor
@@ -29,7 +23,7 @@ from ...kernels.compilation import compile_kernels
 from ...kernels.isa.cache import use_cache
 from ...kernels.workers import WorkerPool
 from ...models.heads import Head, Normalize, classification_head
-from ...placement.cache_layout import kv_layer_bytes
+from ...placement.cache_layout import kv_slot_sizes
 from ...placement.fit import require_encoder_fit
 from ...placement.footprint import ServingShape, StepLimits
 from ...placement.host_footprint import HostFootprint
@@ -44,10 +38,10 @@ from ..buffers import ActivationBuffers, ConstantTables, KVPool
 from ..load.model_source import StatesSource, open_states
 from ..load.weights import OnProgress, WeightLoader
 from ..lowering import build_program
-from ..operands import DistanceBias, Placement
+from ..operands import Placement
 from ..step_inputs import StepInputs
 from .beside import WEAK
-from .distances import distance_bias
+from .distances import with_distances
 from .encoder import Encoder, StateRunner
 from .head import load_head, without_scaling
 
@@ -137,7 +131,7 @@ class _Loading:
 
     def _longest(self) -> int:
         """Return the most tokens of a text: configured, or stated by the files, within the model's positions."""
-        stated, most = self._sentence.max_seq_length or stated_length(self._directory), self._spec.max_position
+        stated, most = self._sentence.max_seq_length or stated_length(self._directory), self._spec.longest
         configured = self._config.max_model_len
         if configured is not None and not 2 <= configured <= most:
             raise SettingsError(f"max_model_len is {configured}: this model takes 2 to {most} tokens")
@@ -179,33 +173,21 @@ class _Loading:
         weights = WeightLoader(model.source, spec, shard, cores, model.formats).load(self._on_progress)
         cache = CacheConfig(self._num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         kv_dtype = self._shape.kv_dtype
-        layer_bytes = kv_layer_bytes(spec, shard, kv_dtype, BLOCK_SIZE)
-        return Placement(
+        sizes = kv_slot_sizes(spec, shard, kv_dtype, BLOCK_SIZE)
+        placement = Placement(
             spec=spec,
             shard=shard,
             cores=cores,
             weights=weights,
             tables=ConstantTables(cores, spec, shard, self._max_length),
             buffers=ActivationBuffers(cores, spec, shard, self._shape),
-            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks, layer_bytes),
+            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks, sizes),
             cache=cache,
             dtype=self._config.dtype,
             kv_dtype=kv_dtype,
             isa=self._isa,
-            distances=self._distances(cores, model.checkpoint),
         )
-
-    def _distances(self, cores: list[NeuronCore], checkpoint: Checkpoint) -> DistanceBias | None:
-        """Load the bias by distance; None when the model has none."""
-        spec = self._spec
-        buckets = spec.attention.num_distance_buckets
-        if not buckets:
-            return None
-        name = f"{spec.names.module('model.relative_attention_bias')}.weight"
-        table = distance_bias(checkpoint, name, (buckets, spec.num_heads), self._max_length)
-        heads = self._shard.of_heads(spec.attention.heads)
-        shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in cores)
-        return DistanceBias(shards, table.shape[1], self._max_length)
+        return with_distances(placement, self._max_length)
 
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers
@@ -218,12 +200,3 @@ class _Loading:
         inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self._max_length, placement.cache, work)
         hidden = buffers.hidden, buffers.widths.hidden, self._spec.state_size
         return StateRunner(pool, program, inputs, BLOCK_SIZE, hidden)
-
-
-def _rows(core: NeuronCore, table: npt.NDArray[np.float32], heads: tuple[int, ...]) -> Buffer:
-    """Copy the rows of a core's heads to the core; a slot without a head has zeros."""
-    buffer = core.allocate("tables", "distance bias", len(heads) * table.shape[1] * FLOAT32_BYTES)
-    rows = buffer.array(np.float32, len(heads), table.shape[1])
-    for slot, head in enumerate(heads):
-        rows[slot] = table[head] if head >= 0 else 0
-    return buffer

@@ -40,7 +40,7 @@ from ...placement.host_footprint import packed_weight_bytes
 from ...placement.shard import ShardSpec
 from .artifact_weights import CHUNK_BYTES
 from .compile_report import CompileReport, compile_report
-from .model_source import ModelSource, describe_checkpoint, open_model, require_generator
+from .model_source import ModelSource, context_length, describe_checkpoint, open_model, require_generator
 from .reserve import reserve
 from .weights import OnProgress, WeightLoader
 
@@ -98,9 +98,7 @@ def _require_room(target: Path, model: ModelSource, shard: ShardSpec) -> None:
 
 def _buckets(config: CompileConfig, spec: ModelSpec) -> BucketLists:
     """Return the bucket lists. Raises SettingsError for lengths beyond the model's."""
-    longest = spec.max_position if config.max_model_len is None else config.max_model_len
-    if longest > spec.max_position:
-        raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {spec.max_position} tokens")
+    longest = context_length(config.max_model_len, spec)
     return BucketLists(config.context_encoding_buckets, config.token_generation_buckets).completed(longest)
 
 

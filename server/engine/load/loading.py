@@ -31,17 +31,19 @@ from ...kernels.workers import WorkerPool
 from ...link.messages import EngineInfo, LoadedAdapter
 from ...models.spec import ModelSpec
 from ...models.tensors import num_params
-from ...placement.cache_layout import kv_cache_dtype, kv_layer_bytes
+from ...placement.cache_layout import kv_cache_dtype, kv_slot_sizes
 from ...placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from ...placement.footprint import ServingShape, StepLimits
-from ...placement.host_footprint import HostFootprint
+from ...placement.host_footprint import HostFootprint, vision_bytes
 from ...placement.matrices import main_format
 from ...placement.shard import ShardSpec
 from ...placement.state_layout import num_state_slots
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
+from ..cross.loading import place_encoder, sound_shape, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
+from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
 from ..lowering import build_program
 from ..operands import Placement
@@ -68,8 +70,8 @@ class LoadedEngine:
     ledger: MemoryLedger
     info: EngineInfo
     pricer: StepPricer  # of steps on the modelled accelerator
-    beside: Beside  # encodes texts with the same weights
-    kv: KVPool
+    beside: Beside | None  # encodes texts with the same weights; None: the decoder needs its encoder
+    placement: Placement
     adapters: AdapterBank | None = None  # None: adapters are disabled
 
 
@@ -139,26 +141,32 @@ class _Loading:
         use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         begin, model = time.perf_counter(), self._model
+        encoder = place_encoder(model, cores, self._shape, self._on_progress)
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
-        tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
+        tables = ConstantTables(cores, self._spec, self._shard, self._shape.num_positions(self._spec))
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
-        layer = LayerPool.of(cores, self._spec, self._shard, self._shape)
+        layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
         groups, states = self._footprint.groups, num_state_slots(self._spec, self._config.max_num_seqs)
-        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching, states)
-        layer_bytes = kv_layer_bytes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
-        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, layer_bytes)
+        has_prefixes = self._config.enable_prefix_caching and encoder is None
+        cache = groups.cache(self._num_blocks(cores), has_prefixes, states)
+        sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
+        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
+        placement = with_distances(placement, self._max_model_len)
         runner = self._runner(placement, bank)
+        if encoder is not None:
+            runner.encoder = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
         runner.warm_up(self._config.fit_threads, self._config.threads_alone)
         resolved = replace(self._config, max_model_len=self._max_model_len)
-        beside = encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
+        beside = None if layer is None else encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
         size, seconds = num_params(self._spec) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
         pricer, alone = self._pricer(), runner.num_threads_alone
+        pooling = None if beside is None else beside.facts
         info = self._info(cache, ledger, cores, pricer)
         return LoadedEngine(
             runner=runner,
@@ -166,13 +174,13 @@ class _Loading:
             spec=self._spec,
             formats=self._model.formats,
             cache=cache,
-            scheduler=self._scheduler(),
+            scheduler=SchedulerConfig.of(self._config, self._max_model_len, self._compiled.longest_chunk),
             ledger=ledger,
-            info=replace(info, adapters=self._loaded(bank), pooling=beside.facts, threads_alone=alone),
+            info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=alone),
             pricer=pricer,
             adapters=bank,
             beside=beside,
-            kv=kv,
+            placement=placement,
         )
 
     def _require_host(self) -> None:
@@ -205,7 +213,7 @@ class _Loading:
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
         written = sum(core.used["weights"] for core in cores)
-        to_write = sum(sum(core.used.values()) for core in cores) - written
+        to_write = sum(sum(core.used.values()) for core in cores) - written + vision_bytes(self._spec, self._shape)
         kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
         host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept)
@@ -252,16 +260,6 @@ class _Loading:
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
         return ModelRunner(pool, programs, inputs, sampler, placement.cache)
 
-    def _scheduler(self) -> SchedulerConfig:
-        return SchedulerConfig(
-            max_model_len=self._max_model_len,
-            max_num_seqs=self._config.max_num_seqs,
-            max_num_batched_tokens=self._config.max_num_batched_tokens,
-            max_num_queued_reqs=self._config.max_num_queued_reqs,
-            batching=self._config.batching,
-            max_prompt_chunk=self._compiled.longest_chunk,
-        )
-
     def _pricer(self) -> StepPricer:
         """Return the pricer of steps; the simulator makes the same."""
         formats, compiled = self._model.formats, self._compiled
@@ -297,4 +295,6 @@ class _Loading:
             host_memory=host_memory,
             kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
+            max_source_len=0 if spec.source is None else spec.source.max_position,
+            sound_shape=sound_shape(spec),
         )

@@ -136,7 +136,8 @@ def _formats(directory: Path, requested: RequestedFormats, stored: Stored | None
 def context_length(requested: int | None, spec: ModelSpec) -> int:
     """Return `requested`, or the model's own length. Raises SettingsError beyond the model's positions."""
     if requested is None:
-        return spec.max_position
-    if not 2 <= requested <= spec.max_position:
-        raise SettingsError(f"max_model_len is {requested}: this model takes 2 to {spec.max_position} tokens")
+        return spec.longest
+    if not 2 <= requested <= spec.longest:
+        why = f"; {spec.why_served} for longer contexts" if spec.why_served else ""
+        raise SettingsError(f"max_model_len is {requested}: this model takes 2 to {spec.longest} tokens{why}")
     return requested

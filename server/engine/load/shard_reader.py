@@ -97,7 +97,7 @@ class ShardReader:
     def bias(self, shape: PackedShape, core: int) -> Float32:
         """Read the biases of the core's outputs, [n]."""
         values = np.zeros((shape.n, 1), np.float32)
-        for piece in self._pieces(shape, core):
+        for piece in (each for each in self._pieces(shape, core) if not each.part.lacks_bias):
             biases = self._checkpoint.load(piece.part.bias, piece.rows) * np.float32(piece.part.factor)
             values[piece.row : piece.row + len(biases), 0] = biases
         return np.ascontiguousarray(self.in_order(shape, values)[:, 0])

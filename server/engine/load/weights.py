@@ -5,33 +5,31 @@ Owns names, shapes and formats; a `WeightSource`, a checkpoint or an artifact, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...config.formats import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
 from ...device.core import HostUse
 from ...device.hbm import Buffer
-from ...device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
+from ...device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from ...models.decoder import decoder_graph
 from ...models.graph import Graph, flat_ops
 from ...models.linear import Linear, Vector
 from ...models.ops import (
     Add,
     AddRows,
-    Attention,
-    Convolution,
     Embed,
     Experts,
-    GatedNorm,
     HeadNorm,
+    LatentAttention,
     LayerNorm,
     Norm,
     Op,
-    Recurrence,
     StreamNorm,
 )
 from ...models.spec import ModelSpec
+from ...models.tensors import op_vectors
 from ...placement.core_share import DTYPE_BYTES
 from ...placement.matrices import PackedShape, Widths
 from ...placement.shard import ShardSpec
@@ -82,11 +80,17 @@ class ModelWeights:
     embedding: tuple[Buffer, ...] | None  # row-major; None when tied: the output layer's tiles serve
     matrices: dict[str, PackedMatrix] = field(default_factory=dict)
     tables: dict[str, Buffer] = field(default_factory=dict)  # row-major, unquantized, on the first core
+    rows: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # row-major, unquantized, each core its outputs
     vectors: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # float32; one buffer a core if divided
+    embedded: PackedMatrix | None = None  # an output layer that serves as the embedding of a graph without one
 
     def matrix(self, linear: Linear) -> PackedMatrix:
         """Return the matrix of a linear layer."""
         return self.matrices[linear.modules[0]]
+
+    def embedding_tiles(self, graph: Graph) -> PackedMatrix | None:
+        """Return the output layer that serves as the embedding; None where that has a table."""
+        return (self.embedded or self.matrix(graph.head)) if self.embedding is None else None
 
     def vector(self, vector: Vector, core: int = 0) -> Buffer:
         """Return a norm's weights, or `core`'s part if they are divided."""
@@ -147,22 +151,6 @@ def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
     return PackedShape(Linear(op.by, (op.table,), op.hidden), round_up(op.table.outputs.size, N_TILE), widths.hidden)
 
 
-_WithVectors = Norm | LayerNorm | HeadNorm | Attention | Convolution | Recurrence | GatedNorm
-
-
-def _vectors(op: _WithVectors) -> Iterator[tuple[Vector, float]]:
-    """Yield the vectors of an op, and the offset added to their values."""
-    match op:
-        case Norm(weight=weight, offset=offset):
-            yield weight, offset
-        case LayerNorm() | Convolution() | Recurrence() | GatedNorm():
-            yield from ((vector, 0.0) for vector in op.vectors)
-        case HeadNorm(offset=offset):
-            yield from ((vector, offset) for vector in op.vectors)
-        case Attention(sinks=Vector() as sinks):
-            yield sinks, 0.0
-
-
 class WeightLoader:
     """Allocates memory of the cores, one matrix after the other, and lets a source fill it: no second copy is made."""
 
@@ -177,10 +165,14 @@ class WeightLoader:
         self._source, self._cores, self._formats = source, cores, formats
         self._graph, self._widths, self._shard = decoder_graph(spec), Widths.of(spec, shard), shard
 
-    def load(self, on_progress: OnProgress) -> ModelWeights:
-        """Load all weights, with a progress line for each layer. Raises CheckpointError and HostMemoryError."""
+    def load(self, on_progress: OnProgress, is_last: bool = True) -> ModelWeights:
+        """Load all weights, with a progress line for each layer. Raises CheckpointError and HostMemoryError.
+
+        The source is finished unless another model of it is loaded afterwards.
+        """
         graph = self._graph
-        weights = ModelWeights(None if graph.is_tied else self._embedding())
+        has_table = not graph.is_tied and not graph.embed.is_shared
+        weights = ModelWeights(self._row_major(embedding_shape(graph, self._widths)) if has_table else None)
         for op in graph.prelude:
             self._place(op, weights)
         for i, layer in enumerate(graph.layers):
@@ -189,26 +181,33 @@ class WeightLoader:
                 self._place(op, weights)
         for op in graph.tail:
             self._place(op, weights)
-        self._source.finish()
+        if is_last:
+            self._source.finish()
         return weights
 
     def _place(self, op: Op, weights: ModelWeights) -> None:
         """Place the weights of one op."""
         match op:
+            case Linear(is_table=True):
+                weights.rows[op.modules[0]] = self._row_major(PackedShape.of(op, self._widths))
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
+            case LatentAttention():
+                for vector in op.vectors:
+                    width = round_up(vector.size, K_MULTIPLE)
+                    weights.vectors[vector.tensor] = self._vector(vector, 0.0, width)
             case Experts():
                 self._experts(op, weights)
             case AddRows(table=table):
                 weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
             case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
                 self._place(norm, weights)
-            case Norm() | LayerNorm() | HeadNorm() | Attention() | Convolution() | Recurrence() | GatedNorm():
-                for vector, offset in _vectors(op):
-                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
-                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
             case _:
                 assert not isinstance(op, Embed)  # placed before the layers
+                offset = op.offset if isinstance(op, Norm | HeadNorm) else 0.0
+                for vector in op_vectors(op):
+                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
+                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
 
     def _experts(self, op: Experts, weights: ModelWeights) -> None:
         """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
@@ -267,11 +266,11 @@ class WeightLoader:
         self._source.embedding(shape, core.index, buffer)
         return buffer
 
-    def _embedding(self) -> tuple[Buffer, ...]:
-        shape = embedding_shape(self._graph, self._widths)
+    def _row_major(self, shape: PackedShape) -> tuple[Buffer, ...]:
+        """Place a table of rows, each core its outputs."""
         num_bytes = shape.n * shape.k * DTYPE_BYTES[self._formats.dtype]
         buffers = []
         for core in self._cores:
-            buffers.append(core.allocate("weights", self._graph.embed.table.weight, num_bytes))
+            buffers.append(core.allocate("weights", shape.linear.parts[0].weight, num_bytes))
             self._source.embedding(shape, core.index, buffers[-1])
         return tuple(buffers)

@@ -106,6 +106,9 @@ def load_tensor(checkpoint: Checkpoint, name: str) -> Float32:
 def load_linear(step: RowLinear, checkpoint: Checkpoint) -> Callable[[Float32], Float32]:
     """Return the linear layer. A kernel of a convolution is a matrix of its patches' values."""
     weight = load_tensor(checkpoint, step.tensor)
+    if weight.shape[1 if step.is_transposed else 0] != step.outputs:
+        reason = f"has shape {list(weight.shape)}, config.json makes it {step.outputs} outputs"
+        raise CheckpointError("model.safetensors", reason, step.tensor)
     matrix = weight if step.is_transposed else np.ascontiguousarray(weight.reshape(len(weight), -1).T)
     bias = load_tensor(checkpoint, step.bias) if step.bias else None
     activate = ACTIVATIONS[step.activation]

@@ -1,4 +1,4 @@
-"""Where the patches of a picture are: their order, positions, windows and rotations."""
+"""Places of the patches of a picture: their order, learned positions, windows and rotations."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ def positions(patch: PatchSpec, table: Float32, grid: Square) -> Float32:
     """Return the learned position of each patch, [patches, hidden], from a table of a square grid."""
     at, side = places(grid, patch.square), patch.grid_side
     if patch.positions == "in order":
-        if grid != (side, side):
-            raise ValueError(f"a picture of {grid[0]} x {grid[1]} patches: the encoder takes {side} x {side}")
         return table
     if patch.positions == "nearest":
         rows, columns = (_nearest(count, side)[at[:, axis]] for axis, count in enumerate(grid))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from ...checkpoint.checkpoint import Checkpoint
@@ -15,10 +14,9 @@ from ...kernels.compilation import compile_kernels
 from ...kernels.workers import WorkerPool
 from ...models.decoder import decoder_graph
 from ...models.spec import ModelSpec
-from ...models.vision import MAX_PATCHES, Connector, VisionSpec
-from ...placement.cache_layout import kv_layer_bytes
-from ...placement.footprint import ServingShape, StepLimits
-from ...placement.host_footprint import HostFootprint
+from ...models.vision import Connector, VisionSpec
+from ...placement.cache_layout import kv_slot_sizes
+from ...placement.footprint import ServingShape, vision_blocks, vision_shape
 from ...placement.kv_groups import KVPlace
 from ...placement.shard import ShardSpec
 from ..attention_work import AttentionWork
@@ -31,32 +29,6 @@ from ..operands import Placement
 from ..step_inputs import StepInputs
 from .connector import load_connector, load_tensor
 from .tower import PatchLayers, Stage, VisionTower
-
-PATCHES_OF_A_WINDOW = 16  # at least, on average: pictures are cut in whole windows but at two edges
-
-
-def vision_shape(spec: ModelSpec, shape: ServingShape) -> ServingShape:
-    """Return the shape of an encoder's step: one picture whose vectors fill a context, or the largest one."""
-    assert spec.vision is not None
-    patches = min(MAX_PATCHES, shape.max_model_len * spec.vision.merge**2)
-    return ServingShape(shape.dtype, patches, CHUNK, StepLimits(patches, 0, shape.limits.num_workers))
-
-
-def _num_sequences(patches: int) -> int:
-    return patches // PATCHES_OF_A_WINDOW + 1
-
-
-def _num_blocks(patches: int) -> int:
-    return patches // CHUNK + _num_sequences(patches)
-
-
-def vision_host_bytes(spec: ModelSpec, shape: ServingShape) -> int:
-    """Return the host memory of the encoder of `spec`; 0 without one."""
-    if spec.vision is None:
-        return 0
-    encoder, own = spec.vision_encoder, vision_shape(spec, shape)
-    whole = HostFootprint.of(encoder, ShardSpec.of(encoder, 1), own)
-    return replace(whole, kv_block=whole.kv_layer).total(_num_blocks(own.max_model_len))
 
 
 class VisionLoader:
@@ -78,8 +50,8 @@ class VisionLoader:
         weights = WeightLoader(source, spec, shard, cores, formats).load(
             lambda line: on_progress(f"vision encoder: {line}")
         )
-        cache = CacheConfig(_num_blocks(shape.max_model_len), CHUNK, enable_prefix_caching=False)
-        layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, CHUNK)
+        cache = CacheConfig(vision_blocks(shape.max_model_len)[0], CHUNK, enable_prefix_caching=False)
+        sizes = kv_slot_sizes(spec, shard, shape.kv_dtype, CHUNK)
         places = (KVPlace(0, 0),) * spec.num_layers
         return Placement(
             spec=spec,
@@ -88,7 +60,7 @@ class VisionLoader:
             weights=weights,
             tables=ConstantTables(cores, spec, shard, shape.max_model_len),
             buffers=ActivationBuffers(cores, spec, shard, shape),
-            kv=KVPool.allocate(cores, places, cache.num_blocks, layer_bytes, "activations"),
+            kv=KVPool.allocate(cores, places, cache.num_blocks, sizes, "activations"),
             cache=cache,
             dtype=shape.dtype,
             kv_dtype=shape.kv_dtype,
@@ -102,7 +74,7 @@ class VisionLoader:
         compile_kernels(kernels, on_progress, pool.num_threads)
         work = AttentionWork(at.buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
         patches = shape.max_model_len
-        inputs = StepInputs(patches, _num_sequences(patches), patches, at.cache, work)
+        inputs = StepInputs(patches, vision_blocks(patches)[1], patches, at.cache, work)
         layers = PatchLayers(
             load_connector((patch.projection,), checkpoint, patch.square),
             None if patch.norm is None else load_connector((patch.norm,), checkpoint, patch.square),

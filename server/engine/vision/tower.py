@@ -21,6 +21,7 @@ from ...types import MediaItem, SamplingParams, ScheduledSeq
 from ..operands import Placement
 from ..step_inputs import StepInputs
 from . import geometry
+from .checks import grid_of, num_windows, refusal
 from .connector import Float32, Step
 
 _NO_SAMPLE = SamplingParams(max_tokens=0)
@@ -37,7 +38,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class PatchLayers:
-    """What makes the first stream of patches, with weights."""
+    """Layers that make the first stream of patches, with weights."""
 
     project: Step
     norm: Step | None
@@ -61,38 +62,37 @@ class VisionTower:
         self._vision, self._width = sizes
         buffers = placement.buffers
         self._hidden: Float32 = buffers.hidden.array(np.float32, -1, buffers.widths.hidden)
-        self.max_patches = len(inputs.token_ids)
+        self.max_patches, self._max_windows = len(inputs.token_ids), inputs.block_tables.shape[1]
 
     def encode(self, item: MediaItem) -> Float32:
         """Return the vectors of a picture, [num_tokens, sections * width], each section padded with zeros.
 
-        Raises ValueError when the pixels do not make as many vectors as the item has placeholders.
+        The picture must have passed `refusal`.
         """
-        rows, grid = self._patches_of(item)
-        per_frame = grid[0] * grid[1]
-        most = self.max_patches // per_frame * per_frame
-        if not most:
-            raise ValueError(f"a picture of {per_frame} patches: {self.max_patches} can be encoded at once")
-        parts = [self._encode(rows[first : first + most], grid) for first in range(0, len(rows), most)]
+        _, height, width = grid_of(item, self._vision)
+        rows, per_frame = self._patches_of(item, height, width), height * width
+        windows = num_windows(self._vision, height, width)
+        most = min(self.max_patches // per_frame, self._max_windows // windows) * per_frame
+        parts = [self._encode(rows[first : first + most], (height, width)) for first in range(0, len(rows), most)]
         sections = [np.concatenate(part) for part in zip(*parts, strict=True)]
-        vectors = np.zeros((len(sections[0]), len(sections), self._width), np.float32)
+        vectors = np.zeros((item.num_tokens, len(sections), self._width), np.float32)
         for i, section in enumerate(sections):
             vectors[:, i, : section.shape[1]] = section
-        if len(vectors) != item.num_tokens:
-            raise ValueError(f"a picture of {len(vectors)} vectors has {item.num_tokens} placeholders")
         return vectors.reshape(len(vectors), -1)
 
-    def _patches_of(self, item: MediaItem) -> tuple[Float32, geometry.Square]:
-        """Return the patches of all frames or crops, one after the other, and the grid of one."""
+    def refusal(self, item: MediaItem) -> str | None:
+        """Return why a picture cannot be encoded; None when it can."""
+        return refusal(item, self._vision, self.max_patches, self._max_windows)
+
+    def _patches_of(self, item: MediaItem, height: int, width: int) -> Float32:
+        """Return the patches of all frames or crops, one after the other."""
         kind = np.dtype(bfloat16) if item.dtype == "bfloat16" else np.dtype(np.float32)
         pixels = np.frombuffer(item.pixels, kind).reshape(item.shape).astype(np.float32, copy=False)
         if pixels.ndim == 2:
-            return pixels, item.grid[1:]
+            return pixels
         size = self._vision.patch.size
-        height, width = (item.grid[i] or pixels.shape[i + 1] // size for i in (1, 2))
-        pixels = pixels[:, :, : height * size, : width * size]
-        split = pixels.reshape(len(pixels), -1, height, size, width, size)
-        return split.transpose(0, 2, 4, 1, 3, 5).reshape(-1, self._vision.patch.values), (height, width)
+        split = pixels[:, :, : height * size, : width * size].reshape(len(pixels), -1, height, size, width, size)
+        return split.transpose(0, 2, 4, 1, 3, 5).reshape(-1, self._vision.patch.values)
 
     def _encode(self, patches: Float32, grid: geometry.Square) -> list[Float32]:
         """Return the vectors of whole frames by section: of the last states, then of each tap."""

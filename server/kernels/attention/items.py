@@ -199,6 +199,7 @@ def attention_items(prepare: Any, attend: Any) -> Any:
 
     @inline
     def run(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        step += load_i64(operands + ATTENTION.record)
         kv_heads = load_i64(operands + ATTENTION.kv_heads)
         pairs = kv_heads * cores
         at = load_i64(operands + ATTENTION.scratch) + worker * load_i64(operands + ATTENTION.scratch_stride)

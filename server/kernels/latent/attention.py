@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...config.formats import KVCacheDtype
 from ...device.attention_layout import CHUNK, VALUES
 from ..attention import cache_elements
 from ..attention.cache_elements import CacheCell
@@ -18,7 +19,7 @@ from ..attention.lanes import by_block, fetch_next, prepare, query_of
 from ..attention.softmax import IN_FLOAT32, LINE, softmax
 from ..attention.state import state_bytes
 from ..isa import simd
-from ..isa.jit import inline, made_kernel
+from ..isa.jit import Kernel, inline, made_kernel
 from ..isa.memory import load_f32, load_i64, store_f32
 from ..records import ATTENTION
 
@@ -111,11 +112,13 @@ def _attend(cell: CacheCell) -> Any:
     return attend
 
 
-def _kernel(name: str, cell: CacheCell) -> Any:
+def _kernel(name: str, cell: CacheCell) -> Kernel:
     return made_kernel(name, attention_items(prepare, _attend(cell)))
 
 
-latent_bf16 = _kernel("latent_bf16", cache_elements.BFLOAT16)
-latent_f32 = _kernel("latent_f32", cache_elements.FLOAT32)
-latent_i8 = _kernel("latent_i8", cache_elements.INT8)
-latent_e4m3 = _kernel("latent_e4m3", cache_elements.FLOAT8)
+KERNELS: dict[KVCacheDtype, Kernel] = {
+    "bfloat16": _kernel("latent_attention_bf16", cache_elements.BFLOAT16),
+    "float32": _kernel("latent_attention_f32", cache_elements.FLOAT32),
+    "int8": _kernel("latent_attention_i8", cache_elements.INT8),
+    "fp8": _kernel("latent_attention_e4m3", cache_elements.FLOAT8),
+}

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...config.formats import Dtype, KVCacheDtype
 from ..attention import cache_elements
 from ..attention.cache_elements import CacheCell
 from ..attention.items import COUNTER_BYTES
 from ..attention.rope import rotate, rotate_neighbours
 from ..isa import simd
 from ..isa.element_types import BFLOAT16, FLOAT32, Cell
-from ..isa.jit import inline, made_kernel, share_begin
+from ..isa.jit import Kernel, inline, made_kernel, share_begin
 from ..isa.memory import copy_4_bytes, load_f32, load_i32, load_i64, store_f32, store_i64
 from ..records import STEP
 from .records import LATENT, LATENT_BYTES
@@ -205,11 +206,17 @@ def _values(cell: Cell) -> Any:
     return _by_head(run)
 
 
-latent_kv_bf16 = made_kernel("latent_kv_bf16", _writer(cache_elements.BFLOAT16))
-latent_kv_f32 = made_kernel("latent_kv_f32", _writer(cache_elements.FLOAT32))
-latent_kv_i8 = made_kernel("latent_kv_i8", _writer(cache_elements.INT8))
-latent_kv_e4m3 = made_kernel("latent_kv_e4m3", _writer(cache_elements.FLOAT8))
-latent_queries_bf16 = made_kernel("latent_queries_bf16", _queries(BFLOAT16))
-latent_queries_f32 = made_kernel("latent_queries_f32", _queries(FLOAT32))
-latent_values_bf16 = made_kernel("latent_values_bf16", _values(BFLOAT16))
-latent_values_f32 = made_kernel("latent_values_f32", _values(FLOAT32))
+WRITES: dict[KVCacheDtype, Kernel] = {
+    "bfloat16": made_kernel("latent_write_bf16", _writer(cache_elements.BFLOAT16)),
+    "float32": made_kernel("latent_write_f32", _writer(cache_elements.FLOAT32)),
+    "int8": made_kernel("latent_write_i8", _writer(cache_elements.INT8)),
+    "fp8": made_kernel("latent_write_e4m3", _writer(cache_elements.FLOAT8)),
+}
+QUERIES: dict[Dtype, Kernel] = {
+    "bfloat16": made_kernel("latent_queries_bf16", _queries(BFLOAT16)),
+    "float32": made_kernel("latent_queries_f32", _queries(FLOAT32)),
+}
+VALUES: dict[Dtype, Kernel] = {
+    "bfloat16": made_kernel("latent_values_bf16", _values(BFLOAT16)),
+    "float32": made_kernel("latent_values_f32", _values(FLOAT32)),
+}

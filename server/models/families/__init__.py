@@ -8,9 +8,19 @@ import msgspec
 
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
+from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
 from .decoder import DecoderConfig
+from .deepseek import (
+    DeepseekV2Config,
+    DeepseekV3Config,
+    DeepseekV32Config,
+    Glm4MoeLiteConfig,
+    GlmMoeDsaConfig,
+    MiniCPM3Config,
+    YoutuConfig,
+)
 from .encoder import (
     BertConfig,
     DistilBertConfig,
@@ -34,6 +44,7 @@ from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
 from .smollm3 import SmolLM3Config
+from .t5 import T5Config
 from .text_part import text_part
 from .vision import vision_of
 
@@ -75,6 +86,13 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "PhiForCausalLM": ("phi", PhiConfig),
     "CohereForCausalLM": ("cohere", CohereConfig),
     "Cohere2ForCausalLM": ("cohere2", Cohere2Config),
+    "DeepseekV2ForCausalLM": ("deepseek_v2", DeepseekV2Config),
+    "DeepseekV3ForCausalLM": ("deepseek_v3", DeepseekV3Config),
+    "DeepseekV32ForCausalLM": ("deepseek_v32", DeepseekV32Config),
+    "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", Glm4MoeLiteConfig),
+    "GlmMoeDsaForCausalLM": ("glm_moe_dsa", GlmMoeDsaConfig),
+    "MiniCPM3ForCausalLM": ("minicpm3", MiniCPM3Config),
+    "YoutuForCausalLM": ("youtu", YoutuConfig),
 }
 _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "Bert": ("bert", BertConfig),
@@ -85,11 +103,21 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "DistilBert": ("distilbert", DistilBertConfig),
     "ModernBert": ("modernbert", ModernBertConfig),
 }
+_ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
+    "T5ForConditionalGeneration": ("t5", T5Config),
+    "MT5ForConditionalGeneration": ("mt5", T5Config),
+    "BartForConditionalGeneration": ("bart", BartConfig),
+    "MBartForConditionalGeneration": ("mbart", MBartConfig),
+    "MarianMTModel": ("marian", MarianConfig),
+    "PegasusForConditionalGeneration": ("pegasus", PegasusConfig),
+    "WhisperForConditionalGeneration": ("whisper", WhisperConfig),
+}
 GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
+ENCODER_DECODERS = {name: family for name, (_, family) in _ENCODER_DECODERS.items()}
 ENCODERS = {name: family for name, (_, family) in _ENCODERS.items()}
 # Architectures by `model_type`, of files that name no architecture or an unknown one.
 ARCHITECTURES = {
-    **{model_type: name for name, (model_type, _) in _DECODERS.items()},
+    **{model_type: name for name, (model_type, _) in (*_DECODERS.items(), *_ENCODER_DECODERS.items())},
     **{model_type: f"{name}Model" for name, (model_type, _) in _ENCODERS.items()},
 }
 # Every decoder can embed and classify: its layers without the output layer, under the names of transformers' classes.
@@ -100,6 +128,7 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
 }
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
+    **ENCODER_DECODERS,
     **HEADLESS,
     **{
         f"{name}{ending}": family
@@ -118,10 +147,10 @@ def model_spec_of(config: Values) -> ModelSpec:
     """
     vision, config = vision_of(config), text_part(config)
     architecture = _architecture(config)
-    for key in ("auto_map", "trust_remote_code"):
-        if config.get(key):
-            raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     family = FAMILIES[architecture]
+    for key in ("auto_map", "trust_remote_code"):
+        if config.get(key) and not (family.comes_with_code and key == "auto_map"):
+            raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
     spec = replace(read_record(values, family).spec(architecture, values), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec

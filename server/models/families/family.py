@@ -50,6 +50,7 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
     rms_norm_eps: Epsilon
 
     kind: ClassVar[StackKind] = "decoder"
+    comes_with_code: ClassVar[bool] = False  # files name code by `auto_map`; transformers' own class is the model
 
     def spec(self, architecture: str, values: Values) -> ModelSpec:
         """Return the model that `values`, all of the file, describe. Raises ConfigError for contradictory values."""

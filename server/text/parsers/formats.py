@@ -1,18 +1,18 @@
 """Formats in which model families write calls and reasoning: a row each, found by its name or by the chat template.
 
-A new family is a reader in its own file and a row here. The row's shape also gives the grammar of forced calls
-(`lark.py`). Its signs are texts in the family's published chat templates that no template of an earlier row has.
+Rows of calls are in call_formats.py. Signs are texts in the family's published chat templates that no template of an
+earlier row has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from . import harmony, json_calls, pythonic, qwen3_coder
-from .shapes import CallShape, Thinking
+from . import harmony
+from .call_formats import CALLS, CallFormat, Signs, ToolParserName
+from .shapes import Thinking
 from .source import (
     Event,
     Functions,
@@ -25,33 +25,19 @@ from .source import (
     until,
 )
 
-ToolParserName = Literal[
-    "openai",
-    "qwen3_coder",
+ReasoningParserName = Literal[
+    "openai_gptoss",
     "granite",
-    "phi4_mini_json",
+    "granite_3_3",
+    "hunyuan_a13b",
+    "ernie45",
     "mistral",
-    "mistral_array",
-    "llama3_json",
-    "llama4_pythonic",
-    "gemma",
-    "hermes",
+    "gemma4",
+    "seed_oss",
+    "qwen3",
+    "deepseek_r1",
     "none",
 ]
-ReasoningParserName = Literal["openai_gptoss", "granite", "granite_3_3", "mistral", "qwen3", "deepseek_r1", "none"]
-Signs = tuple[tuple[str, ...], ...]  # alternatives; one matches if a template has all its texts
-
-
-@dataclass(frozen=True, slots=True)
-class CallFormat:
-    """How calls are read and written."""
-
-    read: Callable[..., Reader[None]]  # takes a source and the functions
-    tags: tuple[str, ...]  # marks that are tokens in vocabularies
-    shape: CallShape
-    signs: Signs
-    reads_reasoning: bool = False  # the reader also reads reasoning; it takes the kind of those events as `reasoning`
-    others: tuple[str, ...] = ()  # signs of other forms with the same marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,79 +47,16 @@ class ReasoningFormat:
     thinking: Thinking
     signs: Signs
     reader: ToolParserName | None = None
+    tokens: tuple[str, ...] = ()  # marks that are tokens, if those are not all of the opening and the closing one
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Marks that are tokens in vocabularies."""
-        return CALLS[self.reader].tags if self.reader else self.thinking.opening + self.thinking.closing
+        if self.reader:
+            return CALLS[self.reader].tags
+        return self.tokens or self.thinking.opening + self.thinking.closing
 
 
-_OBJECT = '{"name": "NAME", "arguments": ', "}"
-CALLS: dict[ToolParserName, CallFormat] = {
-    "openai": CallFormat(
-        harmony.read_harmony,
-        harmony.TAGS,
-        CallShape("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", None),
-        (("<|channel|>", "commentary"),),
-        reads_reasoning=True,
-    ),
-    "qwen3_coder": CallFormat(
-        qwen3_coder.read_qwen3_coder,
-        qwen3_coder.TAGS,
-        CallShape("<tool_call>\n<function=NAME>\n", "</function>\n</tool_call>", arguments="parameters"),
-        (("<function=", "<parameter="),),
-        others=("<seed:tool_call>",),
-    ),
-    "granite": CallFormat(
-        json_calls.read_granite,
-        json_calls.GRANITE,
-        CallShape(*_OBJECT, ", ", "<|tool_call|>[", "]"),
-        (("<|tool_call|>", "<|start_of_role|>"),),
-    ),
-    "phi4_mini_json": CallFormat(
-        json_calls.read_phi,
-        json_calls.PHI,
-        CallShape(*_OBJECT, ", ", "functools[", "]"),
-        (("functools[",), ("<|tool|>", "<|/tool|>")),
-    ),
-    "mistral": CallFormat(
-        json_calls.read_mistral,
-        json_calls.MISTRAL,
-        CallShape("[TOOL_CALLS]NAME[ARGS]", "", ""),
-        (("[TOOL_CALLS]", "[ARGS]"),),
-    ),
-    "mistral_array": CallFormat(
-        json_calls.read_mistral,
-        json_calls.MISTRAL,
-        CallShape(*_OBJECT, ", ", "[TOOL_CALLS] [", "]"),
-        (("[TOOL_CALLS]",),),
-    ),
-    "llama3_json": CallFormat(
-        json_calls.read_llama,
-        json_calls.LLAMA,
-        CallShape('{"name": "NAME", "parameters": ', "}", "; ", lead="{"),
-        (('"parameters": dictionary of argument',),),
-    ),
-    "llama4_pythonic": CallFormat(
-        pythonic.read_pythonic,
-        pythonic.LLAMA,
-        CallShape("NAME(", ")", ", ", "[", "]", "keywords", lead="["),
-        (("[func_name1(",), ("<|python_start|>",)),
-    ),
-    "gemma": CallFormat(
-        pythonic.read_gemma,
-        (),
-        CallShape("NAME(", ")", "\n", "```tool_code\n", "\n```", "keywords"),
-        (("tool_code",),),
-    ),
-    "hermes": CallFormat(
-        json_calls.read_hermes,
-        json_calls.HERMES,
-        CallShape('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>"),
-        (("<tool_call>",),),
-        others=("<arg_key>", "<invoke", "list of json objects"),
-    ),
-}
 _THINK = ("<think>",), ("</think>",)
 REASONING: dict[ReasoningParserName, ReasoningFormat] = {
     "openai_gptoss": ReasoningFormat(harmony.THINKING, (("<|channel|>", "analysis"),), "openai"),
@@ -147,7 +70,19 @@ REASONING: dict[ReasoningParserName, ReasoningFormat] = {
     "granite_3_3": ReasoningFormat(
         Thinking(*_THINK, answer="<response>", end="</response>"), (("<think></think>", "<response></response>"),)
     ),
+    "hunyuan_a13b": ReasoningFormat(
+        Thinking(*_THINK, answer="<answer>", end="</answer>"), (("<think>", "<answer>", "</answer>"),)
+    ),
+    "ernie45": ReasoningFormat(
+        Thinking(*_THINK, answer="<response>", end="</response>"), (("cls_token", "<response>", "</response>"),)
+    ),
     "mistral": ReasoningFormat(Thinking(("[THINK]",), ("[/THINK]",)), (("[THINK]",),)),
+    "gemma4": ReasoningFormat(
+        Thinking(("<|channel>thought\n",), ("<channel|>",)),
+        (("<|channel>", "<channel|>"),),
+        tokens=("<|channel>", "<channel|>"),
+    ),
+    "seed_oss": ReasoningFormat(Thinking(("<seed:think>",), ("</seed:think>",)), (("<seed:think>",),)),
     "deepseek_r1": ReasoningFormat(Thinking(*_THINK, is_assumed=True), (("</think>", "<｜Assistant｜>"),)),
     "qwen3": ReasoningFormat(Thinking(*_THINK), (("<think>",), ("</think>",))),
 }
@@ -199,7 +134,8 @@ def read_thinking(source: Source, thinking: Thinking, is_open: bool | None, answ
         yield from until(source, thinking.closing, "reasoning")
         yield from blanks(source)
         if thinking.end and (yield from literal(source, (thinking.answer,))):
-            yield from until(source, (thinking.end,), "content")
+            yield from until(source, (f"\n{thinking.end}", thinking.end), "content")
+            yield from blanks(source)
     else:
         yield Event("content", lead)
     yield from answer(source)

@@ -21,6 +21,8 @@ from .source import (
 
 HERMES = ("<tool_call>", "</tool_call>")
 GRANITE = ("<|tool_call|>", "<tool_call>")
+NEMOTRON = ("<TOOLCALL>", "</TOOLCALL>")
+HUNYUAN = ("<tool_calls>", "</tool_calls>")
 PHI = ("<|tool_call|>", "<|/tool_call|>")
 LLAMA = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
 MISTRAL = CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -85,10 +87,12 @@ def read_hermes(source: Source, _functions: Functions) -> Reader[None]:
             yield from until(source, (closing,), None)
 
 
-def read_granite(source: Source, _functions: Functions) -> Reader[None]:
-    """Read `<|tool_call|>[{...}, {...}]`; some versions write `<tool_call>`."""
-    while mark := (yield from until(source, GRANITE, "content")):
-        yield from read_array(source, mark)
+def read_arrays(source: Source, _functions: Functions, opening: tuple[str, ...], closing: str) -> Reader[None]:
+    """Read `opening [{...}, {...}] closing`, where `opening` has alternatives and the closing mark may be missing."""
+    while mark := (yield from until(source, opening, "content")):
+        if (yield from read_array(source, mark)):
+            space = yield from blanks(source)
+            yield Event("content", "" if (yield from literal(source, (closing,))) else space)
 
 
 def read_phi(source: Source, _functions: Functions) -> Reader[None]:

@@ -64,8 +64,8 @@ def call_rules(shape: CallShape, marks: Marks, functions: Sequence[Function], is
         if shape.arguments == "json":
             rules.append(f"a{i}: %json {json_schema(function.schema)}")
         else:
-            make = keyword_rules if shape.arguments == "keywords" else parameter_rules
-            rules += make(f"a{i}", function.schema)
+            make = parameter_rules if shape.arguments == "parameters" else keyword_rules
+            rules += make(f"a{i}", function.schema, shape.parameter, marks.text)
     return rules
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..grammar import OPTIONS, GrammarError, json_schema, quoted
 from ..schema_tree import rewritten
-from .shapes import Arguments
+from .shapes import IS_TEXT, KEY, Arguments, ParameterShape
 
 # Keys of a schema that the rules follow, and keys without effect.
 _KEPT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions", OPTIONS}
 _SILENT = {"title", "description", "$schema", "$id", "$comment", "examples", "default", "strict", "deprecated"}
 _TEXT_KEYS = {"type", "enum", "const", "$defs", OPTIONS} | _SILENT
-_END_OF_VALUE = "\n</parameter>\n"
 _WHOLE = "whole"  # the definition with the schema of all arguments
 # Characters that names of properties cannot have, by form.
 _BARRED = {"keywords": " \t\r\n,:=()[]{}'\"<>", "parameters": "\r\n<>"}
+Spell = Callable[[str], str]  # a text as tokens and literals of a grammar
 
 
 class _Property(NamedTuple):
@@ -40,18 +41,18 @@ def is_held(form: Arguments, schema: dict[str, Any]) -> bool:
     return form == "keywords" or all(key in _TEXT_KEYS for text in texts for key in text)
 
 
-def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
+def keyword_rules(name: str, schema: dict[str, Any], form: ParameterShape, spell: Spell) -> list[str]:
     """Return rules of `name`: `key=value, key=value`, values as JSON. Raises GrammarError for an impossible key."""
-    properties = _properties(schema)
+    properties, between = _properties(schema), spell(form.between)
     if properties is None:
         return [
-            f'{name}: ({name}_any (", " {name}_any)*)?',
-            rf'{name}_any: /[A-Za-z_][A-Za-z0-9_]*/ "=" %json {json_schema({})}',
+            f"{name}: ({name}_any ({between} {name}_any)*)?",
+            rf"{name}_any: /[A-Za-z_][A-Za-z0-9_]*/ {spell(form.head.replace(KEY, ''))} %json {json_schema({})}",
         ]
-    rules = [
-        f"{name}_{i}: {quoted(_plain(each.name, 'keywords') + '=')} %json {json_schema(each.schema)}"
-        for i, each in enumerate(properties)
-    ]
+    rules = []
+    for i, each in enumerate(properties):
+        value, more = _value(f"{name}_v{i}", each.schema, form, spell)
+        rules += [f"{name}_{i}: {_head(each, form, 'keywords', spell)} {value}", *more]
     required = [i for i, each in enumerate(properties) if each.is_required]
     firsts = range(required[0] + 1 if required else len(properties))
     # The first property has no comma before it.
@@ -59,7 +60,7 @@ def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
     rules.append(f"{name}: {' | '.join(ways)}")
     for i in range(len(properties)):
         after = (
-            f'(", " {name}_{i + 1}){"" if properties[i + 1].is_required else "?"} {name}_after{i + 1}'
+            f"({between} {name}_{i + 1}){'' if properties[i + 1].is_required else '?'} {name}_after{i + 1}"
             if (i + 1 < len(properties))
             else quoted("")
         )
@@ -67,36 +68,50 @@ def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
     return rules
 
 
-def parameter_rules(name: str, schema: dict[str, Any]) -> list[str]:
-    """Return rules of `name`: `<parameter=key>`, value and end of each property; text as it is, other values as JSON.
+def parameter_rules(name: str, schema: dict[str, Any], form: ParameterShape, spell: Spell) -> list[str]:
+    """Return rules of `name`: head, value and tail of each property; text as it is, other values as JSON.
 
     Raises GrammarError for a name that cannot be in such a tag.
     """
     properties = _properties(schema)
     if properties is None:
-        return [
-            rf'{name}: ("<parameter=" /[^>\n]+/ ">\n" {name}_any "\n")*',
-            rf'{name}_any[suffix="</parameter>"]: /(?s:.*)/',
-        ]
+        before, after = form.head.replace(IS_TEXT, "true").split(KEY)
+        value, more = _text(f"{name}_any", form.tail, spell)
+        return [rf"{name}: ({spell(before)} /[^>\n\"<]+/ {spell(after)} {value})*", *more]
     rules = [
         f"{name}: " + (" ".join(f"{name}_{i}{'' if p.is_required else '?'}" for i, p in enumerate(properties)) or '""')
     ]
     for i, each in enumerate(properties):
-        value, more = _value(f"{name}_v{i}", each.schema)
-        tag = f"<parameter={_plain(each.name, 'parameters')}>\n"
-        rules += [f"{name}_{i}: {quoted(tag)} {value}", *more]
+        value, more = _value(f"{name}_v{i}", each.schema, form, spell)
+        rules += [f"{name}_{i}: {_head(each, form, 'parameters', spell)} {value}", *more]
     return rules
 
 
-def _value(rule: str, schema: dict[str, Any]) -> tuple[str, list[str]]:
+def _head(each: _Property, form: ParameterShape, kind: Arguments, spell: Spell) -> str:
+    is_text = "true" if each.schema.get("type") == "string" else "false"
+    return spell(form.head.replace(KEY, _plain(each.name, kind)).replace(IS_TEXT, is_text))
+
+
+def _value(rule: str, schema: dict[str, Any], form: ParameterShape, spell: Spell) -> tuple[str, list[str]]:
     """Return a value up to the end of its parameter, and the rules that it needs."""
-    if schema.get("type") != "string":
-        return f"%json {json_schema(schema)} {quoted(_END_OF_VALUE)}", []
+    if schema.get("type") != "string" or not (form.tail or form.quote):
+        return f"%json {json_schema(schema)} {spell(form.tail)}", []
+    opening, tail = spell(form.quote), form.quote or form.tail
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if values is not None:
         texts = " | ".join(quoted(str(value)) for value in values)
-        return f"({texts}) {quoted(_END_OF_VALUE)}", []
-    return f"{rule} {quoted(chr(10))}", [f'{rule}[suffix="</parameter>"]: /(?s:.*)/']
+        return f"{opening} ({texts}) {spell(tail)}", []
+    value, rules = _text(rule, tail, spell)
+    return f"{opening} {value}", rules
+
+
+def _text(rule: str, tail: str, spell: Spell) -> tuple[str, list[str]]:
+    """Return any text up to `tail`; if the tail has a token, no text can be mistaken for it."""
+    mark = tail.strip()
+    spelled, rest = spell(mark), tail[tail.index(mark) + len(mark) :]
+    if "<[" in spelled:
+        return f"{rule} {spelled} {spell(rest)}", [f"{rule}: /(?s:.*)/"]
+    return f"{rule} {spell(rest)}", [f"{rule}[suffix={spelled}]: /(?s:.*)/"]
 
 
 def _properties(schema: dict[str, Any]) -> list[_Property] | None:

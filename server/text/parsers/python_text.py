@@ -27,6 +27,7 @@ from .source import (
 MAX_DEPTH = 32  # of nested lists and dicts
 MAX_WORD_CHARS = 400  # of a number
 _AFTER_WORD = " \t\r\n,:=()[]{}'\""
+_AFTER_BARE = ",]}\n<"  # end of text without quotes
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": "", "\\": "\\", "'": "'", '"': '"', "/": "/"}
@@ -38,6 +39,11 @@ def keyword_arguments(source: Source) -> Reader[bool]:
     return (yield from _bracketed(source, ")", "{}", lambda: _keyword(source)))
 
 
+def braced_arguments(source: Source, quote: str) -> Reader[bool]:
+    """Read `name:value, ...}`, in which text may also be between two of `quote`, as a JSON object; else as above."""
+    return (yield from _bracketed(source, "}", "{}", lambda: _entry(source, MAX_DEPTH, quote)))
+
+
 def _keyword(source: Source) -> Reader[bool]:
     name = yield from up_to(source, _AFTER_WORD, MAX_NAME_CHARS)
     yield from blanks(source)
@@ -47,25 +53,34 @@ def _keyword(source: Source) -> Reader[bool]:
     return (yield from _value(source, MAX_DEPTH))
 
 
-def _value(source: Source, depth: int) -> Reader[bool]:
+def _value(source: Source, depth: int, quote: str = "") -> Reader[bool]:
+    """Read a literal. With a `quote`, other words are text too."""
     yield from blanks(source)
+    if quote and (yield from literal(source, (quote,))):
+        return (yield from _raw(source, quote))
     one = yield from char(source)
     if one in ("[", "(") and depth:
-        return (yield from _bracketed(source, "]" if one == "[" else ")", "[]", lambda: _value(source, depth - 1)))
+        return (
+            yield from _bracketed(source, "]" if one == "[" else ")", "[]", lambda: _value(source, depth - 1, quote))
+        )
     if one == "{" and depth:
-        return (yield from _bracketed(source, "}", "{}", lambda: _entry(source, depth - 1)))
+        return (yield from _bracketed(source, "}", "{}", lambda: _entry(source, depth - 1, quote)))
     if one in ("'", '"'):
         return (yield from _string(source, one))
     source.give_back(one)
+    if quote:
+        word = (yield from up_to(source, _AFTER_BARE, MAX_WORD_CHARS)).rstrip()
+        yield Event("arguments", _word(word) or json.dumps(word, ensure_ascii=False))
+        return True
     text = _word((yield from up_to(source, _AFTER_WORD, MAX_WORD_CHARS)))
     yield Event("arguments", text)
     return text != ""
 
 
-def _entry(source: Source, depth: int) -> Reader[bool]:
+def _entry(source: Source, depth: int, quote: str = "") -> Reader[bool]:
     """Read `key: value` of a dict; a key that is no string becomes one."""
-    if quote := (yield from literal(source, ("'", '"'))):
-        if not (yield from _string(source, quote)):
+    if mark := (yield from literal(source, ("'", '"', *((quote,) if quote else ())))):
+        if not (yield from (_raw if mark == quote else _string)(source, mark)):
             return False
     elif key := (yield from up_to(source, _AFTER_WORD, MAX_WORD_CHARS)):
         yield Event("arguments", json.dumps(key, ensure_ascii=False))
@@ -75,7 +90,7 @@ def _entry(source: Source, depth: int) -> Reader[bool]:
     if not (yield from literal(source, (":",))):
         return False
     yield Event("arguments", ": ")
-    return (yield from _value(source, depth))
+    return (yield from _value(source, depth, quote))
 
 
 def _bracketed(source: Source, closing: str, brackets: str, item: Callable[[], Reader[bool]]) -> Reader[bool]:
@@ -94,6 +109,14 @@ def _bracketed(source: Source, closing: str, brackets: str, item: Callable[[], R
         yield from blanks(source)
         if not (yield from literal(source, (",",))) and not (yield from is_next(source, closing)):
             return False
+
+
+def _raw(source: Source, quote: str) -> Reader[bool]:
+    """Read text without escapes up to `quote`."""
+    yield Event("arguments", '"')
+    mark = yield from until(source, (quote,), "arguments", json_text)
+    yield Event("arguments", '"' if mark else "")
+    return mark != ""
 
 
 def _string(source: Source, quote: str) -> Reader[bool]:

@@ -1,4 +1,4 @@
-"""Calls in Python's form: `[f(a=1), g()]` at the message's beginning or after a mark, and Gemma's fenced `tool_code`.
+"""Calls in Python's form: `[f(a=1), g()]` at the message's beginning or after a mark, and Gemma's forms.
 
 Without a mark, any list might be a list of calls, so a call must have the name of a function.
 """
@@ -6,7 +6,7 @@ Without a mark, any list might be a list of calls, so a call must have the name 
 from __future__ import annotations
 
 from .json_calls import End
-from .python_text import keyword_arguments
+from .python_text import braced_arguments, keyword_arguments
 from .source import (
     MAX_NAME_CHARS,
     Event,
@@ -21,6 +21,9 @@ from .source import (
 
 LLAMA = ("<|python_start|>", "<|python_end|>")
 FENCE = ("```tool_code", "```")
+LFM2 = ("<|tool_call_start|>", "<|tool_call_end|>")
+OLMO = ("<function_calls>", "</function_calls>")
+GEMMA4 = OPENING, CLOSING, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _BEFORE_VALUE = 3  # events: the name, "{" and a key
 _AFTER_NAME = " \t\r\n,:=()[]{}'\"`<"
 
@@ -40,8 +43,32 @@ def read_pythonic(source: Source, functions: Functions) -> Reader[None]:
 
 def read_gemma(source: Source, functions: Functions) -> Reader[None]:
     """Read the calls of a fence, one a line or in a list, or a list at the message's beginning."""
-    opening, closing = FENCE
     yield from _calls(source, (yield from blanks(source)), functions)
+    yield from read_fenced(source, functions, FENCE)
+
+
+def read_marked(source: Source, _functions: Functions, marks: tuple[str, str]) -> Reader[None]:
+    """Read the calls between two marks that stand for nothing else; any name is a function's."""
+    yield from read_fenced(source, None, marks)
+
+
+def read_gemma4(source: Source, _functions: Functions) -> Reader[None]:
+    """Read `<|tool_call>call:f{a:1,b:<|"|>text<|"|>}<tool_call|>`. Text between a call and its end is dropped."""
+    while before := (yield from until(source, (OPENING,), "content")):
+        before += yield from literal(source, ("call:",))
+        name = yield from up_to(source, "{<\n", MAX_NAME_CHARS)
+        opened = yield from literal(source, ("{",))
+        if not name.strip() or not opened:
+            yield Event("content", before + name + opened)
+            continue
+        yield Event("call", name.strip())
+        yield from braced_arguments(source, QUOTE)
+        yield from until(source, (CLOSING,), None)
+
+
+def read_fenced(source: Source, functions: Functions | None, marks: tuple[str, str]) -> Reader[None]:
+    """Read the calls between two marks, one a line or in a list."""
+    opening, closing = marks
     while before := (yield from until(source, (opening,), "content")):
         while (yield from _calls(source, before, functions, is_bare=True)):
             before = yield from blanks(source)
@@ -77,8 +104,11 @@ def _call(source: Source, name: str, before: str) -> Reader[End]:
     return "whole" if end else "broken"
 
 
-def _calls(source: Source, before: str, functions: Functions, is_bare: bool = False) -> Reader[bool]:
-    """Read a list of calls, or a single call (`is_bare`); return whether it is complete. Other text is content."""
+def _calls(source: Source, before: str, functions: Functions | None, is_bare: bool = False) -> Reader[bool]:
+    """Read a list of calls, or a single call (`is_bare`); return whether it is complete. Other text is content.
+
+    `functions` None: any name is a function's.
+    """
     before += yield from blanks(source)
     bracket = yield from literal(source, ("[",))
     before += bracket
@@ -90,7 +120,8 @@ def _calls(source: Source, before: str, functions: Functions, is_bare: bool = Fa
         before += yield from blanks(source)
         name = yield from up_to(source, _AFTER_NAME, MAX_NAME_CHARS)
         opened = yield from literal(source, ("(",))
-        if name not in functions or not opened:
+        is_known = bool(name) if functions is None else name in functions
+        if not is_known or not opened:
             yield Event("content", before + name + opened)
             return False
         end = yield from _call(source, name, before + name + opened)

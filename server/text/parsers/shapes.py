@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Arguments = Literal["json", "keywords", "parameters"]
+Arguments = Literal["json", "keywords", "quoted", "parameters"]
 NAME = "NAME"  # placeholder of the function's name
+KEY, IS_TEXT = "KEY", "IS_TEXT"  # placeholders of a parameter's name, and of true for text and false for other values
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterShape:
+    """Form of one argument that is no member of a JSON object: `head value tail`, with `between` before the next."""
+
+    head: str = "KEY="
+    tail: str = ""
+    between: str = ", "
+    quote: str = ""  # around text; "": text is as in JSON, or reaches to `tail`
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +30,7 @@ class CallShape:
     opening: str = ""
     closing: str = ""
     arguments: Arguments = "json"
+    parameter: ParameterShape = ParameterShape()
     lead: str = ""  # if no mark is a token: the character with which text before a call cannot begin
 
 

@@ -176,4 +176,164 @@ REASONING = [
     Golden("<think>a</think> Yes.</response>", Form("none", "granite_3_3"), "Yes.</response>", "a"),
     Golden("[THINK]So.[/THINK]Yes[TOOL_CALLS]g[ARGS]{}", Form("mistral", "mistral"), "Yes", "So.", (("g", {}),)),
 ]
-GOLDEN = JSON_CALLS + PYTHON_CALLS + TAG_CALLS + CHANNELS + REASONING
+GLM, GLM47, SEED, MINIMAX, DSML = (
+    Form("glm45"),
+    Form("glm47"),
+    Form("seed_oss", "seed_oss"),
+    Form("minimax_m2"),
+    Form("deepseek_v32"),
+)
+V3, V31, KIMI = Form("deepseek_v3"), Form("deepseek_v31"), Form("kimi_k2")
+GEMMA4, LFM, NEMOTRON = Form("gemma4", "gemma4"), Form("lfm2"), Form("nemotron_json")
+HUNYUAN, OLMO = Form("hunyuan_a13b", "hunyuan_a13b"), Form("olmo3")
+CODE = 'def f(x):\n    return {"a": [1, "b\\n"]}  # <b> & \'c\'\n'
+CODED = (("f", {"city": CODE, "days": 3}),)
+
+
+def of_glm(name: str, line: str = "\n", **values: str) -> str:
+    inner = "".join(
+        f"<arg_key>{key}</arg_key>{line}<arg_value>{value}</arg_value>{line}" for key, value in values.items()
+    )
+    return f"<tool_call>{name}{line}{inner}</tool_call>"
+
+
+def invoked(name: str, mark: str = "", **values: str) -> str:
+    attribute = {"city": ' string="true"', "other": ' string="true"'} if mark else {}
+    no_text = ' string="false"' if mark else ""
+    inner = "".join(
+        f'<{mark}parameter name="{key}"{attribute.get(key, no_text)}>{value}</{mark}parameter>\n'
+        for key, value in values.items()
+    )
+    return f'<{mark}invoke name="{name}">\n{inner}</{mark}invoke>\n'
+
+
+def block(*calls: str, name: str = "minimax:tool_call") -> str:
+    return f"<{name}>\n{''.join(calls)}</{name}>"
+
+
+D = "｜DSML｜"
+MORE_TAGS = [
+    Golden(f"Ok.\n{of_glm('f', city='Oslo', days='3')}\n{of_glm('g')}", GLM, "Ok.", calls=BOTH),
+    Golden(of_glm("f", "", city="Oslo", days="3") + of_glm("g", ""), GLM47, calls=BOTH),
+    Golden(of_glm("f", city=CODE, days="3"), GLM, calls=CODED),
+    Golden(of_glm("f", "", city=CODE, days="3"), GLM47, calls=CODED),
+    Golden(
+        of_glm("f", city=of_glm("g", city="x"), exact="true", tags='["a", "b"]', other="12"),
+        GLM,
+        calls=(("f", {"city": of_glm("g", city="x"), "exact": True, "tags": ["a", "b"], "other": "12"}),),
+    ),
+    Golden(of_glm("unknown", "", a="1"), GLM47, calls=(("unknown", {"a": "1"}),)),
+    Golden("<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>Os", GLM, calls=(("f", '{"city": "Os'),)),
+    Golden("<tool_call>f\n<arg_key>days</arg_key>\n<arg_value>3\n</tool_call>x", GLM, "x", calls=DAYS),
+    Golden("<tool_call>get_wea", GLM47, "<tool_call>get_wea"),
+    Golden("<tool_call>not a name\n</tool_call>", GLM, "<tool_call>not a name\n</tool_call>"),
+    Golden(
+        "<seed:think>So.</seed:think>Ok.\n<seed:tool_call>\n<function=f>\n<parameter=city>Oslo</parameter>\n"
+        "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
+        SEED,
+        "Ok.",
+        "So.",
+        ONE,
+    ),
+    Golden(
+        "<seed:tool_call>\n<function=f>\n<parameter=city>\n\nx\n</parameter>\n</function>\n</seed:tool_call>",
+        SEED,
+        calls=(("f", {"city": "\n\nx\n"}),),
+    ),
+    Golden(block(invoked("f", city="Oslo", days="3"), invoked("g")), MINIMAX, calls=BOTH),
+    Golden(f"Ok.\n\n{block(invoked('f', city=CODE, days='3'))}\nx", MINIMAX, "Ok.\n\n\nx", calls=CODED),
+    Golden(
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="city">Os', MINIMAX, calls=(("f", '{"city": "Os'),)
+    ),
+    Golden("<minimax:tool_call>\nnothing", MINIMAX, "<minimax:tool_call>\nnothing"),
+    Golden(block(invoked("f", D, city="Oslo", days="3"), invoked("g", D), name=f"{D}function_calls"), DSML, calls=BOTH),
+    Golden(block(invoked("f", D, city=CODE, days="3"), name=f"{D}tool_calls"), DSML, calls=CODED),
+    Golden(
+        "Hm.\n\n" + block(invoked("g", D, other="12", more='{"a": [1, null]}'), name=f"{D}function_calls"),
+        DSML,
+        "Hm.",
+        calls=(("g", {"other": "12", "more": {"a": [1, None]}}),),
+    ),
+    Golden(
+        block(invoked("f", D, unit="null", exact="true"), name=f"{D}function_calls"),
+        DSML,
+        calls=(("f", {"unit": None, "exact": True}),),
+    ),
+]
+ARGUMENTS = json.dumps(OSLO)
+BEGIN, END_OF_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+
+
+def fenced(name: str, arguments: str) -> str:
+    return f"{BEGIN}function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```{END_OF_CALL}"
+
+
+def bare(name: str, arguments: str) -> str:
+    return f"{BEGIN}{name}<｜tool▁sep｜>{arguments}{END_OF_CALL}"
+
+
+def numbered(name: str, number: int, arguments: str) -> str:
+    return f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+
+
+CALLS_OF, ENDS_OF = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+SECTION, END_OF_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+NAMED = [
+    Golden(f"Ok.{CALLS_OF}{fenced('f', ARGUMENTS)}\n{fenced('g', '{}')}{ENDS_OF}", V3, "Ok.", calls=BOTH),
+    Golden(CALLS_OF + fenced("f", json.dumps(ODD)) + ENDS_OF, V3, calls=(("f", ODD),)),
+    Golden(f"Ok.{CALLS_OF}{bare('f', ARGUMENTS)}{bare('g', '{}')}{ENDS_OF}", V31, "Ok.", calls=BOTH),
+    Golden(CALLS_OF + bare("f", json.dumps(ODD)) + ENDS_OF, V31, calls=(("f", ODD),)),
+    Golden(f'{CALLS_OF}{BEGIN}f<｜tool▁sep｜>{{"city": "Os', V31, calls=(("f", '{"city": "Os'),)),
+    Golden(f"{CALLS_OF}{BEGIN}f<｜tool▁sep｜>nothing", V31, f"{BEGIN}f<｜tool▁sep｜>nothing"),
+    Golden(f"{CALLS_OF}{BEGIN}f{END_OF_CALL}{ENDS_OF}", V31, f"{BEGIN}f{END_OF_CALL}"),
+    Golden(
+        f"Ok.{SECTION}{numbered('f', 0, ARGUMENTS)}{numbered('g', 1, '{}')}{END_OF_SECTION}", KIMI, "Ok.", calls=BOTH
+    ),
+    Golden(f"{SECTION}{numbered('f', 12, json.dumps(ODD))}{END_OF_SECTION}", KIMI, calls=(("f", ODD),)),
+    Golden(
+        f'{SECTION}<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{{"city": "Os',
+        KIMI,
+        calls=(("f", '{"city": "Os'),),
+    ),
+    Golden(f"{SECTION}<|tool_call_begin|>functions.f", KIMI, "<|tool_call_begin|>functions.f"),
+]
+Q = '<|"|>'
+OTHERS = [
+    Golden(
+        f"<|channel>thought\nSo.\n<channel|><|tool_call>call:f{{city:{Q}Oslo{Q},days:3}}<tool_call|>"
+        "<|tool_call>call:g{}<tool_call|>",
+        GEMMA4,
+        "",
+        "So.",
+        BOTH,
+    ),
+    Golden(f"<|tool_call>call:f{{city:{Q}{CODE}{Q},days:3}}<tool_call|>", GEMMA4, calls=CODED),
+    Golden(
+        f"Ok. <|tool_call>call:g{{a:[{Q}b, c{Q},-1.5,true,null],{Q}d e{Q}:{{f:{{}},g:{Q}{Q}}}, h:b c}}<tool_call|>.",
+        GEMMA4,
+        "Ok. .",
+        calls=(("g", {"a": ["b, c", -1.5, True, None], "d e": {"f": {}, "g": ""}, "h": "b c"}),),
+    ),
+    Golden(f"<|tool_call>call:f{{city:{Q}Os", GEMMA4, calls=(("f", '{"city": "Os'),)),
+    Golden("<|tool_call>no call", GEMMA4, "<|tool_call>no call"),
+    Golden("<|tool_call_start|>[f(city='Oslo', days=3), g()]<|tool_call_end|>Done.", LFM, "Done.", calls=BOTH),
+    Golden(
+        'Ok.<|tool_call_start|>[h(a={"b": [1, true, None]})]<|tool_call_end|>',
+        LFM,
+        "Ok.",
+        calls=(("h", {"a": {"b": [1, True, None]}}),),
+    ),
+    Golden("<|tool_call_start|>[f(city='Os", LFM, calls=(("f", '{"city": "Os'),)),
+    Golden("<|tool_call_start|>[1, 2]<|tool_call_end|>", LFM, "<|tool_call_start|>[1, 2]<|tool_call_end|>"),
+    Golden("<function_calls>f(city='Oslo', days=3)\ng()</function_calls>", OLMO, calls=BOTH),
+    Golden("Ok.\n<function_calls>\ng()\n</function_calls>", OLMO, "Ok.", calls=(("g", {}),)),
+    Golden(f"Ok.\n<TOOLCALL>[{F}, {G}]</TOOLCALL>", NEMOTRON, "Ok.", calls=BOTH),
+    Golden(f"<TOOLCALL>[{ODD_CALL}]</TOOLCALL>", NEMOTRON, calls=(("f", ODD),)),
+    Golden(f"<TOOLCALL>[{CUT}", NEMOTRON, calls=(("f", '{"city": "Os'),)),
+    Golden("<TOOLCALL>[]</TOOLCALL>", NEMOTRON, "<TOOLCALL>[]</TOOLCALL>"),
+    Golden(f"<think>\nSo.\n</think>\n<tool_calls>[{F}, {G}]</tool_calls>", HUNYUAN, "", "So.", BOTH),
+    Golden("<think>\nSo.\n</think>\n<answer>\nYes.\n</answer>", HUNYUAN, "Yes.", "So."),
+    Golden("<think>a</think>\n\n<response>\nYes.\n</response>\n", Form("hermes", "ernie45"), "Yes.", "a"),
+    Golden(f"<think>a</think>\n\n<tool_call>\n{F}\n</tool_call>\n", Form("hermes", "ernie45"), "", "a", ONE),
+]
+GOLDEN = JSON_CALLS + PYTHON_CALLS + TAG_CALLS + CHANNELS + REASONING + MORE_TAGS + NAMED + OTHERS

@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from neuronserve.server.text.parsers.formats import REASONING, ReasoningParserName, ToolParserName, output_reader
+from neuronserve.server.text.parsers.call_formats import ToolParserName
+from neuronserve.server.text.parsers.formats import REASONING, ReasoningParserName, output_reader
 from neuronserve.server.text.parsers.output import OutputParser
 from neuronserve.server.text.parsers.source import Functions
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, ToolParserName
+from neuronserve.server.text.parsers.call_formats import CALLS, ToolParserName
+from neuronserve.server.text.parsers.formats import REASONING, ReasoningParserName
 from tests.text.parsers.conversations import GOLDEN, Golden
 from tests.text.parsers.reading import Form, cut, every_split, parser, read
 

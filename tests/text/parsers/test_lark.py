@@ -15,7 +15,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from neuronserve.server.text.grammar import GrammarError, compile_grammar, grammar_text, json_schema
-from neuronserve.server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, ToolParserName, output_reader
+from neuronserve.server.text.parsers.call_formats import CALLS, ToolParserName
+from neuronserve.server.text.parsers.formats import REASONING, ReasoningParserName, output_reader
 from neuronserve.server.text.parsers.lark import Function, Lead, Marks, budget_rules, call_rules, lead, text_rule
 from neuronserve.server.text.parsers.output import OutputParser
 from neuronserve.server.text.parsers.property_rules import is_held
@@ -233,7 +234,7 @@ def test_what_a_form_cannot_hold_is_named() -> None:
 
 
 HELD: list[tuple[dict[str, Any], list[str]]] = [  # a schema, and the forms whose rules keep to all of it
-    ({"properties": {"a": {"type": "integer", "minimum": 2}}}, ["json", "keywords", "parameters"]),
+    ({"properties": {"a": {"type": "integer", "minimum": 2}}}, ["json", "keywords", "quoted", "parameters"]),
     ({"properties": {"a": {"type": "string", "pattern": "x"}}}, ["json", "keywords"]),
     ({"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}}, [*FORMS]),
     ({"additionalProperties": {"type": "integer"}}, ["json"]),

@@ -10,8 +10,12 @@ import pytest
 
 from neuronserve.server.text.parsers.formats import output_reader
 from neuronserve.server.text.parsers.output import OutputParser
+from tests.text.parsers import vllm_cases, vllm_marked_cases
 from tests.text.parsers.reading import Message, cut, every_split
-from tests.text.parsers.vllm_cases import CASES, FUNCTIONS, Calls, Case
+from tests.text.parsers.vllm_cases import Calls, Case
+
+CASES = [*vllm_cases.CASES, *vllm_marked_cases.CASES]
+FUNCTIONS = vllm_cases.FUNCTIONS | vllm_marked_cases.FUNCTIONS
 
 
 def read(case: Case, parts: list[str]) -> Message:

@@ -12,7 +12,7 @@ import json
 from functools import partial
 from typing import Any, NamedTuple
 
-from neuronserve.server.text.parsers.formats import ToolParserName
+from neuronserve.server.text.parsers.call_formats import ToolParserName
 
 Calls = list[tuple[str, Any]]  # arguments parsed, or the text of what is no JSON
 

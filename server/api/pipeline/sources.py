@@ -1,0 +1,63 @@
+"""Prompts of a model with an encoder: the encoder reads the prompt, and the decoder begins a text of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import InvalidRequest
+from ...link.messages import EngineInfo
+from ..service import ServedModel
+from ..wire.generation import GenerationRequest
+from .prompts import Prompt
+
+_OF_PROMPTS = ("echo", "suffix", "prompt_logprobs")  # fields that a prompt in the decoder alone can answer
+
+
+def require_no_prompt_output(info: EngineInfo, body: GenerationRequest) -> None:
+    """Raise InvalidRequest for a field that needs the decoder to have read the prompt, where the encoder reads it."""
+    named = (name for name in _OF_PROMPTS if info.max_source_len and getattr(body, name, None) not in (None, False, ""))
+    if (name := next(named, None)) is not None:
+        raise InvalidRequest(
+            f"{name} is not supported for {info.facts.architecture}: its encoder reads the prompt, and no token of it "
+            "is predicted.",
+            name,
+            "unsupported_parameter",
+        )
+
+
+def first_tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
+    """Return the tokens with which the decoder begins: the prompt, or the model's own where an encoder reads that.
+
+    Raises InvalidRequest for a prompt that is longer than the encoder reads.
+    """
+    most, begin = model.info.max_source_len, model.defaults.decoder_prompt
+    if not most or prompt.media:  # sound is what the encoder reads
+        return prompt.token_ids
+    if model.info.sound_shape:
+        raise InvalidRequest(
+            f"{model.info.facts.architecture} writes what it hears: use /v1/audio/transcriptions.",
+            prompt.param,
+            "unsupported_endpoint",
+        )
+    if len(prompt.token_ids) > most:
+        raise InvalidRequest(
+            f"This model's maximum context length is {most} tokens for the text that its encoder reads, and this one "
+            f"has {len(prompt.token_ids)}.",
+            prompt.param,
+            "context_length_exceeded",
+        )
+    if not begin:
+        raise InvalidRequest("The model's files name no decoder_start_token_id, with which its text begins.", "model")
+    return begin
+
+
+def source_fields(model: ServedModel, prompt: Prompt) -> dict[str, Any]:
+    """Return the fields of a Request that say what the encoder reads: the prompt, or the sound that came with it."""
+    if not model.info.max_source_len:
+        return {}
+    if prompt.media:
+        if any(item.shape != model.info.sound_shape for item in prompt.media):
+            shapes = ", ".join(str(item.shape) for item in prompt.media)
+            raise InvalidRequest(f"features of shape {shapes} are not {model.info.sound_shape}.", prompt.param)
+        return {"num_source_tokens": sum(item.num_tokens for item in prompt.media)}
+    return {"source_token_ids": prompt.token_ids, "num_source_tokens": len(prompt.token_ids)}

@@ -1,0 +1,49 @@
+"""Prices steps that encode a picture as passes of an encoder on one core, and all other steps as before."""
+
+from __future__ import annotations
+
+from ..config.formats import StackName
+from ..types import StepPlan
+from .bucket_edges import PromptGraphs
+from .encode_pricer import EncodePricer
+from .pricer import Pricer, StepCharge
+
+
+class PicturePricer:
+    """Implements neuronserve.server.cost.pricer.Pricer. `patches` of a picture become one token."""
+
+    def __init__(self, steps: Pricer, encoder: EncodePricer, patches: int) -> None:
+        self._steps, self._encoder, self._patches = steps, encoder, patches
+
+    def charge(self, plan: StepPlan) -> StepCharge:
+        if not plan.is_picture:
+            return self._steps.charge(plan)
+        seqs = tuple(seq._replace(token_ids=seq.token_ids * self._patches) for seq in plan.prefill)
+        return self._encoder.charge(plan._replace(prefill=seqs))
+
+    @property
+    def extrapolated(self) -> dict[str, None]:
+        return self._steps.extrapolated | self._encoder.extrapolated
+
+    @extrapolated.setter
+    def extrapolated(self, reasons: dict[str, None]) -> None:
+        self._steps.extrapolated = reasons
+
+    @property
+    def calibration(self) -> str:
+        return self._steps.calibration
+
+    @property
+    def stack(self) -> StackName:
+        return self._steps.stack
+
+    @property
+    def request_s(self) -> float:
+        return self._steps.request_s
+
+    @property
+    def prompt_graphs(self) -> PromptGraphs:
+        return self._steps.prompt_graphs
+
+    def why_extrapolated(self) -> tuple[str, ...]:
+        return self._steps.why_extrapolated()

@@ -1,0 +1,153 @@
+"""Rows of a step that belong to pictures: the addresses of their vectors, and rotations by time, row and column.
+
+Positions of Qwen-VL's M-RoPE (Qwen2-VL, arXiv:2409.12191, section 2.1): a picture's tokens share the time of its first
+token and count its rows and columns from there; the text goes on behind the largest of these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...host.address_map import ADDRESSES
+from ...models.layer import RopeSpec
+from ...models.vision import VisionSpec
+from ...types import MediaItem, ScheduledSeq
+from ..buffers import RopeTable
+from ..rope_tables import inverse_frequencies
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+Rotation = tuple[RopeSpec | None, int]  # and the size of the heads
+_KEPT = 1024  # requests whose layouts are kept
+
+
+class Vectors:
+    """Vectors of pictures, by their digests."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[bytes, Float32] = {}
+
+    def put(self, digest: bytes, vectors: Float32) -> None:
+        """Keep a picture's vectors, [tokens, elements]."""
+        ADDRESSES.register("vectors of a picture", vectors, is_indirect=True)
+        self._arrays[digest] = vectors
+
+    def forget(self, digests: Iterable[bytes]) -> None:
+        for digest in digests:
+            self._arrays.pop(digest, None)
+
+    def addresses(self, digest: bytes) -> Int64:
+        """Return the address of each vector."""
+        vectors = self._arrays[digest]
+        return np.arange(len(vectors), dtype=np.int64) * vectors.strides[0] + vectors.ctypes.data
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Pictures in one prompt."""
+
+    item: Int32  # [prompt] index of the token's picture, -1 for none
+    index: Int32  # [prompt] of its vector
+    places: Int32  # [3, prompt] time, row and column
+    delta: int  # added to the position of a token after the prompt
+
+
+def placeholders(prompt: Sequence[int], item: MediaItem, token_id: int) -> Int64:
+    """Return the positions of a picture's placeholders; fewer than `num_tokens` if the prompt has no more."""
+    ids = np.asarray(prompt[item.offset :], np.int64)
+    return item.offset + np.flatnonzero(ids == token_id)[: item.num_tokens]
+
+
+def layout_of(prompt: Sequence[int], media: Sequence[MediaItem], vision: VisionSpec, has_places: bool) -> Layout:
+    """Find the pictures' tokens, and their places where rotations depend on these."""
+    item, index = np.full(len(prompt), -1, np.int32), np.zeros(len(prompt), np.int32)
+    places = np.tile(np.arange(len(prompt), dtype=np.int32), (3, 1))
+    for i, picture in enumerate(media):
+        at = placeholders(prompt, picture, vision.token_id)
+        item[at], index[at] = i, np.arange(len(at))
+        if not has_places or not len(at):
+            continue
+        _, height, width = (max(1, size // vision.merge) for size in picture.grid)
+        begin, end, count = int(at[0]), int(at[-1]) + 1, np.arange(len(at))
+        first = places[0, begin]
+        places[1, at] = first + count // width % height
+        places[2, at] = first + count % width
+        places[0, at] = first + count // (width * height)
+        places[:, end:] += first + max(height, width) - places[0, begin] - (end - begin)
+    return Layout(item, index, places, int(places[0, -1]) + 1 - len(prompt))
+
+
+class PictureRows:
+    """Implements neuronserve.server.engine.step_inputs.PictureRows."""
+
+    def __init__(
+        self, vision: VisionSpec, vectors: Vectors, tables: Mapping[Rotation, RopeTable], first_row: int
+    ) -> None:
+        """The rotary tables have, from `first_row` on, a row for each token of the largest step."""
+        self._vision, self._vectors, self._first_row = vision, vectors, first_row
+        self._tables = [(rope, table) for (rope, _), table in tables.items() if rope is not None and rope.sections]
+        self._layouts: dict[tuple[str, bytes], Layout] = {}
+
+    def fill(self, seqs: Sequence[ScheduledSeq], vectors: Int64, rope_rows: Int32) -> bool:
+        if not any(seq.media for seq in seqs):
+            return False
+        vectors[:], row = 0, 0
+        for seq in seqs:
+            end = row + len(seq.token_ids)
+            rope_rows[row:end] = np.arange(seq.start, seq.start + len(seq.token_ids))
+            if seq.media:
+                self._place(seq, vectors[row:end], rope_rows[row:end], row)
+            row = end
+        return True
+
+    def _place(self, seq: ScheduledSeq, vectors: Int64, rope_rows: Int32, row: int) -> None:
+        layout = self._layout(seq)
+        begin, end = seq.start, min(seq.start + len(seq.token_ids), seq.num_prompt_tokens)
+        if begin < end:
+            item, index = layout.item[begin:end], layout.index[begin:end]
+            for i in np.unique(item[item >= 0]):
+                own = item == i
+                vectors[: end - begin][own] = self._vectors.addresses(seq.media[i].digest)[index[own]]
+        if self._tables:
+            rope_rows += layout.delta  # right for tokens after the prompt
+            if begin < end:
+                self._turn(layout.places[:, begin:end], rope_rows[: end - begin], row)
+
+    def _turn(self, places: Int32, rope_rows: Int32, row: int) -> None:
+        """Choose the row of each token: that of its position, or an own one where its three places differ."""
+        rope_rows[:] = places[0]
+        own = np.flatnonzero((places[0] != places[1]) | (places[0] != places[2]))
+        if not len(own):
+            return
+        rope_rows[own] = rows = self._first_row + row + own
+        for rope, table in self._tables:
+            half = table.rotary_dim // 2
+            angles = places[section_of_pairs(rope, half)][:, own].T * inverse_frequencies(rope, table.rotary_dim)
+            cos, sin = (each.array(np.float32, -1, half) for each in (table.cos, table.sin))
+            cos[rows], sin[rows] = np.cos(angles) * rope.attention_factor, np.sin(angles) * rope.attention_factor
+
+    def _layout(self, seq: ScheduledSeq) -> Layout:
+        key = seq.request_id, seq.media[0].digest
+        found = self._layouts.get(key)
+        if found is None:
+            prompt = seq.history[: seq.num_prompt_tokens]
+            found = layout_of(prompt, seq.media, self._vision, bool(self._tables))
+            if len(self._layouts) >= _KEPT:
+                del self._layouts[next(iter(self._layouts))]
+            self._layouts[key] = found
+        return found
+
+
+def section_of_pairs(rope: RopeSpec, num_pairs: int) -> Int64:
+    """Return for each pair whether time, row or column turns it: 0, 1 or 2."""
+    if not rope.has_mixed_sections:
+        return np.repeat(np.arange(3), rope.sections)
+    sections = np.zeros(num_pairs, np.int64)
+    for axis in (1, 2):
+        sections[axis : 3 * rope.sections[axis] : 3] = axis
+    return sections

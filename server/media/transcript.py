@@ -1,0 +1,68 @@
+"""Transcripts: segments in the tokens of a window, and subtitles. Pure functions.
+
+Whisper writes times as tokens around each segment, 0.02 s apart. Where a window ends in the middle of a segment, the
+next window begins at that segment (Radford et al. 2022, section 3.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+SECONDS_PER_TOKEN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a transcript, in seconds of the file. `token_ids` have no times."""
+
+    start: float
+    end: float
+    token_ids: tuple[int, ...]
+
+
+def segments_of(
+    token_ids: Sequence[int], first_time: int, offset: float, seconds: float
+) -> tuple[list[Segment], float]:
+    """Return the segments of a window, and the seconds of it that they cover; the next window begins there.
+
+    `first_time` is the token of 0.00, and larger ids are later times. The window begins at `offset` and has `seconds`
+    of sound.
+    """
+    is_time = [token_id >= first_time for token_id in token_ids]
+    cuts = [i for i in range(1, len(token_ids)) if is_time[i - 1] and is_time[i]]
+    ends_whole = is_time[-2:] == [False, True] or not cuts
+    if ends_whole:
+        cuts.append(len(token_ids))
+    segments, begin = [], 0
+    for cut in cuts:
+        part = token_ids[begin:cut]
+        times = [(token_id - first_time) * SECONDS_PER_TOKEN for token_id in part if token_id >= first_time]
+        words = tuple(token_id for token_id in part if token_id < first_time)
+        start = times[0] if len(times) > 1 or (times and part[0] >= first_time) else 0.0
+        end = times[-1] if times and times[-1] > start else seconds
+        if words:
+            segments.append(Segment(offset + min(start, seconds), offset + min(end, seconds), words))
+        begin = cut
+    covered = 0.0 if ends_whole else (token_ids[cuts[-1] - 1] - first_time) * SECONDS_PER_TOKEN
+    return segments, min(covered, seconds) or seconds
+
+
+def subtitles(segments: Iterable[tuple[float, float, str]], kind: str) -> str:
+    """Return segments (start, end, text) as a file of `srt` or `vtt`."""
+    return "".join(_subtitles(segments, kind))
+
+
+def _subtitles(segments: Iterable[tuple[float, float, str]], kind: str) -> Iterator[str]:
+    if kind == "vtt":
+        yield "WEBVTT\n\n"
+    for number, (start, end, text) in enumerate(segments, 1):
+        mark = "," if kind == "srt" else "."
+        head = f"{number}\n" if kind == "srt" else ""
+        yield f"{head}{_clock(start, mark)} --> {_clock(end, mark)}\n{text.strip().replace('-->', '->')}\n\n"
+
+
+def _clock(seconds: float, mark: str) -> str:
+    milliseconds = round(seconds * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{mark}{rest % 1000:03d}"

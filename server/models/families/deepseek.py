@@ -1,0 +1,290 @@
+"""Latent attention: DeepSeek V2 to V3.2, whose class Kimi K2 has too, GLM-4.7-Flash, GLM-5, MiniCPM 3 and Youtu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from ..config_values import MAX_LAYERS, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import (
+    PLAIN_CHOICE,
+    AttentionSpec,
+    ChoiceSpec,
+    ExpertsSpec,
+    FeedForward,
+    LatentAttentionSpec,
+    LayerSpec,
+    RopeSpec,
+    Routing,
+)
+from ..names import ROPE_FREQUENCIES, Names
+from ..rope import rope_object
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec
+from .decoder import DecoderConfig
+from .experts import ExpertCount, expert_layers
+
+Count = Annotated[int, Meta(ge=0, le=4096)]
+Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
+Multiplier = Annotated[float, Meta(gt=0.0, le=1e6)]
+
+# Tensors of the indexer, which chooses tokens in longer contexts than are served.
+_INDEXER = tuple(
+    f".self_attn.indexer.{name}"
+    for name in ("wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight")
+)
+
+
+class LatentConfig(DecoderConfig, kw_only=True):
+    """Keys of latent attention, which all of its families have."""
+
+    kv_lora_rank: Width = 512
+    q_lora_rank: Width | None = 1536
+    qk_nope_head_dim: Width = 128
+    qk_rope_head_dim: Width = 64
+    v_head_dim: Width | None = 128
+    rope_interleave: bool = True  # neighbours are rotated as a pair
+
+    comes_with_code: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.require_no_bias("mlp_bias")
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return LatentAttentionSpec(
+            num_heads=self.num_attention_heads,
+            num_kv_heads=1,
+            head_dim=self.kv_lora_rank + self.qk_rope_head_dim,
+            rope=rope,
+            window=window,
+            has_qkv_bias=self.attention_bias,
+            has_o_bias=self.attention_bias,
+            scale=(self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5,
+            rank=self.kv_lora_rank,
+            rotary=self.qk_rope_head_dim,
+            size=self.qk_nope_head_dim,
+            value_size=self.v_head_dim or self.head_size(),
+            query_rank=self.q_lora_rank or 0,
+        )
+
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        """Return the layers; scores of scaled rotations are multiplied as `mscale_all_dim` says."""
+        layers, by = super().layers(values), rope_object(values)[1].get("mscale_all_dim") or 0.0
+        return tuple(replace(layer, mixer=_scaled(layer.attention, by)) for layer in layers)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
+        return [rope and replace(rope, is_interleaved=self.rope_interleave) for rope in super().ropes(values)]
+
+
+def _scaled(mixer: AttentionSpec, by: float) -> AttentionSpec:
+    """Return a mixer whose scores have the square of YaRN's factor for `by` (arXiv 2309.00071, section 3.4)."""
+    rope = mixer.rope
+    if not by or rope is None or rope.kind == "default" or rope.factor <= 1.0 or mixer.scale is None:
+        return mixer
+    return replace(mixer, scale=mixer.scale * (0.1 * by * math.log(rope.factor) + 1.0) ** 2)
+
+
+class YoutuConfig(LatentConfig, kw_only=True):
+    """Keys and defaults of YoutuConfig: a network of its own on every layer."""
+
+    vocab_size: Vocab = 128_256
+    hidden_size: Width = 2048
+    intermediate_size: Width = 6144
+    num_attention_heads: Heads = 16
+    max_position_embeddings: Positions = 131_072
+    tie_word_embeddings: bool = True
+
+
+class MiniCPM3Config(LatentConfig, kw_only=True):
+    """Keys and defaults of MiniCPM3Config: multipliers of embeddings, branches and logits."""
+
+    vocab_size: Vocab = 73_448
+    hidden_size: Width = 2560
+    intermediate_size: Width = 6400
+    num_hidden_layers: Layers = 62
+    num_attention_heads: Heads = 40
+    max_position_embeddings: Positions = 32_768
+    rms_norm_eps: Epsilon = 1e-5
+    tie_word_embeddings: bool = True
+    kv_lora_rank: Width = 256
+    q_lora_rank: Width | None = 768
+    qk_nope_head_dim: Width = 64
+    qk_rope_head_dim: Width = 32
+    v_head_dim: Width | None = None
+    scale_emb: Multiplier = 12.0
+    scale_depth: Multiplier | None = 1.4
+    dim_model_base: Width | None = 256
+    rope_interleave: bool = False
+
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        scale = 1.0 if self.scale_depth is None else self.scale_depth / math.sqrt(self.num_hidden_layers)
+        return tuple(replace(layer, residual_scale=scale) for layer in super().layers(values))
+
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    def embedding(self) -> EmbeddingSpec:
+        return EmbeddingSpec(self.vocab_size, self.hidden_size, self.scale_emb)
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, scale=(self.dim_model_base or self.hidden_size) / self.hidden_size)
+
+
+class LatentExpertsConfig(LatentConfig, kw_only=True):
+    """Keys of families whose first layers have one network, and the others experts."""
+
+    n_routed_experts: ExpertCount = 256
+    n_shared_experts: Count | None = 1
+    num_experts_per_tok: ExpertCount = 8
+    moe_intermediate_size: Width = 2048
+    first_k_dense_replace: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 3
+    mlp_layer_types: list[Literal["dense", "sparse"]] | None = None
+    moe_layer_freq: Literal[1] = 1
+    n_group: ExpertCount | None = 1
+    topk_group: ExpertCount | None = 1
+    routed_scaling_factor: Factor = 2.5
+    norm_topk_prob: bool = True
+    num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=16)] = 0
+
+    def spec(self, architecture: str, values: Values) -> ModelSpec:
+        return replace(super().spec(architecture, values), num_nextn_layers=self.num_nextn_predict_layers)
+
+    def names(self) -> Names:
+        """Return names; layers after the last predict further tokens, and are not computed."""
+        last = self.num_hidden_layers
+        further = tuple(f"model.layers.{i}." for i in range(last, last + max(1, self.num_nextn_predict_layers)))
+        shared = Names.of({"shared_expert": "shared_experts"}, "model.", (ROPE_FREQUENCIES, *_INDEXER))
+        return replace(shared, skipped=further)
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        experts = ExpertsSpec(
+            self.n_routed_experts,
+            self.num_experts_per_tok,
+            self.network(self.moe_intermediate_size),
+            shared=self.network(self.moe_intermediate_size * self.n_shared_experts) if self.n_shared_experts else None,
+            routing=self.routing(),
+            choice=self.choice(),
+            scaling=self.routed_scaling_factor,
+        )
+        types = self.mlp_layer_types
+        if types is None:
+            chooses = [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
+        else:
+            self.require_length(types)
+            chooses = [name == "sparse" for name in types]
+        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+
+    def routing(self) -> Routing:
+        """Return how weights follow from logits."""
+        return "sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid"
+
+    def choice(self) -> ChoiceSpec:
+        """Return the choice of experts."""
+        return self.groups(best=2, has_bias=True)
+
+    def groups(self, best: int, *, has_bias: bool) -> ChoiceSpec:
+        """Return a choice from the best groups. Raises ConfigError for groups that do not divide the experts."""
+        count, top, experts = self.n_group or 1, self.topk_group or 1, self.n_routed_experts
+        if experts % count or experts // count < best:
+            raise refuse("n_group", count, f"{experts} experts are no groups of {best} or more")
+        if top > count or top * (experts // count) < self.num_experts_per_tok:
+            raise refuse("topk_group", top, f"must be 1 to {count} groups with {self.num_experts_per_tok} experts")
+        return ChoiceSpec(has_bias, count, top, best)
+
+
+class DeepseekV2Config(LatentExpertsConfig, kw_only=True):
+    """Keys and defaults of DeepseekV2Config: the softmax of all experts weighs the chosen ones."""
+
+    vocab_size: Vocab = 102_400
+    hidden_size: Width = 4096
+    intermediate_size: Width = 11_008
+    first_k_dense_replace: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 0
+    n_routed_experts: ExpertCount = 64
+    n_shared_experts: Count | None = 2
+    moe_intermediate_size: Width = 1407
+    n_group: ExpertCount | None = None
+    topk_group: ExpertCount | None = None
+    topk_method: Literal["greedy", "group_limited_greedy"] = "greedy"
+    scoring_func: Literal["softmax"] = "softmax"
+    routed_scaling_factor: Factor = 1.0
+    norm_topk_prob: bool = False
+
+    def routing(self) -> Routing:
+        if self.norm_topk_prob:
+            raise refuse("norm_topk_prob", True, "not supported for this architecture")
+        return "softmax"
+
+    def choice(self) -> ChoiceSpec:
+        return PLAIN_CHOICE if self.topk_method == "greedy" else self.groups(best=1, has_bias=False)
+
+
+class DeepseekV3Config(LatentExpertsConfig, kw_only=True):
+    """Keys and defaults of DeepseekV3Config: sigmoids, and a bias that balances the choice of experts."""
+
+    vocab_size: Vocab = 129_280
+    hidden_size: Width = 7168
+    intermediate_size: Width = 18_432
+    num_hidden_layers: Layers = 61
+    num_attention_heads: Heads = 128
+    max_position_embeddings: Positions = 4096
+    n_group: ExpertCount | None = 8
+    topk_group: ExpertCount | None = 4
+    topk_method: Literal["noaux_tc"] = "noaux_tc"
+    scoring_func: Literal["sigmoid"] = "sigmoid"
+
+
+class Glm4MoeLiteConfig(DeepseekV3Config, kw_only=True):
+    """Keys and defaults of Glm4MoeLiteConfig."""
+
+    vocab_size: Vocab = 154_880
+    hidden_size: Width = 2048
+    intermediate_size: Width = 10_240
+    moe_intermediate_size: Width = 1536
+    num_hidden_layers: Layers = 47
+    num_attention_heads: Heads = 20
+    n_routed_experts: ExpertCount = 64
+    num_experts_per_tok: ExpertCount = 4
+    first_k_dense_replace: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 1
+    q_lora_rank: Width | None = 768
+    qk_nope_head_dim: Width = 192
+    v_head_dim: Width | None = 256
+    n_group: ExpertCount | None = 1
+    topk_group: ExpertCount | None = 1
+    routed_scaling_factor: Factor = 1.8
+    max_position_embeddings: Positions = 202_752
+    rms_norm_eps: Epsilon = 1e-5
+
+
+class DeepseekV32Config(DeepseekV3Config, kw_only=True):
+    """Keys and defaults of DeepseekV32Config.
+
+    An indexer chooses `index_topk` tokens for attention. Contexts of so many tokens or fewer need none of it, and
+    longer ones are not served.
+    """
+
+    max_position_embeddings: Positions = 163_840
+    index_topk: Positions = 2048
+
+    def spec(self, architecture: str, values: Values) -> ModelSpec:
+        model, reason = super().spec(architecture, values), f"index_topk is {self.index_topk}: there is no indexer"
+        return replace(model, served_positions=min(self.index_topk, model.max_position), why_served=reason)
+
+
+class GlmMoeDsaConfig(DeepseekV32Config, kw_only=True):
+    """Keys and defaults of GlmMoeDsaConfig."""
+
+    vocab_size: Vocab = 154_880
+    hidden_size: Width = 6144
+    intermediate_size: Width = 12_288
+    num_hidden_layers: Layers = 78
+    num_attention_heads: Heads = 64
+    q_lora_rank: Width | None = 2048
+    qk_nope_head_dim: Width = 192
+    v_head_dim: Width | None = 256
+    n_group: ExpertCount | None = 1
+    topk_group: ExpertCount | None = 1
+    max_position_embeddings: Positions = 202_752
+    rms_norm_eps: Epsilon = 1e-5
