@@ -181,7 +181,7 @@ def test_a_picture_of_another_form_is_refused(engine_of: Any, name: str) -> None
         replace(item, num_tokens=item.num_tokens + 1),
         replace(item, pixels=item.pixels[:-4]),
         replace(item, shape=(0, *item.shape[1:]), pixels=b""),
-        replace(item, grid=(1, 1 << 20, 1 << 20)),
+        replace(item, grid=(1, 1 << 20, 1 << 20), shape=(*item.shape[:-1], 1 << 20)),
     ):
         assert tower.refusal(wrong)
 

@@ -69,10 +69,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
 }
 
 
-def random_vision_model(name: str, directory: Path) -> Any:
-    """Write a random model of that name, and return it."""
+def random_vision_model(name: str, directory: Path, vocab_size: int = 101, **changes: Any) -> Any:
+    """Write a random model of that name, its whole configuration changed, and return it."""
     family, text, eyes, whole = MODELS[name]
-    config = getattr(transformers, f"{family}Config")(text_config={**TEXT, **text}, vision_config=eyes, **whole)
+    config = getattr(transformers, f"{family}Config")(
+        text_config={**TEXT, **text, "vocab_size": vocab_size}, vision_config=eyes, **{**whole, **changes}
+    )
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config)
