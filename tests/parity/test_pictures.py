@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, Pictures]]:
     """(name, tensor_parallel_size, chunk) -> a loaded engine with its encoder."""
 
-    @cache
+    @lru_cache(maxsize=3)
     def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, Pictures]:
         config = EngineConfig(
             model_path=str(model_of(name)[1]),
