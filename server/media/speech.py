@@ -61,7 +61,8 @@ def speech_tokens(tokenizer: Tokenizer, suppressed: tuple[int, ...]) -> SpeechTo
         if token_id is None:
             raise CheckpointError("tokenizer.json", f"has no token '<|{name}|>'")
     tasks = {name: token_id for name in ("transcribe", "translate") if (token_id := tokenizer.token_id(f"<|{name}|>"))}
-    marks = {match[1]: token_id for token_id, text in tokenizer.marks.items() if (match := _LANGUAGE.fullmatch(text))}
+    names = ((token_id, tokenizer.token_text(token_id)) for token_id in range(tokenizer.vocab_size))
+    languages = {match[1]: token_id for token_id, name in names if (match := _LANGUAGE.fullmatch(name))}
     no_speech = tokenizer.token_id("<|nospeech|>")
     return SpeechTokens(
         start=found["startoftranscript"] or 0,
@@ -69,7 +70,7 @@ def speech_tokens(tokenizer: Tokenizer, suppressed: tuple[int, ...]) -> SpeechTo
         previous=tokenizer.token_id("<|startofprev|>"),
         no_speech=tokenizer.token_id("<|nocaptions|>") if no_speech is None else no_speech,
         tasks=tasks,
-        languages=marks if len(tasks) > 1 else {},
+        languages=languages if len(tasks) > 1 else {},
         suppressed=suppressed,
     )
 
