@@ -67,7 +67,7 @@ class MediaItem:
     pixels: bytes = field(repr=False)  # C order; patches [n, d] or crops [crops, 3, height, width]
     shape: tuple[int, ...]
     dtype: Literal["float32", "bfloat16"] = "float32"
-    grid: tuple[int, int, int] = (1, 0, 0)  # frames, rows and columns of patches, where the family has them
+    grid: tuple[int, int, int] = (1, 0, 0)  # of patches [n, d]: frames, rows and columns
 
 
 @dataclass(frozen=True, slots=True)
