@@ -88,11 +88,7 @@ class Request:
     due_time: float = inf  # from then on no other request passes it until it has a token
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt, by their offset
     source_token_ids: tuple[int, ...] = ()  # text for the encoder; `prompt_token_ids` begin the decoder's
-
-    @property
-    def num_source_tokens(self) -> int:
-        """Positions of the encoder, whose states the decoder attends to; 0 without an encoder."""
-        return len(self.source_token_ids)
+    num_source_tokens: int = 0  # positions of the encoder, of that text or of `media`; 0: there is no encoder
 
     @property
     def pictures(self) -> tuple[tuple[int, bytes], ...]:
@@ -123,6 +119,7 @@ class ScheduledSeq(NamedTuple):
     pooling: PoolingParams | None = None  # None: the sequence is continued
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt
     source: Request | None = None  # what the encoder reads; None: there is no encoder
+    state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
 
     @property
     def num_source_tokens(self) -> int:
@@ -282,6 +279,8 @@ class StepReport(NamedTuple):
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
     served: ServedTokens | None = None  # None: there is one tenant
     num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
+    num_pictures_read: int = 0  # pictures of requests since the start, once they can be read
+    num_pictures_encoded: int = 0  # of these; the others' vectors were there already
 
     @property
     def device_seconds(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..device.layout import FLOAT32_BYTES
 from ..kernels.records import AttentionOperands, BothSidesOperands, RopeOperands
+from ..kernels.state.records import GatedNormOperands
 from ..models.layer import AttentionSpec
 from ..models.ops import Attention, HeadNorm, PlainHeadNorm
 from ..placement.cache_layout import kv_head_bytes, kv_tensor_bytes
@@ -85,6 +86,30 @@ class HeadOperands:
             (0, 0, 0) if found is None else (found.shards[core].address, found.stride, found.middle)
         )
         return {"bias": address, "bias_stride": stride, "bias_middle": middle}
+
+    def gate(self, core: int, i: int) -> GatedNormOperands:
+        """Operands that multiply the output of layer `i` by the sigmoid of the gate behind queries, keys and values."""
+        mixer, buffers = self._mixer(i), self._buffers
+        widths, heads = AttentionWidths.of(mixer, self._shard), self._shard.of_heads(mixer.heads)
+        before = (heads.heads_per_core + 2 * heads.kv_heads_per_core) * mixer.head_dim
+        return GatedNormOperands(
+            source=buffers.attended[core].address,
+            source_ldc=widths.attended,
+            gates=buffers.qkv[core].address + before * FLOAT32_BYTES,
+            gates_ldc=widths.qkv,
+            weight=0,
+            weight_stride=0,
+            groups=heads.heads_per_core,
+            max_groups=heads.heads_per_core,
+            columns=mixer.head_dim,
+            size=mixer.head_dim,
+            group_cores=1,
+            is_gate_first=0,
+            eps=0,
+            output=buffers.attended[core].address,
+            output_ldc=widths.attended,
+            has_sigmoid=1,
+        )
 
     def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
         """Operands of attention over whole texts, for the heads of `core` in layer `i`."""

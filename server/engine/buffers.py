@@ -27,6 +27,7 @@ from ..placement.latent_sizes import LatentSizes
 from ..placement.matrices import Widths
 from ..placement.shard import ShardSpec
 from .rope_tables import fill_rope_tables
+from .state_buffers import StateBuffers
 
 # Operations of a token for each byte that it leaves in the cache, below which copies for a successor cost more than a
 # percent of the time that they may save: a byte is copied in half a nanosecond.
@@ -268,6 +269,8 @@ class ActivationBuffers:
         self.latent = LatentBuffers(cores, sizes.latent) if sizes.latent else None
         experts = spec.experts
         self.experts = ExpertBuffers(cores, sizes.experts, experts.per_token) if sizes.experts and experts else None
+        mixer = spec.state_mixer
+        self.states = StateBuffers(cores, mixer, shard, sizes.states) if sizes.states and mixer else None
 
     def logits_array(self) -> npt.NDArray[np.float32]:
         """View of the logits of the last step, [samples, padded vocabulary]; the next step overwrites them."""

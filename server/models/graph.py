@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..errors import DeviceError
 from .linear import Linear
-from .ops import AttentionGate, CrossAttention, Embed, Experts, LatentAttention, Op, Parallel
+from .ops import CrossAttention, Embed, Experts, LatentAttention, Op, Parallel
 
 _Op = TypeVar("_Op")
 
@@ -89,8 +89,6 @@ def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
         if isinstance(op, Parallel):
             for branch in op.branches:
                 yield from flat_ops(branch)
-        elif isinstance(op, AttentionGate):
-            yield op.projection
         elif isinstance(op, CrossAttention):
             yield op.keys_values
         elif isinstance(op, LatentAttention):

@@ -10,9 +10,10 @@ from typing import ClassVar, Literal
 
 from ..config import AttentionSpan
 from .linear import HeadCounts
+from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2"]
 Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen"]
 
 # Norms of query and key heads.
@@ -201,21 +202,33 @@ class ExpertsSpec:
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
 
 
-Mixer = AttentionSpec
+Mixer = AttentionSpec | ShortConvSpec | GatedDeltaNetSpec | Mamba2Spec
 FeedForward = NetworkSpec | ExpertsSpec
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One layer: two branches whose outputs are added to the stream."""
+    """One layer: two branches whose outputs are added to the stream. Either may be missing."""
 
-    mixer: Mixer
-    feed_forward: FeedForward
+    mixer: Mixer | None
+    feed_forward: FeedForward | None
     norms: NormPlacement = "before"
     residual_scale: float = 1.0  # factor of what a branch adds
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
+    beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer of a layer that attends."""
+        assert isinstance(self.mixer, AttentionSpec)
+        return self.mixer
+
+    @property
+    def state(self) -> StateMixer | None:
+        """The mixer that keeps a state, None when there is none."""
+        return self.mixer if isinstance(self.mixer, StateMixer) else self.beside
 
     @property
     def is_parallel(self) -> bool:
         """True when the branches are side by side."""
-        return self.norms in ("parallel", "parallel_each")
+        return self.norms in ("parallel", "parallel_each") or self.beside is not None

@@ -7,6 +7,7 @@ from typing import Literal
 
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class LayerNorm:
     bias: Vector | None
     eps: float
 
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamNorm:
@@ -73,8 +79,8 @@ class HeadNorm:
     is_centered: bool = False  # LayerNorm without a bias instead
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
-        """Weights of the norms."""
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
         return self.query, self.key
 
 
@@ -133,9 +139,7 @@ class DistanceBuckets:
 
 @dataclass(frozen=True, slots=True)
 class AttentionGate:
-    """Output of attention times the sigmoid of a projection of its input."""
-
-    projection: Linear
+    """Output of attention times the sigmoid of a projection of its input, which follows queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ class LatentAttention:
         return tuple(each for each in (self.down, self.query, self.latent, self.heads) if each is not None)
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
+    def vectors(self) -> tuple[Vector, ...]:
         """Weights of the norms."""
         return (self.latent_norm,) if self.query_norm is None else (self.query_norm, self.latent_norm)
 
@@ -252,6 +256,9 @@ Op = (
     | DistanceBuckets
     | AttentionGate
     | LatentAttention
+    | Convolution
+    | Recurrence
+    | GatedNorm
     | Gated
     | Activate
     | Experts

@@ -82,9 +82,9 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    stand_in = STAND_INS.get(str(values.get("model_type")))
+    stand_in, known = STAND_INS.get(str(values.get("model_type"))), _known_keys(values)
     for key, mechanism in _mechanisms(values):
-        if stand_in is None or key not in stand_in.__struct_fields__:
+        if key not in known:
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
     model_type = _model_type(values)
@@ -107,6 +107,14 @@ def _mechanisms(values: Values) -> Iterator[tuple[str, str]]:
     """Yield each key that states a mechanism that no record has, with the mechanism."""
     yield from ((key, mechanism) for key, mechanism in NOT_EXPRESSED.items() if values.get(key))
     yield from ((key, "KV heads that differ by layer") for key in BY_LAYER if isinstance(values.get(key), list))
+
+
+def _known_keys(values: Values) -> tuple[str, ...]:
+    """Return the keys that the reader of the file's type knows."""
+    model_type = str(values.get("model_type"))
+    if model_type in STAND_INS:
+        return STAND_INS[model_type].__struct_fields__
+    return FAMILIES[ARCHITECTURES[model_type]].__struct_fields__ if model_type in ARCHITECTURES else ()
 
 
 def _model_type(values: Values) -> str:

@@ -20,6 +20,7 @@ from .layer import (
     TemperatureSpec,
 )
 from .names import LLAMA, Names
+from .state_layer import StateMixer
 from .vision import MAX_PATCHES, VisionSpec
 
 StackKind = Literal["decoder", "encoder"]
@@ -38,6 +39,7 @@ class EmbeddingSpec:
     num_token_types: int = 0  # rows of learned token types; 0 = none
     has_norm: bool = False
     is_shared: bool = False  # of an encoder: the table is the decoder's
+    num_channels: int = 0  # of frames of sound instead of tokens: convolutions make a row of two frames
 
 
 Input = EmbeddingSpec
@@ -170,6 +172,11 @@ class ModelSpec:
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec))
 
     @property
+    def state_mixer(self) -> StateMixer | None:
+        """The mixer of all layers that keep a state, None when no layer does."""
+        return next((layer.state for layer in self.layers if layer.state is not None), None)
+
+    @property
     def attention(self) -> AttentionSpec:
         """Attention of the first layer that has keys and values."""
         return self.attentions[0]
@@ -222,7 +229,8 @@ class ModelSpec:
     def networks(self) -> Iterator[NetworkSpec]:
         """Yield the feed-forward networks of all layers, an expert once for all of its layer."""
         for layer in self.layers:
-            yield from layer.feed_forward.networks
+            if layer.feed_forward is not None:
+                yield from layer.feed_forward.networks
 
     @property
     def widest_intermediate(self) -> int:

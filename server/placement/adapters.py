@@ -12,16 +12,23 @@ from dataclasses import dataclass
 
 from ..config import LoraConfig
 from ..device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
+from ..errors import DeviceError
 from ..models.decoder import decoder_graph
 from ..models.graph import Graph, flat_ops
 from ..models.linear import Linear, WeightRows
 from ..models.spec import ModelSpec
+from ..models.state_ops import Convolution
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 
 
 def adaptable(graph: Graph) -> Iterator[Linear]:
-    """Return the linear layers that adapters may change: all except experts and the output layer."""
+    """Return the linear layers that adapters may change: all except experts and the output layer.
+
+    Raises DeviceError for a model with layers that keep a state, whose projections have no room for adapters.
+    """
+    if any(isinstance(op, Convolution) for layer in graph.layers for op in flat_ops(layer)):
+        raise DeviceError("enable_lora: a model with layers that keep a state cannot have adapters")
     return (op for layer in graph.layers for op in flat_ops(layer) if isinstance(op, Linear))
 
 

@@ -32,7 +32,7 @@ class AttentionWidths:
             queries, values = mixer.size + mixer.rotary, mixer.value_size
             qkv, attended = (round_up(heads.heads_per_core * size, K_MULTIPLE) for size in (queries, values))
             return cls(qkv, attended, round_up(mixer.head_dim, N_TILE))
-        stored = heads.heads_per_core + 2 * heads.kv_heads_per_core
+        stored = heads.heads_per_core * (1 + mixer.has_gate) + 2 * heads.kv_heads_per_core
         attended = round_up(heads.heads_per_core * mixer.head_dim, K_MULTIPLE)
         return cls(
             qkv=round_up(stored * mixer.head_dim, N_TILE) if mixer.kv_source is None else attended,
@@ -117,10 +117,13 @@ class PackedShape:
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:
-        """Return the format of the matrix. A router is float32, because small differences decide."""
+        """Return the format of the matrix.
+
+        A router is float32, because small differences decide; a convolution over sound is not quantized.
+        """
         if self.linear.is_router:
             return "float32"
-        if self.linear.is_table:
+        if self.linear.is_table or self.linear.inputs.name == "rows":
             return formats.dtype
         return formats.of(*self.modules, is_output=is_output(self.linear))
 

@@ -20,7 +20,8 @@ from ...models.decoder import decoder_graph
 from ...models.graph import linears
 from ...models.spec import ModelSpec
 from ..stored import GroupedCodes
-from .architectures import Architecture, architecture_of
+from .architecture import Architecture
+from .architectures import architecture_of
 from .files import Entry, GgufFiles
 from .groups import GROUP, GROUPED, grouped
 from .types import Bytes, Float32
@@ -39,8 +40,8 @@ class GgufTensor:
     name: str  # in the file
     shape: tuple[int, ...]
     first_row: int = 0
-    num_heads: int = 0  # heads whose rows are in rotary pairs, or in runs; 0 = rows are in the model's order
-    num_runs: int = 0  # runs of all heads, one for each of q, k and v; 0 = rotary pairs
+    num_heads: int = 0  # heads whose rows are in rotary pairs, or KV heads in runs; 0 = rows are in the model's order
+    num_queries: int = 0  # of each KV head, with runs of all queries, keys and values; 0 = rotary pairs
     is_turned: bool = False  # the model has [inputs, outputs], the file [outputs, inputs]
     shift: float = 0.0  # added to the file's values
 
@@ -65,7 +66,7 @@ class GgufTensor:
         if self.is_turned:
             whole = self.entry.info.type.values(self._bytes(0, self.shape[1]))
             return np.ascontiguousarray(whole[:, begin:end].T)
-        return self.entry.info.type.values(self._bytes(begin, end))
+        return self.entry.info.type.values(self._bytes(begin, end)).reshape(end - begin, *self.shape[1:])
 
     @property
     def held_by(self) -> Quantization | None:
@@ -96,17 +97,19 @@ class GgufTensor:
     def _places(self, begin: int, end: int) -> npt.NDArray[np.intp]:
         """Return the file's rows of the model's rows.
 
-        Rows j and d / 2 + j of a head of d rows in pairs are the rows 2j and 2j + 1 of the file. In runs, row j of a
-        head's p-th projection is row j of the head in run p.
+        Rows j and d / 2 + j of a head of d rows in pairs are the rows 2j and 2j + 1 of the file. In runs, the queries
+        of a KV head are in the run of queries, its key and value in the runs of keys and values.
         """
         rows = np.arange(begin, end)
         if not self.num_heads:
             return rows
         size = self.shape[0] // self.num_heads
         head, row = rows // size, rows % size
-        if self.num_runs:
-            width = size // self.num_runs
-            return row // width * (self.num_heads * width) + head * width + row % width
+        if self.num_queries:
+            width = size // (self.num_queries + 2)
+            part = np.maximum(row // width - self.num_queries + 1, 0)  # 0: a query, 1: the key, 2: the value
+            keys = (self.num_queries + part - 1) * self.num_heads * width + head * width + row % width
+            return np.where(part == 0, head * self.num_queries * width + row, keys)
         return head * size + row % (size // 2) * 2 + row // (size // 2)
 
 
@@ -119,6 +122,9 @@ def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tupl
     turned = {part.weight for linear in linears(decoder_graph(spec)) for part in linear.parts if part.is_transposed}
     for name in turned & found.keys():
         found[name] = replace(found[name], shape=found[name].shape[::-1], is_turned=True)
+    for name, tensor in found.items():  # convolutions of a channel, [channels, 1, taps], have two dimensions in a file
+        if len(expected[name]) > len(tensor.shape) and (*tensor.shape[:1], 1, *tensor.shape[1:]) == expected[name]:
+            found[name] = replace(tensor, shape=expected[name])
     used = {tensor.name for tensor in found.values()}
     rest = (name for name in files.entries if name not in used and not architecture.is_read_with_config(name))
     return found | {name: GgufTensor(files.entries[name], name, files.entries[name].info.shape) for name in rest}
@@ -148,7 +154,7 @@ def _known(name: str, row: Architecture) -> str:
 
 def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, stored: str) -> GgufTensor:
     entry = files.entries[stored]
-    shape, first_row, num_heads, num_runs = entry.info.shape, 0, 0, 0
+    shape, first_row, num_heads, num_queries = entry.info.shape, 0, 0, 0
     if (expert := EXPERT.search(name)) is not None and len(shape) > 1:
         _, *rest = shape
         shape, first_row = tuple(rest), int(expert[2]) * (rest[0] if len(rest) > 1 else 1)
@@ -157,8 +163,8 @@ def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, sto
         if shape[0] % (2 * num_heads):
             raise files.error(f"has {shape[0]} rows, which {num_heads} heads do not divide into pairs", stored)
     if row.has_heads_apart and FUSED.fullmatch(stored):
-        num_heads, num_runs = spec.num_heads, 3
-        if shape[0] % (num_runs * num_heads):
-            raise files.error(f"has {shape[0]} rows, which are not q, k and v of {num_heads} heads", stored)
+        num_heads, num_queries = spec.num_kv_heads, spec.num_heads // spec.num_kv_heads
+        if shape[0] % ((num_queries + 2) * num_heads):
+            raise files.error(f"has {shape[0]} rows, which are not q, k and v of {spec.num_heads} heads", stored)
     shift = -row.norm_shift if stored.endswith(NORM) else 0.0
-    return GgufTensor(entry, stored, shape, first_row, num_heads, num_runs, shift=shift)
+    return GgufTensor(entry, stored, shape, first_row, num_heads, num_queries, shift=shift)

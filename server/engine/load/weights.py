@@ -5,7 +5,7 @@ Owns names, shapes and formats; a `WeightSource`, a checkpoint or an artifact, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,8 +19,6 @@ from ...models.linear import Linear, Vector
 from ...models.ops import (
     Add,
     AddRows,
-    Attention,
-    DistanceBuckets,
     Embed,
     Experts,
     HeadNorm,
@@ -31,6 +29,7 @@ from ...models.ops import (
     StreamNorm,
 )
 from ...models.spec import ModelSpec
+from ...models.tensors import op_vectors
 from ...placement.core_share import DTYPE_BYTES
 from ...placement.matrices import PackedShape, Widths
 from ...placement.shard import ShardSpec
@@ -152,19 +151,6 @@ def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
     return PackedShape(Linear(op.by, (op.table,), op.hidden), round_up(op.table.outputs.size, N_TILE), widths.hidden)
 
 
-def _vectors(op: Norm | LayerNorm | HeadNorm | Attention | DistanceBuckets) -> Iterator[tuple[Vector, float]]:
-    """Yield the vectors of an op, and the offset added to their values."""
-    match op:
-        case Norm(weight=weight, offset=offset):
-            yield weight, offset
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector, 0.0) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key, offset=offset):
-            yield from ((vector, offset) for vector in (query, key))
-        case Attention(sinks=Vector() as vector) | DistanceBuckets(weight=vector):
-            yield vector, 0.0
-
-
 class WeightLoader:
     """Allocates memory of the cores, one matrix after the other, and lets a source fill it: no second copy is made."""
 
@@ -206,8 +192,8 @@ class WeightLoader:
                 weights.rows[op.modules[0]] = self._row_major(PackedShape.of(op, self._widths))
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
-            case LatentAttention(norms=norms):
-                for vector in norms:
+            case LatentAttention():
+                for vector in op.vectors:
                     width = round_up(vector.size, K_MULTIPLE)
                     weights.vectors[vector.tensor] = self._vector(vector, 0.0, width)
             case Experts():
@@ -216,12 +202,12 @@ class WeightLoader:
                 weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
             case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
                 self._place(norm, weights)
-            case Norm() | LayerNorm() | HeadNorm() | Attention() | DistanceBuckets():
-                for vector, offset in _vectors(op):
-                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
-                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
             case _:
                 assert not isinstance(op, Embed)  # placed before the layers
+                offset = op.offset if isinstance(op, Norm | HeadNorm) else 0.0
+                for vector in op_vectors(op):
+                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
+                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
 
     def _experts(self, op: Experts, weights: ModelWeights) -> None:
         """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
@@ -265,7 +251,7 @@ class WeightLoader:
         A divided vector is on every core, each its part.
         """
         if vector.axis is not None:
-            width = self._shard.size(vector.axis)
+            width = self._shard.vector_size(vector)
         buffers = []
         for core in self._cores[: None if vector.axis else 1]:
             buffers.append(core.allocate("weights", vector.tensor, width * FLOAT32_BYTES))

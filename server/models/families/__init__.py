@@ -8,6 +8,7 @@ import msgspec
 
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
+from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
 from .decoder import DecoderConfig
@@ -31,13 +32,17 @@ from .family import FamilyConfig
 from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
 from .gpt_oss import GptOssConfig
 from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
+from .lfm2 import Lfm2Config, Lfm2MoeConfig
 from .llama4 import Llama4TextConfig
+from .mamba import BambaConfig, FalconH1Config
 from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from .modernbert import ModernBertConfig
 from .nearest import not_supported
+from .nemotron_h import NemotronHConfig
 from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
 from .smollm3 import SmolLM3Config
 from .t5 import T5Config
 from .text_part import text_part
@@ -54,6 +59,14 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Qwen2MoeForCausalLM": ("qwen2_moe", Qwen2MoeConfig),
     "Qwen3ForCausalLM": ("qwen3", Qwen3Config),
     "Qwen3MoeForCausalLM": ("qwen3_moe", Qwen3MoeConfig),
+    "Qwen3NextForCausalLM": ("qwen3_next", Qwen3NextConfig),
+    "Qwen3_5ForCausalLM": ("qwen3_5_text", Qwen3_5Config),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe_text", Qwen3_5MoeConfig),
+    "Lfm2ForCausalLM": ("lfm2", Lfm2Config),
+    "Lfm2MoeForCausalLM": ("lfm2_moe", Lfm2MoeConfig),
+    "BambaForCausalLM": ("bamba", BambaConfig),
+    "FalconH1ForCausalLM": ("falcon_h1", FalconH1Config),
+    "NemotronHForCausalLM": ("nemotron_h", NemotronHConfig),
     "GemmaForCausalLM": ("gemma", GemmaConfig),
     "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
     "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
@@ -93,6 +106,11 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
 _ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "T5ForConditionalGeneration": ("t5", T5Config),
     "MT5ForConditionalGeneration": ("mt5", T5Config),
+    "BartForConditionalGeneration": ("bart", BartConfig),
+    "MBartForConditionalGeneration": ("mbart", MBartConfig),
+    "MarianMTModel": ("marian", MarianConfig),
+    "PegasusForConditionalGeneration": ("pegasus", PegasusConfig),
+    "WhisperForConditionalGeneration": ("whisper", WhisperConfig),
 }
 GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
 ENCODER_DECODERS = {name: family for name, (_, family) in _ENCODER_DECODERS.items()}

@@ -60,7 +60,6 @@ class Traits:
 
 
 _CLASSIC = Traits(norm="layer", activation="gelu_tanh", is_gated=False)
-DELTA_NET = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 _BIASED = replace(_CLASSIC, has_attention_bias=True, has_ffn_bias=True, is_tied=True)
 LIKE_LLAMA = (
     "cwm",
@@ -92,8 +91,7 @@ TRAITS: dict[str, Traits] = {
     "falcon": replace(_CLASSIC, placement="parallel", activation="gelu", is_tied=True),
     "gpt_bigcode": replace(_BIASED, is_rotated=False, has_learned_positions=True),
     "gptj": replace(_CLASSIC, placement="parallel", has_ffn_bias=True, has_head_bias=True),
-    # Some layers of the next four are replaced by stand_in.py; these are the traits of the others.
-    **dict.fromkeys(DELTA_NET, Traits(qk_norm="head", has_attention_gate=True)),
+    # Some layers of the next are replaced by stand_in.py; these are the traits of the others.
     "gemma4_text": Traits(placement="before_and_after", qk_norm="head", activation="gelu_tanh", is_tied=True),
     "phimoe": Traits(norm="layer", has_attention_bias=True, has_head_bias=True),
     "stablelm": Traits(norm="layer"),

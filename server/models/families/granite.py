@@ -1,7 +1,4 @@
-"""Granite 3, dense and with experts, and Granite 4 where all layers attend.
-
-Granite 4 calls every model a hybrid: where `layer_types` names state-space layers it is refused by that key.
-"""
+"""Granite 3, dense and with experts, and Granite 4, whose layers attend or are Mamba-2."""
 
 from __future__ import annotations
 
@@ -11,12 +8,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..config_values import Values, Width, refuse
+from ..config_values import Values, Width, read_record, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, HeadSpec
 from .decoder import DecoderConfig
 from .experts import expert_layers
+from .mamba import MAMBA_ROWS, MambaKeys
 
 # Files' own names of the router and of experts in one tensor.
 _IN_FILES = tuple(
@@ -38,6 +36,7 @@ MOE_NAMES = replace(
                 for at in ("mlp", "mlp.shared_expert")
                 for word, stored in _SHARED.items()
             },
+            **MAMBA_ROWS,
         },
         "model.",
     ),
@@ -97,9 +96,14 @@ class GraniteMoeHybridConfig(GraniteMoeConfig, kw_only=True):
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         types = self.layer_types or ["mamba"] * self.num_hidden_layers
         self.require_length(types)
-        if recurrent := [kind for kind in types if kind not in ATTENDS]:
-            raise refuse("layer_types", recurrent[0], "state-space layers are not supported, all must be attention")
-        return super().layers(values)
+        attends, layers = [kind in ATTENDS for kind in types], super().layers(values)
+        if not any(attends):
+            raise refuse("layer_types", types[0], "one layer at least must attend")
+        if all(attends):
+            return layers
+        state = read_record(values, MambaKeys).mixer(self.hidden_size)
+        each = zip(layers, attends, strict=True)
+        return tuple(layer if attending else replace(layer, mixer=state) for layer, attending in each)
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         shared = self.network(self.shared_intermediate_size)

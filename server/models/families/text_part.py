@@ -16,6 +16,8 @@ TEXT_PARTS: dict[str, dict[str, str]] = {
     "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
     "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},
     "Qwen3VLMoeForConditionalGeneration": {"qwen3_vl_moe_text": "Qwen3MoeForCausalLM"},
+    "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
+    "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
     "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "LlavaForConditionalGeneration": {

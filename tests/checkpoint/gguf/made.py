@@ -24,8 +24,8 @@ ARCHITECTURES = {row.model_type: row.name for row in ROWS.values()} | {
     "olmo3": "olmo2",
 }
 PAIRED, SHIFTED = (
-    ("llama", "granite", "granitemoe", "smollm3"),
-    ("gemma", "gemma2", "gemma3"),
+    ("llama", "granite", "granitemoe", "smollm3", "minicpm", "arcee", "olmo"),
+    ("gemma", "gemma2", "gemma3", "nemotron"),
 )  # rotary pairs; norms with 1 added
 TURNED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2's, stored [inputs, outputs]
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -151,9 +151,14 @@ def convert(architecture: str, config: dict[str, Any], name: str, values: np.nda
         return values + np.float32(1)
     if architecture == "gpt2" and TURNED.search(name):
         return np.ascontiguousarray(values.T)
-    if architecture == "gptneox" and ".query_key_value." in name:
-        heads = values.reshape(config["num_attention_heads"], 3, -1, *values.shape[1:])
-        return np.ascontiguousarray(heads.swapaxes(0, 1).reshape(values.shape))
+    if architecture in ("gptneox", "bloom", "falcon") and ".query_key_value." in name:
+        heads, kv_heads = (
+            config["num_attention_heads"],
+            config.get("num_key_value_heads") or config["num_attention_heads"],
+        )
+        groups = values.reshape(kv_heads, heads // kv_heads + 2, -1, *values.shape[1:])
+        parts = groups[:, :-2], groups[:, -2], groups[:, -1]
+        return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
     if architecture in PAIRED and (part := re.search(r"\.([qk])_proj\.", name)):
         heads = config["num_attention_heads" if part[1] == "q" else "num_key_value_heads"]
         halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
