@@ -31,7 +31,7 @@ def first_tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     Raises InvalidRequest for a prompt that is longer than the encoder reads.
     """
     most, begin = model.info.max_source_len, model.defaults.decoder_prompt
-    if not most or prompt.media:
+    if not most or prompt.media:  # sound is what the encoder reads
         return prompt.token_ids
     if model.info.sound_shape:
         raise InvalidRequest(
