@@ -27,7 +27,7 @@ class Names:
     prefix: str = "model."  # of all names but the output layer's; files without an output layer leave it out
     leftovers: tuple[str, ...] = (ROPE_FREQUENCIES,)  # endings of tensors in old files that follow from the rest
     skipped: tuple[str, ...] = ()  # beginnings of names of modules that are not computed
-    take_turns: bool = False  # modules of one name alternate by head: q, k and v of the first head, then of the next
+    take_turns: bool = False  # modules of one name alternate by KV head: its q, its k and its v, then those of the next
     is_transposed: bool = False  # the matrices of layers are stored [inputs, outputs]
     fused: FusedExperts = "outputs"  # experts in one tensor: the first dimension, and how gate and up share outputs
 

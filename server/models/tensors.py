@@ -19,7 +19,9 @@ from .ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
+    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
@@ -49,11 +51,11 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
         case Embed(table=table, hidden=hidden, is_shared=False) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
-            for part in op.parts:
+            for part in (parts := dict.fromkeys(op.parts)):  # values may be keys
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
-                yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
-        case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
+                yield from ((part.bias, (part.outputs.size,)) for part in parts if not part.lacks_bias)
+        case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
             yield from op_tensors(norm)
         case _:
             yield from ((vector.tensor, vector.shape) for vector in op_vectors(op))
@@ -62,11 +64,11 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
 def op_vectors(op: Op) -> tuple[Vector, ...]:
     """Return the tensors of one op that are no matrices and no tables."""
     match op:
-        case Norm(weight=vector) | DistanceBuckets(weight=vector):
+        case Norm(weight=vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
             return (vector,)
-        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+        case Attention(sinks=Vector() as vector):
             return (vector,)
-        case LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+        case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
             return op.vectors
         case _:
             return ()

@@ -21,6 +21,7 @@ from ..models.ops import (
     Attention,
     Embed,
     Norm,
+    NormOutput,
     Op,
     StreamNorm,
 )
@@ -113,7 +114,7 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case StreamNorm(norm=norm) | Add(norm=Norm() as norm):
+        case StreamNorm(norm=norm) | NormOutput(norm=norm) | Add(norm=Norm() as norm):
             return _op_bytes(norm, share, formats)
         case _:
             is_split = isinstance(op, Attention | Convolution | Recurrence | GatedNorm)

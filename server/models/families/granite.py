@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ..config_values import Values, Width, read_record, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
-from ..names import Names
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NormPlacement, RopeSpec
+from ..names import LLAMA, Names
 from ..spec import EmbeddingSpec, HeadSpec
 from .decoder import DecoderConfig
 from .experts import expert_layers
@@ -42,6 +42,14 @@ MOE_NAMES = replace(
     ),
     old_endings=_IN_FILES,
 )
+HYPERCLOVAX = Names.of(
+    {
+        "post_attention_layernorm": "post_norm1",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+        "post_feedforward_layernorm": "post_norm2",
+    },
+    "model.",
+)
 Multiplier = Annotated[float, Meta(gt=0.0, le=1e6)]
 ExpertCountOrNone = Annotated[int, Meta(ge=0, le=4096)]
 LayerKind = Literal["attention", "full_attention", "mamba", "linear_attention"]
@@ -69,6 +77,24 @@ class GraniteConfig(DecoderConfig, kw_only=True):
         return HeadSpec(self.tie_word_embeddings, scale=1.0 / self.logits_scaling)
 
 
+class HyperCLOVAXConfig(GraniteConfig, kw_only=True):
+    """Keys and defaults of HyperCLOVAXConfig: logits are multiplied, and branches may be normed."""
+
+    attention_multiplier: Multiplier | None = None  # type: ignore[assignment]  # None: head_dim ** -0.5
+    use_post_norm: bool = True
+
+    comes_with_code = True
+
+    def placement(self) -> NormPlacement:
+        return "before_and_after" if self.use_post_norm else "before"
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, scale=self.logits_scaling)
+
+    def names(self) -> Names:
+        return HYPERCLOVAX if self.use_post_norm else LLAMA
+
+
 class GraniteMoeConfig(GraniteConfig, kw_only=True):
     """Keys and defaults of GraniteMoeConfig."""
 
@@ -84,6 +110,16 @@ class GraniteMoeConfig(GraniteConfig, kw_only=True):
 
     def names(self) -> Names:
         return MOE_NAMES
+
+
+class GraniteMoeSharedConfig(GraniteMoeConfig, kw_only=True):
+    """Keys and defaults of GraniteMoeSharedConfig: a network that all tokens take, unless its size is 0."""
+
+    shared_intermediate_size: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+
+    def experts(self) -> ExpertsSpec:
+        size = self.shared_intermediate_size
+        return replace(super().experts(), shared=self.network(size) if size else None)
 
 
 class GraniteMoeHybridConfig(GraniteMoeConfig, kw_only=True):
