@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from . import errors
-from .dialects import chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
+from .dialects import audio, chat, cohere, completions, embeddings, generate, pooling, rerank, sagemaker
 from .dialects.llama import routes as llama
 from .dialects.messages import batches as message_batches
 from .dialects.messages import routes as messages
@@ -40,6 +40,7 @@ from .http.openapi import EVERYWHERE, Application, errors_of
 from .keys.guard import Guard, needs_local, refusals
 from .service import Service
 from .telemetry.http_metrics import HttpObserver
+from .wire.audio import Transcript, VerboseTranscript
 from .wire.batches import BatchRequest
 from .wire.chat import ChatCompletion, ChatRequest
 from .wire.completions import Completion, CompletionRequest
@@ -80,7 +81,7 @@ from .wire.responses import (
 RATE_LIMIT_HEADERS = [
     f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 ]
-GENERATING = (chat, completions, responses, conversations, messages, llama, generate, sagemaker)
+GENERATING = (audio, chat, completions, responses, conversations, messages, llama, generate, sagemaker)
 ENCODING = (embeddings, pooling, rerank, cohere)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, lora, files, batches, message_batches)
@@ -115,6 +116,8 @@ BODIES = (
 )
 
 ANSWERS = (
+    Transcript,
+    VerboseTranscript,
     ChatCompletion,
     Completion,
     MessageAnswer,
@@ -149,6 +152,7 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(HeadAsGet)
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
+    uploads |= dict.fromkeys(audio.PATHS, config.media.max_audio_bytes + files.FORM_BYTES)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads, release=service.return_memory)
     app.add_middleware(Guard, ring=service.keys, public_paths=config.keys.public_paths)
     if config.allowed_origins:

@@ -27,7 +27,12 @@ from .anthropic_error import anthropic_error_bytes
 
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1
-NOT_OFFERED = {"/v1/audio": "audio", "/v1/images": "images", "/v1/videos": "video", "/v1/moderations": "moderations"}
+NOT_OFFERED = {
+    "/v1/audio/speech": "speech",
+    "/v1/images": "images",
+    "/v1/videos": "video",
+    "/v1/moderations": "moderations",
+}
 ANTHROPIC_PATH, ANTHROPIC_HEADER = "/v1/messages", "anthropic-version"  # paths and header of Anthropic's clients
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union

@@ -21,18 +21,18 @@ from ..clock import Clock, MonotonicClock
 from ..config import CacheConfig
 from ..cost.charge_rate import ChargeRate
 from ..device.catalog import instance
-from ..errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
+from ..errors import EngineDead, ModelNotFound, Unavailable
 from ..host.memory import return_freed_memory
 from ..link.hub.remote import AnyEngines
 from ..link.messages import EngineInfo
-from ..media.reader import PictureReader, picture_reader
-from ..text.chat_template import load_chat_template
-from ..text.fair_threads import FairThreads, text_threads
-from ..text.generation_config import GenerationDefaults, load_generation_defaults
+from ..media.reader import PictureReader
+from ..media.speech import SpeechReader
+from ..text.fair_threads import FairThreads
+from ..text.generation_config import GenerationDefaults
 from ..text.grammar_process import GrammarProcess
 from ..text.schema_check import SchemaChecks
 from ..text.template_process import RequestTemplates, TemplateProcess
-from ..text.tokenizer import Tokenizer, load_tokenizer
+from ..text.tokenizer import Tokenizer
 from .config import ApiConfig
 from .fingerprint import HASH_DIGITS, fingerprint
 from .gate import AnyGate
@@ -47,29 +47,9 @@ from .shared import shared_of
 from .store.store import Store
 from .telemetry.request_observer import RequestObserver
 from .telemetry.telemetry import Telemetry
+from .text_files import TextFiles, load_text_files, require_embeddings
 
 RETURN_AFTER_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class TextFiles:
-    """Tokenizer, template, defaults and grammars: the parts of a checkpoint that the API uses."""
-
-    tokenizer: Tokenizer
-    template: TemplateProcess | None  # None: the checkpoint has no chat template
-    templates: RequestTemplates | None  # None: templates of requests are not trusted
-    defaults: GenerationDefaults
-    grammars: GrammarProcess
-    checks: SchemaChecks
-    threads: FairThreads
-    pictures: PictureReader | None  # None: the checkpoint is of no family that reads pictures
-
-    def close(self) -> None:
-        """End the processes of templates, grammars and checks."""
-        self.threads.close()
-        for process in (self.grammars, self.checks, self.template, self.templates, self.pictures):
-            if process is not None:
-                process.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +71,7 @@ class ServedModel:
     fingerprint: str  # of what answers: `system_fingerprint`
     gate: AnyGate  # admits requests
     pictures: PictureReader | None = None  # None: the model reads no pictures
+    speech: SpeechReader | None = None  # None: it transcribes no sound
 
     @property
     def cache(self) -> CacheConfig:
@@ -163,7 +144,7 @@ class Service:
         finally:
             starting.cancel()
         self._files = text
-        _require_embeddings(text.tokenizer, info)
+        require_embeddings(text.tokenizer, info)
         rate = charge_rate(self.config, info, len(self.engine.infos))
         requests = self.telemetry.attach(self.engine, rate)
         self.accounts.device_ns = requests.keys.device_ns
@@ -183,18 +164,8 @@ class Service:
             int(time.time()),
             fingerprint(info, text.template.source if text.template else ""),
             gate,
-            await self._pictures(text, info),
+            *await asyncio.to_thread(text.start_media, info),
         )
-
-    async def _pictures(self, text: TextFiles, info: EngineInfo) -> PictureReader | None:
-        """Start the reader of pictures where the engine takes them. Raises CheckpointError."""
-        if not info.reads_pictures or text.pictures is None:
-            return None
-        await asyncio.to_thread(text.pictures.start)
-        placeholder = text.pictures.family.placeholder
-        if text.tokenizer.token_id(placeholder) is None:
-            raise CheckpointError("tokenizer.json", f"has no token {placeholder!r}, which stands for pictures")
-        return text.pictures
 
     def fingerprint_of(self, name: str) -> str:
         """Return the `system_fingerprint` of answers under a served name."""
@@ -261,34 +232,6 @@ def charge_rate(config: ApiConfig, info: EngineInfo, num_engines: int) -> Charge
     """Return the price of modelled device time."""
     price = config.price_basis, config.usd_per_hour
     return ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
-
-
-def load_text_files(config: ApiConfig) -> TextFiles:
-    """Read tokenizer, chat template and generation defaults. Raises CheckpointError or SettingsError."""
-    if not os.path.lexists(config.model_path / "config.json"):
-        raise CheckpointError("config.json", f"there is none in {config.model_path}")
-    tokenizer, threads = load_tokenizer(config.tokenizer_path), text_threads()
-    size = threads.most_each + 1  # of process pools: another client finds a free process
-    source = load_chat_template(config.tokenizer_path, config.chat_template)
-    template = None
-    if source is not None:
-        template = TemplateProcess(source, tokenizer.special, size=size)
-        template.start()
-    defaults = load_generation_defaults(config.model_path, tokenizer)
-    templates = RequestTemplates(tokenizer.special, size) if config.trust_request_chat_template else None
-    grammars = GrammarProcess(config.tokenizer_path, config.model_path, threads=threads)
-    pictures = picture_reader(config.model_path, config.media)
-    return TextFiles(tokenizer, template, templates, defaults, grammars, SchemaChecks(threads), threads, pictures)
-
-
-def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:
-    """Raise CheckpointError at start when the tokenizer has ids without embeddings in the model."""
-    if tokenizer.vocab_size > info.vocab_size:
-        raise CheckpointError(
-            "tokenizer.json",
-            f"its largest token id is {tokenizer.vocab_size - 1}, but the model has embeddings for ids below "
-            f"{info.vocab_size} (vocab_size of config.json): this is another model's tokenizer",
-        )
 
 
 async def the_service(request: Request) -> Service:

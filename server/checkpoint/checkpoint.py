@@ -24,8 +24,10 @@ from .compressed_tensors import Stored
 from .microscaling import MicroscalingForm, with_microscaled
 from .packed import with_packed
 from .packed_form import PackedForm
+from .reshaped import with_shapes
 from .safetensors_file import SafetensorsFile
 from .scaled_blocks import BlockForm, with_blocks
+from .sines import with_sines
 from .stored import GroupedCodes, GroupedTensor, StoredTensor
 from .tensor_files import READABLE, PlainTensor, open_tensors
 
@@ -54,7 +56,8 @@ class Checkpoint:
         `stored`, for its modules).
         """
         expected = tensor_shapes(spec)
-        tensors = open_tensors(directory, spec, expected)
+        tensors = with_shapes(open_tensors(directory, spec, expected), expected)
+        tensors = with_sines(tensors, expected, spec.names.sine_tables, directory)
         if isinstance(stored, PackedForm):
             tensors, stored = with_packed(tensors, stored, expected), None
         if isinstance(stored, MicroscalingForm):

@@ -69,13 +69,13 @@ class HeadOperands:
 
     def _head_norm(self, norm: HeadNorm | PlainHeadNorm | None, core: int, head_dim: int) -> dict[str, int]:
         """Fields that describe the norm of heads."""
-        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "squares"), 0)
+        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "norms_rotated", "squares"), 0)
         if isinstance(norm, PlainHeadNorm):
             fields["q_norm"] = fields["k_norm"] = address_of(self._at.tables.ones[head_dim])
         elif norm is not None:
             fields["q_norm"], fields["k_norm"] = self._vector(norm.query, core), self._vector(norm.key, core)
             fields["norm_stride"] = 0 if norm.query.axis is None else head_dim * FLOAT32_BYTES
-            fields["is_centered"] = int(norm.is_centered)
+            fields["is_centered"], fields["norms_rotated"] = int(norm.is_centered), int(norm.follows_rope)
             fields["squares"] = self._buffers.head_squares.address if norm.is_wide else 0
         return fields
 
@@ -149,6 +149,7 @@ class HeadOperands:
             window=-op.window if op.is_chunked else op.window,
             cap=float_bits(op.cap),
             sinks=0 if op.sinks is None else self._vector(op.sinks, core),
+            slopes=self._at.tables.slopes[mixer.slopes, mixer.heads][core].address if mixer.slopes else 0,
             groups=self._at.tables.groups[mixer.heads][core].address,
             scratch=self._buffers.worker_scratch.address,
             scratch_stride=self._buffers.sizes.worker_scratch,

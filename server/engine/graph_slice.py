@@ -22,10 +22,12 @@ from ..models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Parallel,
     PlainHeadNorm,
     Replace,
     Rope,
+    StreamFactor,
     StreamNorm,
 )
 from ..models.state_ops import Convolution, GatedNorm, Recurrence
@@ -36,7 +38,7 @@ End = Literal["logits", "states", "stream"]
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),
     *(GatedNorm, HeadNorm, LatentAttention, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace),
-    *(Rope, StreamNorm),
+    *(NormOutput, Rope, StreamFactor, StreamNorm),
 )
 
 

@@ -45,9 +45,11 @@ from ..models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
     Parallel,
     Replace,
+    StreamFactor,
     StreamNorm,
 )
 from ..models.state_ops import Convolution, GatedNorm, Recurrence
@@ -68,6 +70,8 @@ from .operands import (
 )
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
+
+StreamOp = AddRows | Norm | LayerNorm | StreamNorm | StreamFactor | Parallel | Add | NormOutput
 
 
 def build_program(
@@ -122,7 +126,9 @@ class _Lowering:
         waiting: list[Op] = []
         for op in ops:
             match op:
-                case AddRows() | Norm() | LayerNorm() | StreamNorm() | Parallel() | Add():
+                case (
+                    AddRows() | Norm() | LayerNorm() | StreamNorm() | StreamFactor() | Parallel() | Add() | NormOutput()
+                ):
                     self._on_stream(label, i, op)
                 case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
@@ -147,7 +153,7 @@ class _Lowering:
                 case _:
                     waiting.append(op)
 
-    def _on_stream(self, label: str, i: int, op: AddRows | Norm | LayerNorm | StreamNorm | Parallel | Add) -> None:
+    def _on_stream(self, label: str, i: int, op: StreamOp) -> None:
         """Add an op that changes the stream, or how it is read next."""
         match op:
             case AddRows():
@@ -163,6 +169,10 @@ class _Lowering:
                     self._ops(label, i, branch)
             case Add():
                 self._stream.add(op)
+            case StreamFactor():
+                self._stream.multiply(op)
+            case NormOutput(norm=output):
+                self._stream.norm_output(label, output)
 
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
@@ -208,7 +218,12 @@ class _Lowering:
     def _experts(self, label: str, i: int, op: Experts) -> None:
         """Add routing, the network that all tokens take, and the experts, which add to that network's sums."""
         experts = ExpertLowering(self._at, self._program, f"{label} experts", op)
+        own = self._stream.norm
+        self._stream.norm = op.router_norm or own
         experts.route(self._read(label, op.router))
+        self._stream.norm = own
+        if op.router_norm is not None:
+            self._read(label, op.router)  # the rows that experts take
         partials = self._stream.partials
         self._ops(f"{label} shared", i, op.shared)
         experts.compute(partials)

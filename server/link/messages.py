@@ -107,6 +107,7 @@ class EngineInfo:
     pooling: PoolingFacts | None = None  # None: does not encode texts
     threads_alone: int | None = None  # host threads that run a step of one token
     reads_pictures: bool = False  # accepts `Request.media`
+    sound_shape: tuple[int, ...] = ()  # channels and frames of `Request.media`; (): it reads no sound
     max_source_len: int = 0  # positions of the encoder whose states the decoder attends to; 0: there is none
 
     @property

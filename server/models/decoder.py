@@ -21,6 +21,7 @@ from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
 from .network_graph import NetworkGraph
 from .ops import (
+    Activate,
     Add,
     AddRows,
     Attention,
@@ -37,6 +38,7 @@ from .ops import (
     PlainHeadNorm,
     Replace,
     Rope,
+    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
@@ -45,6 +47,7 @@ from .state_graph import StateGraph
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
 LAYERS = "model.layers."
+FRAMES = 3  # that a convolution over sound reads
 FINAL_NORM = "model.norm"
 NORMS_OUTPUTS = ("before_and_after", "after")  # placements where the output of a branch is normed
 
@@ -84,7 +87,7 @@ class _Builder:
         self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
         self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
-        self._networks = NetworkGraph(spec.names, self.part, self._parts, self.hidden)
+        self._networks = NetworkGraph(self.part, self._parts, self._rms, self._vector, self.hidden)
 
     def part(self, module: str, outputs: Axis) -> WeightRows:
         """Return all rows of `module`, under the checkpoint's name of it."""
@@ -100,6 +103,8 @@ class _Builder:
     def prelude(self) -> list[Op]:
         """Return the ops that change the embeddings of tokens."""
         table, ops = self._spec.stack.input, list(self.projection("project_in", self.embedded, self.hidden))
+        if table.num_channels:
+            ops += self.convolutions(table.num_channels)
         if table.num_positions:
             rows = self.part("model.embed_positions", Axis("rows", table.num_positions))
             ops.append(AddRows(rows, self.hidden, "positions", table.first_position))
@@ -108,13 +113,22 @@ class _Builder:
             ops.append(AddRows(rows, self.hidden, "token_types"))
         if table.has_norm:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
-        attention = self._spec.attention
-        if attention.num_distance_buckets:
+        attention = next(iter(self._spec.attentions), None)
+        if attention is not None and attention.num_distance_buckets:
             each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
             name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
             weight = Vector(name, each.size, each, is_folded=True)
             ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
+
+    def convolutions(self, num_channels: int) -> list[Op]:
+        """Return the two layers over three neighbouring frames each, of which a channel's values are neighbours."""
+        sizes = (num_channels, self.hidden.size)
+        layers = [
+            Linear(name, (self.part(f"model.{name}", self.hidden),), Axis("rows", FRAMES * size), has_bias=True)
+            for name, size in zip(("conv1", "conv2"), sizes, strict=True)
+        ]
+        return [each for layer in layers for each in (layer, Activate("gelu"))]
 
     def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
         """Return the projection from the size of embeddings to the hidden size, or back, where they differ."""
@@ -141,10 +155,12 @@ class _Builder:
 
     def norm(self, name: str, module: str) -> Norm | LayerNorm:
         """Return the norm of the stream whose weights are those of `module`."""
-        if self._norm.kind == "rms":
+        kind = self._norm.kind
+        if kind == "rms":
             return self._rms(name, module)
-        bias = self._vector(module, self.hidden, "bias") if self._norm.kind == "layer" else None
-        return LayerNorm(name, self._vector(module, self.hidden), bias, self._norm.eps)
+        weight = None if kind == "layer_no_weight" else self._vector(module, self.hidden)
+        bias = self._vector(module, self.hidden, "bias") if kind == "layer" else None
+        return LayerNorm(name, weight, bias, self._norm.eps, self._norm.offset)
 
     def _rms(self, name: str, module: str) -> Norm:
         return Norm(name, self._vector(module, self.hidden), self._norm.eps, self._norm.offset)
@@ -173,6 +189,7 @@ class _Builder:
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
+            *((StreamFactor(Vector(f"{at}layer_scalar", 1)),) if layer.has_scalar else ()),
         )
 
     def _cross(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
@@ -224,7 +241,7 @@ class _Builder:
         elif spec.qk_norm != "none":
             ops.append(self._head_norm(spec, at, query, kv))
         if spec.rope is not None:
-            ops.append(Rope(spec.rope))
+            ops.insert(1 if spec.norms_rotated else len(ops), Rope(spec.rope))
         scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         sinks = (
             self._vector(at[:-1], Axis("query", spec.num_heads, heads=spec.heads), "sinks") if spec.has_sinks else None
@@ -259,7 +276,8 @@ class _Builder:
             replace(self._vector(f"{at}{name}_norm", axis), is_folded=is_centered)
             for name, axis in zip("qk", axes, strict=True)
         )
-        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered)
+        k = k if spec.kv_source is None else q  # there are no keys to norm
+        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered, spec.norms_rotated)
 
     def _parts(self, at: str, axes: Mapping[str, Axis]) -> tuple[WeightRows, ...]:
         """Return modules side by side; modules that the checkpoint's names make one are its rows in order."""
@@ -268,9 +286,14 @@ class _Builder:
             part = self.part(f"{at}{name}", axis)
             alike = [before.outputs for before in parts if before.module == part.module]
             parts.append(replace(part, first_row=sum(outputs.size for outputs in alike)))
-        return self._in_turns(parts) if self._spec.names.take_turns else tuple(parts)
+        is_one = len({part.module for part in parts}) == 1
+        return self._in_turns(parts) if self._spec.names.take_turns and is_one else tuple(parts)
 
     def _in_turns(self, parts: Sequence[WeightRows]) -> tuple[WeightRows, ...]:
-        """Return parts of one module whose units alternate: the first of each, then the second of each, and so on."""
-        sizes = [part.outputs.unit_size for part in parts]
-        return tuple(replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes)) for i, part in enumerate(parts))
+        """Return parts of one module of which as many units as there are for one unit of the last follow in turn."""
+        runs = [part.outputs.units // parts[-1].outputs.units for part in parts]
+        sizes = [run * part.outputs.unit_size for run, part in zip(runs, parts, strict=True)]
+        return tuple(
+            replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes), units_per_stride=run)
+            for i, (part, run) in enumerate(zip(parts, runs, strict=True))
+        )

@@ -91,6 +91,12 @@ class WeightRows:
     tensor: str | None = None  # name of the weight, where the module has none of its own
     lacks_bias: bool = False  # though other parts of the layer have one
 
+    def row(self, unit: int) -> int:
+        """Return the first row of a unit."""
+        turn, place = divmod(unit, self.units_per_stride)
+        size = self.outputs.unit_size
+        return self.first_row + turn * (self.unit_stride or self.units_per_stride * size) + place * size
+
     @property
     def weight(self) -> str:
         """Name of the weight's tensor."""

@@ -32,27 +32,29 @@ class AddRows:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset)."""
+    """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset), or its division by the root of the size."""
 
     name: str  # attention norm, ffn norm, final norm
     weight: Vector
     eps: float
     offset: float
+    is_length: bool = False  # divided by the root of the size
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias, without a bias where it is None."""
+    """(x - mean(x)) / sqrt(var(x) + eps) * (weight + offset) + bias, without the vectors that are None."""
 
     name: str
-    weight: Vector
+    weight: Vector | None
     bias: Vector | None
     eps: float
+    offset: float = 0.0
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
         """Tensors of the op."""
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+        return tuple(each for each in (self.weight, self.bias) if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,12 @@ class HeadNorm:
     offset: float
     is_wide: bool = False  # one norm over all heads together
     is_centered: bool = False  # LayerNorm without a bias instead
+    follows_rope: bool = False
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
         """Tensors of the op."""
-        return self.query, self.key
+        return tuple(dict.fromkeys((self.query, self.key)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,13 @@ class Experts:
     choice: ChoiceSpec = PLAIN_CHOICE
     choice_bias: Vector | None = None  # float32, of each expert's score
     scaling: float = 1.0
+    router_norm: Norm | None = None  # of what the router reads; None: that of what experts read
+    scales: Vector | None = None  # float32, factor of each expert's weight
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Vectors with an element for each expert."""
+        return tuple(each for each in (self.choice_bias, self.scales) if each is not None)
 
     def network(self, i: int) -> Network:
         """Return expert `i`: the first one under other names."""
@@ -230,6 +240,20 @@ class Add:
 
     norm: Norm | None = None
     scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFactor:
+    """Multiply the stream with a number, after what `Add` adds."""
+
+    factor: Vector  # one element
+
+
+@dataclass(frozen=True, slots=True)
+class NormOutput:
+    """Norm the output of a branch, before it is added up with that of others."""
+
+    norm: Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,5 +288,7 @@ Op = (
     | Experts
     | Parallel
     | Add
+    | StreamFactor
+    | NormOutput
     | FinishLogits
 )

@@ -19,12 +19,13 @@ from .layer import (
     RopeSpec,
     TemperatureSpec,
 )
+from .linear import HeadCounts
 from .names import LLAMA, Names
 from .state_layer import StateMixer
 from .vision import MAX_PATCHES, VisionSpec
 
 StackKind = Literal["decoder", "encoder"]
-NormKind = Literal["rms", "layer", "layer_no_bias"]
+NormKind = Literal["rms", "layer", "layer_no_bias", "layer_no_weight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class EmbeddingSpec:
     num_token_types: int = 0  # rows of learned token types; 0 = none
     has_norm: bool = False
     is_shared: bool = False  # of an encoder: the table is the decoder's
+    num_channels: int = 0  # of frames of sound instead of tokens: convolutions make a row of two frames
 
 
 Input = EmbeddingSpec
@@ -209,9 +211,15 @@ class ModelSpec:
 
     @property
     def unit_sizes(self) -> tuple[int, ...]:
-        """Sizes of heads that a layer norms without weights."""
-        normed = (each for each in self.attentions if each.qk_norm == "unweighted" or each.has_value_norm)
-        return tuple(dict.fromkeys(each.head_dim for each in normed))
+        """Sizes of heads and states that are normed without weights."""
+        heads = [each.head_dim for each in self.attentions if each.qk_norm == "unweighted" or each.has_value_norm]
+        states = [self.hidden_size] * (self.stack.norm.kind == "layer_no_weight")
+        return tuple(dict.fromkeys([*heads, *states]))
+
+    @property
+    def slopes(self) -> tuple[tuple[tuple[float, ...], HeadCounts], ...]:
+        """Distinct slopes of query heads, and the heads, in the order of the layers."""
+        return tuple(dict.fromkeys((each.slopes, each.heads) for each in self.attentions if each.slopes))
 
     @property
     def temperatures(self) -> tuple[TemperatureSpec, ...]:

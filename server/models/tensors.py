@@ -19,7 +19,9 @@ from .ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
+    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
@@ -33,12 +35,11 @@ def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
     transposed: set[str] = set()
     for graph, op in ((each, op) for each in graphs(model) for op in each.ops()):
-        if not _is_tied_head(op, graph):
-            for name, shape in op_tensors(op):
-                rows, *rest = shape  # a tensor may hold several parts
-                if not rows:
-                    continue  # the embedding of a model whose stream is given
-                shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
+        for name, shape in _own_tensors(op, graph):
+            rows, *rest = shape  # a tensor may hold several parts
+            if not rows:
+                continue  # the embedding of a model whose stream is given
+            shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
         if isinstance(op, Linear):
             transposed.update(part.weight for part in op.parts if part.is_transposed)
     return {name: shape[::-1] if name in transposed else shape for name, shape in shapes.items()}
@@ -50,11 +51,11 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
         case Embed(table=table, hidden=hidden, is_shared=False) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
-            for part in op.parts:
+            for part in (parts := dict.fromkeys(op.parts)):  # values may be keys
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
-                yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
-        case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
+                yield from ((part.bias, (part.outputs.size,)) for part in parts if not part.lacks_bias)
+        case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
             yield from op_tensors(norm)
         case _:
             yield from ((vector.tensor, vector.shape) for vector in op_vectors(op))
@@ -63,14 +64,20 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
 def op_vectors(op: Op) -> tuple[Vector, ...]:
     """Return the tensors of one op that are no matrices and no tables."""
     match op:
-        case Norm(weight=vector) | DistanceBuckets(weight=vector):
+        case Norm(weight=vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
             return (vector,)
-        case Attention(sinks=Vector() as vector) | Experts(choice_bias=Vector() as vector):
+        case Attention(sinks=Vector() as vector):
             return (vector,)
-        case LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+        case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
             return op.vectors
         case _:
             return ()
+
+
+def _own_tensors(op: Op, graph: Graph) -> Iterator[tuple[str, Shape]]:
+    """Yield the tensors of an op, of a tied output layer those that the embedding does not have."""
+    tensors = op_tensors(op)
+    return (each for each in tensors if each[0] != graph.embed.table.weight) if _is_tied_head(op, graph) else tensors
 
 
 def _is_tied_head(op: Op, graph: Graph) -> bool:
@@ -105,6 +112,5 @@ def num_params(model: ModelSpec) -> int:
         math.prod(shape) * count
         for graph in graphs(model)
         for op, count in graph.counted()
-        if not _is_tied_head(op, graph)
-        for _, shape in op_tensors(op)
+        for _, shape in _own_tensors(op, graph)
     )

@@ -14,13 +14,14 @@ from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph, graphs
 from ..models.graph import flat_ops, is_output
-from ..models.linear import Axis, HeadCounts, Linear
+from ..models.linear import NO_HEADS, Axis, HeadCounts, Linear
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
     Embed,
     Norm,
+    NormOutput,
     Op,
     StreamNorm,
 )
@@ -55,7 +56,8 @@ class CoreShare:
         (REPLICATE_TO_TP_DEGREE), and otherwise become as many as the query heads (CONVERT_TO_MHA).
         """
         require_degree(tp)
-        return cls(tp, *_heads_of(model.attention.heads, tp))
+        first = next(iter(model.attentions), None)  # a stage may have no layer that attends
+        return cls(tp, *(NO_HEADS if first is None else _heads_of(first.heads, tp)))
 
     def of_heads(self, counts: HeadCounts) -> HeadCounts:
         """Return the heads of one core of a layer that has `counts`."""
@@ -112,7 +114,7 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case StreamNorm(norm=norm) | Add(norm=Norm() as norm):
+        case StreamNorm(norm=norm) | NormOutput(norm=norm) | Add(norm=Norm() as norm):
             return _op_bytes(norm, share, formats)
         case _:
             is_split = isinstance(op, Attention | Convolution | Recurrence | GatedNorm)

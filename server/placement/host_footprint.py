@@ -22,6 +22,7 @@ from ..models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
     StreamNorm,
 )
@@ -35,6 +36,7 @@ from .footprint import ServingShape, vision_blocks, vision_shape
 from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
+from .sound_sizes import SoundSizes
 from .state_layout import StateSizes
 
 
@@ -59,7 +61,7 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return round_up(op.table.outputs.size, N_TILE) * widths.hidden * DTYPE_BYTES[formats.dtype]
         case LayerNorm(bias=Vector()) | StreamNorm(norm=LayerNorm(bias=Vector())):
             return 2 * vector_bytes(widths.hidden)
-        case Norm() | LayerNorm() | StreamNorm() | Add(norm=Norm()):
+        case Norm() | LayerNorm() | StreamNorm() | NormOutput() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
         case LatentAttention():
             return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in op.vectors)
@@ -92,7 +94,7 @@ class ActivationSizes:
     logits: int  # of all cores
     rope_tables: int  # cos and sin of each rope
     other_tables: int  # temperatures of queries, unit weights of norms without weights
-    head_groups: int  # of one core, the query range of each KV head (two int32)
+    head_groups: int  # of one core, the query range of each KV head (two int32), and slopes of query heads
     worker_scratch: int  # of one worker: attention rows, a normed row, or weights being widened to bfloat16
     qkv: int
     queries: int  # bfloat16 rows
@@ -131,9 +133,10 @@ class ActivationSizes:
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
-            + sum(map(vector_bytes, model.unit_sizes))
+            + sum(vector_bytes(round_up(size, K_MULTIPLE)) for size in model.unit_sizes)
             + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
-            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
+            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads)
+            + sum(vector_bytes(shard.of_heads(heads).heads_per_core) for _, heads in model.slopes),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
@@ -219,6 +222,8 @@ def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: S
     beside = HostFootprint.of(encoder, shard, own)
     for use in ("activations", "partial_sums", "workers", "tables"):
         fixed[use] += beside.fixed[use]
+    sound = SoundSizes.of(encoder)
+    fixed["activations"] += 0 if sound is None else sound.num_bytes(shape.dtype)
     fixed["activations"] += tp * round_up(beside.kv_layer // tp * shape.num_source_blocks(encoder), ALIGNMENT)
 
 

@@ -117,10 +117,13 @@ class PackedShape:
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:
-        """Return the format of the matrix. A router is float32, because small differences decide."""
+        """Return the format of the matrix.
+
+        A router is float32, because small differences decide; a convolution over sound is not quantized.
+        """
         if self.linear.is_router:
             return "float32"
-        if self.linear.is_table:
+        if self.linear.is_table or self.linear.inputs.name == "rows":
             return formats.dtype
         return formats.of(*self.modules, is_output=is_output(self.linear))
 

@@ -29,6 +29,7 @@ from neuronserve.server.link.handle import EngineEnd
 from neuronserve.server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
 from neuronserve.server.types import StepPlan
 from tests.api.echo import EchoRunner
+from tests.api.speech import SpeechRunner
 from tests.cost.pricing import small_pricer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +115,7 @@ class FakeEngine:
     grammars: None = None  # the fake model follows none
     adapters: None = None
     pooling: None = None  # it encodes nothing
+    pictures: None = None  # its runner takes no steps of pictures
     give_back: None = None  # and has no memory
     blocks: FakeRunner | None = None
 
@@ -133,7 +135,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     scheduler = SchedulerConfig(
         max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs, config.batching
     )
-    reads_pictures = (Path(config.model_path) / "preprocessor_config.json").exists()
+    model = json.loads((Path(config.model_path) / "config.json").read_text())
     info = EngineInfo(
         max_model_len=max_model_len,
         cache=cache,
@@ -141,12 +143,12 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         device=config.device if config.device in INSTANCE_NAMES else "inf2.xlarge",
         tensor_parallel_size=config.tensor_parallel_size,
         dtype=config.dtype,
-        vocab_size=VOCAB_SIZE + reads_pictures,
+        vocab_size=model["vocab_size"],
         facts=fake_facts(config, max_model_len),
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
         host_memory={"weights": 1400, "partial_sums": 64},
         kernels={"compiled_for": "avx2", "matmul": "avx2"},
-        reads_pictures=reads_pictures,
+        reads_pictures=model.get("model_type") == "qwen3_vl",
     )
     fake, pricer = FakeRunner(cache, VOCAB_SIZE), small_pricer(config.max_num_seqs, max_model_len)
     return FakeEngine(paced_runner(config.device, fake), cache, scheduler, info, pricer, blocks=fake)
@@ -157,6 +159,8 @@ def paced_runner(device: str, runner: Runner) -> Runner:
     kind, _, value = device.partition(":")
     if kind == "echo":
         return EchoRunner()
+    if kind == "speech":
+        return SpeechRunner(json.loads(value))
     if kind == "hold":
         return HeldRunner(runner, Path(value))
     if kind == "poison":

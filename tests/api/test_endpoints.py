@@ -104,8 +104,7 @@ def test_server_info_has_limits_and_no_secret(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/v1/audio/speech", "audio"),
-        ("/v1/audio/transcriptions", "audio"),
+        ("/v1/audio/speech", "speech"),
         ("/v1/images/generations", "images"),
         ("/v1/images/edits", "images"),
         ("/v1/moderations", "moderations"),

@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from neuronserve.server.api.config import ApiConfig
-from neuronserve.server.api.service import load_text_files
+from neuronserve.server.api.text_files import load_text_files
 from neuronserve.server.api.tools.output import OutputPlan, keep_tags, output_plan
 from neuronserve.server.api.wire.chat import ChatRequest
 from neuronserve.server.settings.model import DEFAULT_MODEL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ import transformers
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.config.formats import Quantization
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import Request, SamplingParams
 from tests.encoders import save
 
 VOCAB, LENGTH = 97, 150
@@ -38,7 +42,7 @@ QWEN = {
     "head_dim": 16,
     "linear_num_key_heads": 3,
     "linear_num_value_heads": 6,
-    "linear_key_head_dim": 10,
+    "linear_key_head_dim": 16,
     "linear_value_head_dim": 12,
 }
 EXPERTS = {
@@ -46,6 +50,51 @@ EXPERTS = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 36,
     "shared_expert_intermediate_size": 44,
+}
+
+MAMBA = {
+    **SMALL,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "mamba_n_heads": 10,
+    "mamba_d_head": 12,
+    "mamba_d_state": 14,
+}
+GRANITE = MAMBA | {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "residual_multiplier": 0.5,
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 2.0,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "shared_intermediate_size": 100,
+}
+FALCON = MAMBA | {
+    "num_hidden_layers": 1,
+    "head_dim": 20,
+    "mamba_d_ssm": 60,
+    "mamba_n_heads": 5,
+    "key_multiplier": 0.7,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.8,
+    "ssm_in_multiplier": 0.9,
+    "ssm_out_multiplier": 1.3,
+    "ssm_multipliers": [0.9, 1.1, 0.7, 1.2, 0.6],
+    "mlp_multipliers": [0.8, 1.4],
+    "lm_head_multiplier": 0.5,
+    "embedding_multiplier": 2.0,
+}
+NEMOTRON = SMALL | {
+    "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"],
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 20,
+    "mamba_num_heads": 12,
+    "mamba_head_dim": 10,
+    "n_groups": 4,
+    "ssm_state_size": 9,
 }
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -65,8 +114,24 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         QWEN | {"linear_num_key_heads": 5, "linear_num_value_heads": 5, "linear_conv_kernel_dim": 3},
     ),
     "qwen3-5-moe": ("qwen3_5_moe_text", QWEN | EXPERTS),
+    "granite": ("granitemoehybrid", GRANITE),
+    "granite-moe": (
+        "granitemoehybrid",
+        GRANITE | {"num_local_experts": 4, "num_experts_per_tok": 2, "mamba_proj_bias": True},
+    ),
+    "falcon-h1": ("falcon_h1", FALCON),
+    "falcon-h1-norm": (
+        "falcon_h1",
+        FALCON | {"mamba_rms_norm": True, "num_hidden_layers": 2, "mamba_norm_before_gate": True},
+    ),
+    "falcon-h1-gate": ("falcon_h1", FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "bamba": ("bamba", MAMBA | {"num_hidden_layers": 3, "attn_layer_indices": [1]}),
+    "nemotron-h": ("nemotron_h", NEMOTRON),
     "qwen3-next": ("qwen3_next", QWEN | EXPERTS | {"mlp_only_layers": [1]}),
-    "qwen3-next-heads": ("qwen3_next", QWEN | EXPERTS | {"linear_num_key_heads": 7, "linear_num_value_heads": 7}),
+    "qwen3-next-heads": (
+        "qwen3_next",
+        QWEN | EXPERTS | {"linear_num_key_heads": 7, "linear_num_value_heads": 7, "linear_value_head_dim": 33},
+    ),
 }
 
 
@@ -82,7 +147,7 @@ def random_model(name: str) -> Any:
             if parameter.endswith(("inv_freq", "mup_vector")):
                 continue
             is_gain = values.dim() == 1 and parameter.endswith("weight")
-            scale = 0.2 if values.dim() < 2 else 1.0 * values.shape[-1] ** -0.5
+            scale = 0.2 if values.dim() < 2 else 1.5 * values.shape[-1] ** -0.5
             values.copy_(is_gain + torch.randn_like(values) * scale)
     return model
 
@@ -149,11 +214,138 @@ def test_logits_are_those_of_transformers(
     assert worst(got, known.logits) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3-5"])
-@pytest.mark.parametrize("chunk", [1, 7])
-def test_a_chunk_continues_from_the_state_of_the_one_before(
-    case: Callable[[str], Case], engine: Callable[..., LoadedEngine], name: str, chunk: int
+class Server:
+    """An engine's scheduler and runner, step by step, with the books audited after each."""
+
+    def __init__(self, engine: LoadedEngine, **changes: Any) -> None:
+        self.cache = KVCacheManager(replace(engine.cache, **changes))
+        self.scheduler, self.runner = Scheduler(engine.scheduler, self.cache), engine.runner
+        self.tokens: dict[str, list[int]] = {}
+        self.cached: dict[str, int] = {}
+        self.preempted = self.steps = 0
+
+    def add(self, name: str, prompt: list[int], count: int, generated: tuple[int, ...] = ()) -> None:
+        sampling = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True)
+        self.tokens[name] = list(generated)
+        self.scheduler.add(
+            Request(name, tuple(prompt), sampling, float(len(self.tokens)), generated_token_ids=generated)
+        )
+
+    def step(self) -> None:
+        self.steps += 1
+        plan = self.scheduler.schedule(float(self.steps))
+        self.preempted += len(plan.preempted)
+        for event in self.scheduler.apply(plan, self.runner.execute(plan), float(self.steps)):
+            self.cached[event.request_id] = event.num_cached_tokens
+            if event.token_id is not None:
+                self.tokens[event.request_id].append(event.token_id)
+        assert self.scheduler.audit() == []
+
+    def finish(self) -> dict[str, list[int]]:
+        while self.scheduler.has_work:
+            self.step()
+        return self.tokens
+
+
+COUNT = 24
+SERVED = ["lfm2", "qwen3-5", "granite", "falcon-h1"]
+PROMPTS = [50, 33, 5]  # tokens
+
+
+@pytest.fixture(scope="module")
+def continued() -> Callable[[str, tuple[int, ...]], list[int]]:
+    """(model, prompt) -> the tokens that transformers generates after it."""
+    models = cache(random_model)
+
+    def generate(name: str, prompt: tuple[int, ...]) -> list[int]:
+        known = list(prompt)
+        for _ in range(COUNT):
+            with torch.no_grad():
+                logits = models(name)(torch.tensor([known]), use_cache=False).logits[0, -1]
+            known.append(int(logits.argmax()))
+        return known[len(prompt) :]
+
+    return cache(generate)
+
+
+Continued = Callable[[str, tuple[int, ...]], list[int]]
+Cases = Callable[[str], Case]
+Engines = Callable[..., LoadedEngine]
+
+
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunks_and_batches_of_mixed_steps_continue_from_their_states(
+    case: Cases, engine: Engines, continued: Continued, name: str, chunk: int
 ) -> None:
     known = case(name)
-    got = engine(known.directory, chunk=chunk).runner.logits(known.tokens)
-    assert worst(got, known.logits) <= TOLERANCE
+    server = Server(engine(known.directory, chunk=chunk))
+    prompts = {str(size): known.tokens[:size] for size in PROMPTS}
+    for request_id, prompt in prompts.items():
+        server.add(request_id, prompt, COUNT)
+        server.step()  # so that some decode while others are prompts
+    assert server.finish() == {each: continued(name, tuple(prompt)) for each, prompt in prompts.items()}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_prefix_is_continued_from_a_snapshot_inside_of_a_chunk(
+    case: Cases, engine: Engines, continued: Continued, name: str
+) -> None:
+    known = case(name)
+    server = Server(engine(known.directory))
+    first, second = known.tokens[:50], [*known.tokens[:49], *known.tokens[60:80]]
+    for request_id, prompt in (("first", first), ("second", second), ("third", first)):
+        server.add(request_id, prompt, COUNT)
+        server.finish()
+        assert server.tokens[request_id] == continued(name, tuple(prompt))
+    assert server.cached == {"first": 0, "second": 48, "third": 48}  # blocks of 16 tokens
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_preempted_sequence_computes_its_state_again(
+    case: Cases, engine: Engines, continued: Continued, name: str
+) -> None:
+    known = case(name)
+    server = Server(engine(known.directory), num_blocks=8, enable_prefix_caching=False)
+    prompts = {str(begin): known.tokens[begin : begin + 40] for begin in (0, 50)}
+    for request_id, prompt in prompts.items():
+        server.add(request_id, prompt, COUNT)
+    assert server.finish() == {each: continued(name, tuple(prompt)) for each, prompt in prompts.items()}
+    assert server.preempted > 0
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_an_engine_that_follows_another_goes_on_from_the_known_tokens(
+    case: Cases, engine: Engines, continued: Continued, name: str
+) -> None:
+    known = case(name)
+    loaded, prompt = engine(known.directory), known.tokens[:50]
+    before = Server(loaded)
+    before.add("a", prompt, COUNT)
+    while len(before.tokens["a"]) < 7:
+        before.step()
+    after = Server(loaded)  # with books of its own, and other states in the slots
+    after.add("b", known.tokens[60:90], COUNT)
+    after.add("a", prompt, COUNT, tuple(before.tokens["a"]))
+    assert after.finish()["a"] == continued(name, tuple(prompt))
+
+
+def test_an_aborted_sequence_gives_its_slots_back(case: Cases, engine: Engines) -> None:
+    server = Server(engine(case("lfm2").directory))
+    for i in range(3):
+        server.add(str(i), case("lfm2").tokens[: 40 + i], COUNT)
+    server.step()
+    for i in range(3):
+        server.scheduler.abort(str(i), 1.0)
+    states = server.cache.states
+    assert states is not None
+    assert states.pool.num_free == server.cache.config.num_states - 1
+    assert server.scheduler.audit() == []
+
+
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+def test_quantized_weights_are_near(case: Cases, engine: Engines, name: str, quantization: Quantization) -> None:
+    known = case(name)
+    got = engine(known.directory, quantization=quantization).runner.logits(known.tokens)
+    assert np.abs(got - known.logits).mean() <= 0.25 * np.abs(known.logits).mean()

@@ -22,7 +22,7 @@ from ..wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from .deltas import Delta, Forward
 from .prompts import Prompt
 from .room import counted_refusals, require_room
-from .sources import first_tokens
+from .sources import first_tokens, source_fields
 from .stages import PlannedSequence, Sampled
 
 
@@ -126,7 +126,7 @@ class Generation:
             Request(
                 request_id=engine_id,
                 prompt_token_ids=first_tokens(service.model, seq.prompt),
-                source_token_ids=seq.prompt.token_ids if service.model.info.max_source_len else (),
+                **source_fields(service.model, seq.prompt),
                 sampling=seq.sampling,
                 arrival_time=now,
                 priority=origin.caller.priority(body.priority),

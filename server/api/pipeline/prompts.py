@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from ...errors import InvalidRequest
 from ...text.chat_template import RESERVED, TemplateInput
-from ...types import MediaItem
+from ...types import MediaItem, TranscriptRules
 from ..http.json_meter import require_small
 from ..service import ServedModel
 from ..wire.chat import IMAGE, ROLES, TEXT, ChatInput, ContentPart, Message
@@ -35,6 +35,7 @@ class Prompt:
     text: str | None  # None when the client sent ids
     param: str
     media: tuple[MediaItem, ...] = ()  # pictures in it
+    transcript: TranscriptRules | None = None  # of what follows it, where sound is transcribed
 
 
 def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
@@ -51,6 +52,7 @@ async def completion_prompts(
     model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool, most: int | None = None
 ) -> list[Prompt]:
     """Encode or check each of the `given` prompts. A text that must exceed `most` tokens is refused unencoded."""
+    _require_text(model)
     prompts = []
     for param, item in given:
         if isinstance(item, str):
@@ -71,6 +73,7 @@ async def chat_prompt(
 
     Raises InvalidRequest. A prompt that must have more than `most` tokens is refused unencoded.
     """
+    _require_text(model)
     if model.info.max_source_len:
         raise InvalidRequest(
             f"{model.info.facts.architecture} turns one text into another and holds no conversation: "
@@ -91,6 +94,16 @@ async def chat_prompt(
     text, pictures = await with_pictures(model, text, urls)
     ids = await encode(model, text, add_special, "messages", most)
     return Prompt(ids, text, "messages", placed(model, ids, pictures))
+
+
+def _require_text(model: ServedModel) -> None:
+    """Raise InvalidRequest if the model writes only what it hears."""
+    if model.speech is not None:
+        raise InvalidRequest(
+            f"{model.info.facts.architecture} transcribes sound: ask /v1/audio/transcriptions.",
+            "model",
+            "unsupported_endpoint",
+        )
 
 
 def template_source(model: ServedModel, chat: ChatInput) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...errors import InvalidRequest
 from ...link.messages import EngineInfo
 from ..service import ServedModel
@@ -29,8 +31,14 @@ def first_tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     Raises InvalidRequest for a prompt that is longer than the encoder reads.
     """
     most, begin = model.info.max_source_len, model.defaults.decoder_prompt
-    if not most:
+    if not most or prompt.media:  # sound is what the encoder reads
         return prompt.token_ids
+    if model.info.sound_shape:
+        raise InvalidRequest(
+            f"{model.info.facts.architecture} writes what it hears: use /v1/audio/transcriptions.",
+            prompt.param,
+            "unsupported_endpoint",
+        )
     if len(prompt.token_ids) > most:
         raise InvalidRequest(
             f"This model's maximum context length is {most} tokens for the text that its encoder reads, and this one "
@@ -41,3 +49,15 @@ def first_tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     if not begin:
         raise InvalidRequest("The model's files name no decoder_start_token_id, with which its text begins.", "model")
     return begin
+
+
+def source_fields(model: ServedModel, prompt: Prompt) -> dict[str, Any]:
+    """Return the fields of a Request that say what the encoder reads: the prompt, or the sound that came with it."""
+    if not model.info.max_source_len:
+        return {}
+    if prompt.media:
+        if any(item.shape != model.info.sound_shape for item in prompt.media):
+            shapes = ", ".join(str(item.shape) for item in prompt.media)
+            raise InvalidRequest(f"features of shape {shapes} are not {model.info.sound_shape}.", prompt.param)
+        return {"num_source_tokens": sum(item.num_tokens for item in prompt.media)}
+    return {"source_token_ids": prompt.token_ids, "num_source_tokens": len(prompt.token_ids)}

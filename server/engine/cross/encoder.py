@@ -13,6 +13,7 @@ from ...kernels.program import Program
 from ...kernels.workers import WorkerPool
 from ...types import SamplingParams, ScheduledSeq
 from ..step_inputs import StepInputs
+from .sound import SoundStem
 
 _NO_SAMPLE = SamplingParams(max_tokens=0)
 
@@ -25,11 +26,14 @@ class SourceEncoder:
     program: Program
     inputs: StepInputs
     block_size: int
+    stem: SoundStem | None = None  # what begins the stream of sound; None: texts are read
 
     def run(self, seqs: Sequence[ScheduledSeq]) -> None:
         """Encode the sources of `seqs`. Raises StepTooLarge, having computed nothing, when they exceed the inputs."""
         if seqs:
             self.inputs.fill(list(self._texts(seqs)))
+            if self.stem is not None:
+                self.stem.fill([item for seq in seqs if seq.source is not None for item in seq.source.media])
             self.pool.run(self.program, self.inputs.address)
 
     def _texts(self, seqs: Sequence[ScheduledSeq]) -> Iterator[ScheduledSeq]:
@@ -37,6 +41,7 @@ class SourceEncoder:
         block = 0
         for seq in seqs:
             ids = () if seq.source is None else seq.source.source_token_ids
+            ids = ids or (0,) * seq.num_source_tokens
             end = block + -(-len(ids) // self.block_size)
             tables = range(block, end), seq.block_tables[-1]
             yield ScheduledSeq(seq.request_id, ids, 0, tables, False, _NO_SAMPLE, (), 0)

@@ -10,19 +10,23 @@ from ...device.core import NeuronCore
 from ...kernels.compilation import compile_kernels
 from ...kernels.workers import WorkerPool
 from ...models.decoder import decoder_graph
+from ...models.spec import ModelSpec
 from ...placement.cache_layout import kv_slot_sizes
 from ...placement.footprint import ServingShape
 from ...placement.kv_groups import KVPlace
 from ...placement.shard import ShardSpec
+from ...placement.sound_sizes import SoundSizes
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool
 from ..encode.distances import with_distances
+from ..graph_slice import GraphSlice
 from ..load.model_source import ModelSource
 from ..load.weights import OnProgress, WeightLoader
 from ..lowering import build_program
 from ..operands import Placement
 from ..step_inputs import StepInputs
 from .encoder import SourceEncoder
+from .sound import SoundStem
 
 
 def place_encoder(
@@ -63,8 +67,19 @@ def source_encoder(
     weights = decoder.weights
     tiles = weights.embedding_tiles(decoder_graph(decoder.spec))
     own = replace(encoder.weights, embedding=weights.embedding, embedded=tiles)
-    program = build_program(replace(encoder, weights=own), decoder=decoder)
-    compile_kernels(program.kernels, on_progress, pool.num_threads)
+    at, sizes = replace(encoder, weights=own), SoundSizes.of(encoder.spec)
+    stem = None if sizes is None else SoundStem(at, sizes, pool)
+    part = GraphSlice(range(encoder.spec.num_layers), stem is None, "states")
+    program = build_program(at, part=part, decoder=decoder)
+    programs = (program,) if stem is None else (program, *stem.programs)
+    compile_kernels([kernel for each in programs for kernel in each.kernels], on_progress, pool.num_threads)
     work = AttentionWork(encoder.buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
     limits = shape.of_source(encoder.spec).limits.num_tokens, shape.limits.num_samples, encoder.spec.max_position
-    return SourceEncoder(pool, program, StepInputs(*limits, encoder.cache, work), shape.block_size)
+    return SourceEncoder(pool, program, StepInputs(*limits, encoder.cache, work), shape.block_size, stem)
+
+
+def sound_shape(spec: ModelSpec) -> tuple[int, ...]:
+    """Return the channels and frames of a window of sound; () for a model that reads none."""
+    encoder = spec.source
+    sizes = None if encoder is None else SoundSizes.of(encoder)
+    return () if encoder is None or sizes is None else (encoder.stack.input.num_channels, sizes.frames)

@@ -41,7 +41,7 @@ from ...placement.state_layout import num_state_slots
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
-from ..cross.loading import place_encoder, source_encoder
+from ..cross.loading import place_encoder, sound_shape, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
 from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
@@ -296,4 +296,5 @@ class _Loading:
             kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
             max_source_len=0 if spec.source is None else spec.source.max_position,
+            sound_shape=sound_shape(spec),
         )

@@ -176,12 +176,10 @@ class ShardReader:
     def _rows(self, part: WeightRows, core: int) -> Iterator[tuple[int, slice]]:
         """Yield runs of the core's outputs: the first row in the core's matrix, and the rows of the tensor."""
         unit = part.outputs.unit_size
-        stride = part.unit_stride or unit
         for run in self._shard.runs(part.outputs, core):
-            length = 1 if stride != unit else run.length
+            length = 1 if part.unit_stride else run.length
             for i in range(0, run.length, length):
-                turn, place = divmod(run.first + i, part.units_per_stride)
-                begin = part.first_row + turn * stride + place * unit
+                begin = part.row(run.first + i)
                 yield (run.slot + i) * unit, slice(begin, begin + length * unit)
 
     def columns(self, linear: Linear, core: int) -> Iterator[tuple[int, slice | None]]:

@@ -25,6 +25,7 @@ from ...models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
     StreamNorm,
 )
@@ -200,21 +201,23 @@ class WeightLoader:
                 self._experts(op, weights)
             case AddRows(table=table):
                 weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
-            case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
+            case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
                 self._place(norm, weights)
             case _:
                 assert not isinstance(op, Embed)  # placed before the layers
-                offset = op.offset if isinstance(op, Norm | HeadNorm) else 0.0
                 for vector in op_vectors(op):
+                    is_bias = isinstance(op, LayerNorm) and vector is op.bias
+                    offset = op.offset if isinstance(op, Norm | LayerNorm | HeadNorm) and not is_bias else 0.0
                     width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
                     weights.vectors[vector.tensor] = self._vector(vector, offset, width)
 
     def _experts(self, op: Experts, weights: ModelWeights) -> None:
         """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
-        for each in (op.router, *op.shared):
-            self._place(each, weights)
-        if op.choice_bias is not None:
-            weights.vectors[op.choice_bias.tensor] = self._vector(op.choice_bias, 0.0, op.choice_bias.size)
+        for each in (op.router, op.router_norm, *op.shared):
+            if each is not None:
+                self._place(each, weights)
+        for vector in op.vectors:
+            weights.vectors[vector.tensor] = self._vector(vector, 0.0, vector.size)
         for i in range(op.count):
             cores = [core for core in self._cores if i in self._shard.experts(op.count, core.index)]
             for linear in (each for each in op.network(i) if isinstance(each, Linear)):

@@ -21,7 +21,7 @@ StateDim = Annotated[int, Meta(ge=1, le=1024)]
 class HybridConfig(DecoderConfig, kw_only=True):
     """A decoder that says which of its layers attend."""
 
-    def state_mixer(self) -> StateMixer:
+    def state_mixer(self, values: Values) -> StateMixer:
         """Return the mixer of the layers that keep a state."""
         raise NotImplementedError
 
@@ -30,7 +30,7 @@ class HybridConfig(DecoderConfig, kw_only=True):
         raise NotImplementedError
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
-        attends, state = self.attends(), self.state_mixer()
+        attends, state = self.attends(), self.state_mixer(values)
         if not any(attends):
             raise refuse("layer_types", len(attends), "one layer at least must attend")
         each = zip(super().layers(values), attends, strict=True)

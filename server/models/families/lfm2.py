@@ -67,7 +67,7 @@ class Lfm2Config(HybridConfig, kw_only=True):
             layers = range(self.num_hidden_layers)
             self.layer_types = tuple("attention" if i in self.full_attn_idxs else "conv" for i in layers)
 
-    def state_mixer(self) -> StateMixer:
+    def state_mixer(self, _: Values) -> StateMixer:
         return ShortConvSpec(self.hidden_size, self.conv_L_cache, self.conv_bias)
 
     def attends(self) -> Sequence[bool]:

@@ -55,7 +55,7 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
     full_attention_interval: Layers = 4
     layer_types: tuple[str, ...] | None = None
 
-    def state_mixer(self) -> StateMixer:
+    def state_mixer(self, _: Values) -> StateMixer:
         keys, values = self.linear_num_key_heads, self.linear_num_value_heads
         if values % keys:
             raise refuse("linear_num_value_heads", values, f"not a multiple of linear_num_key_heads, which is {keys}")
@@ -124,8 +124,8 @@ class Qwen3NextConfig(Qwen3_5MoeConfig, kw_only=True):
     decoder_sparse_step: Layers = 1
     mlp_only_layers: tuple[LayerIndex, ...] | None = None
 
-    def state_mixer(self) -> StateMixer:
-        mixer = super().state_mixer()
+    def state_mixer(self, values: Values) -> StateMixer:
+        mixer = super().state_mixer(values)
         assert isinstance(mixer, GatedDeltaNetSpec)
         return replace(mixer, takes_turns=True)
 

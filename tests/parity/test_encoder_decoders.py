@@ -1,0 +1,76 @@
+"""Encoder-decoders against transformers, live: logits at every position, for each family and tensor-parallel size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.load.loading import load_engine
+from tests.depth import representative
+from tests.encoder_decoders import KINDS, logits, random_model, source_of
+from tests.encoders import VOCAB, save
+
+FLOAT32_TOLERANCE = 1e-5  # largest error over largest value
+NARROW = {"bfloat16": 0.06, "int8": 0.15}  # mean error over mean logit; scores of T5 have no scale
+CASES = [(name, size) for name in KINDS for size in (1, 2, 4)]
+LENGTHS = [(1, 1), (2, 40), (33, 7), (64, 1), (150, 99)]  # of the encoder's text, and of the decoder's
+
+
+@contextmanager
+def engine(directory: Path, kernels: str, size: int, **options: Any) -> Iterator[Any]:
+    config = EngineConfig(
+        **{
+            "model_path": str(directory),
+            "device": "inf2.48xlarge",
+            "tensor_parallel_size": size,
+            "dtype": "float32",
+            "max_model_len": 128,
+            "max_num_seqs": 3,
+            "max_num_batched_tokens": 32,
+            "max_num_queued_reqs": 8,
+            "block_size": 16,
+            "enable_prefix_caching": True,
+            "device_memory_utilization": 0.9,
+            "num_blocks_override": 80,
+            "cpu_threads": 2,
+            "kernel_cache_dir": kernels,
+        }
+        | options
+    )
+    found = load_engine(config, lambda _: None)
+    try:
+        yield found
+    finally:
+        found.runner.close()
+
+
+def texts() -> list[tuple[list[int], list[int]]]:
+    rng = np.random.default_rng(5)
+    return [tuple(rng.integers(4, VOCAB, length).tolist() for length in each) for each in LENGTHS]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("name", "size"), representative(CASES, *[(name, 1) for name in KINDS], ("t5", 4)))
+def test_float32_logits_are_those_of_transformers(tmp_path: Path, kernel_cache: str, name: str, size: int) -> None:
+    model = random_model(name)
+    with engine(save(model, tmp_path / name), kernel_cache, size) as found:
+        for source, decoder in texts():
+            want = logits(model, source, decoder)
+            got = found.runner.logits(decoder, source=source_of(source))
+            assert np.abs(got - want).max() <= FLOAT32_TOLERANCE * np.abs(want).max(), (len(source), len(decoder))
+
+
+@pytest.mark.parametrize("name", representative(tuple(KINDS), "flan-t5"))
+def test_bfloat16_and_int8_are_near_float32(tmp_path: Path, kernel_cache: str, name: str) -> None:
+    model, (source, decoder) = random_model(name), texts()[2]
+    directory, want = save(model, tmp_path / name), logits(model, source, decoder)
+    for form, tolerance in NARROW.items():
+        narrow = {"dtype": "bfloat16", "quantization": "int8" if form == "int8" else None}
+        with engine(directory, kernel_cache, 2, **narrow) as found:
+            got = found.runner.logits(decoder, source=source_of(source))
+        assert np.abs(got - want).mean() <= tolerance * np.abs(want).mean(), form
