@@ -19,6 +19,16 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptRules:
+    """Limits of what a model of speech writes, as Whisper's generation config states them."""
+
+    suppressed: tuple[int, ...] = ()  # tokens that are never written
+    begin_suppressed: tuple[int, ...] = ()  # tokens that do not come first
+    first_time: int | None = None  # the token of 0.00 s, which those of later times follow; None: no times are written
+    max_initial_time: int | None = None  # most steps from 0.00 s to the first time; None: any
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling of one sequence. The API makes it after validation, so every value is in range."""
 
@@ -39,6 +49,7 @@ class SamplingParams:
     logprobs: int | None = None  # None = not wanted; k = of the sampled token and the k best
     prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
     logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these tokens and the sampled one, instead of the best
+    transcript: TranscriptRules | None = None  # of a model of speech
     grammar: str = ""  # grammar of the output in llguidance's form (text/grammar.py); "" = none
 
 
@@ -67,7 +78,7 @@ class MediaItem:
     pixels: bytes = field(repr=False)  # C order; patches [n, d] or crops [crops, 3, height, width]
     shape: tuple[int, ...]
     dtype: Literal["float32", "bfloat16"] = "float32"
-    grid: tuple[int, int, int] = (1, 0, 0)  # frames, rows and columns of patches, where the family has them
+    grid: tuple[int, int, int] = (1, 0, 0)  # of patches [n, d]: frames, rows and columns
 
 
 @dataclass(frozen=True, slots=True)

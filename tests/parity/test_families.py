@@ -222,7 +222,7 @@ def random_model(family: Family) -> Any:
             is_gain = values.dim() == 1 and name.endswith(("weight", "scalar", "scale"))
             values.copy_(is_gain + torch.randn_like(values) * (0.2 if values.dim() < 2 else values.shape[-1] ** -0.5))
             if family.model_type == "gemma4_text" and name.endswith("q_norm.weight"):
-                values *= 0.25  # scores have no other scale
+                values.mul_(0.25)  # scores have no other scale
     return model
 
 
