@@ -78,7 +78,7 @@ class MediaItem:
     pixels: bytes = field(repr=False)  # C order; patches [n, d] or crops [crops, 3, height, width]
     shape: tuple[int, ...]
     dtype: Literal["float32", "bfloat16"] = "float32"
-    grid: tuple[int, int, int] = (1, 0, 0)  # frames, rows and columns of patches, where the family has them
+    grid: tuple[int, int, int] = (1, 0, 0)  # of patches [n, d]: frames, rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,7 @@ class ScheduledSeq(NamedTuple):
     pooling: PoolingParams | None = None  # None: the sequence is continued
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt
     source: Request | None = None  # what the encoder reads; None: there is no encoder
+    state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
 
     @property
     def num_source_tokens(self) -> int:
@@ -289,6 +290,8 @@ class StepReport(NamedTuple):
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
     served: ServedTokens | None = None  # None: there is one tenant
     num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
+    num_pictures_read: int = 0  # pictures of requests since the start, once they can be read
+    num_pictures_encoded: int = 0  # of these; the others' vectors were there already
 
     @property
     def device_seconds(self) -> float:

@@ -32,7 +32,7 @@ from neuronserve.server.engine.loop import Pending
 from neuronserve.server.engine.watched import WatchedRunner
 from neuronserve.server.host.shared_file import SharedFile
 from neuronserve.server.kv_cache.hashing import HashChain
-from neuronserve.server.kv_cache.manager import SequenceBlocks
+from neuronserve.server.kv_cache.sequence_blocks import SequenceBlocks
 from neuronserve.server.link.heartbeat import NUM_BYTES, Heartbeat, StepLimit
 from neuronserve.server.link.journal import Journal, OpenSequence
 from neuronserve.server.link.stream import TokenStream

@@ -13,6 +13,7 @@ from neuronserve.server.cost.pairs import (
     priced_pairs,
     series_errors,
 )
+from neuronserve.server.cost.shape import unfitted
 from neuronserve.server.cost.speculation import METHODS
 from neuronserve.server.cost.spread import interval
 from neuronserve.server.cost.stand_ins import Step, steps
@@ -46,11 +47,11 @@ def _row(row: PricedPair) -> str:
 
 
 def stand_ins() -> str:
-    """A row for each published deployment of a model with stand-in layers, then the bands of each stand-in."""
+    """A row for each published deployment of a model with layers that no fit saw, then the bands by reason."""
     calibration = shipped_calibration()
     head = "| model | SDK | TPOT, predicted | TTFT, predicted |\n|---|---|---|---|\n"
     rows = [_step(step, calibration) for step in steps()]
-    reasons = dict.fromkeys(step.spec.stand_in for step in steps())
+    reasons = dict.fromkeys(unfitted(step.spec) for step in steps())
     return head + "".join(rows) + "\n" + "\n".join(_stand_in(reason, calibration) for reason in reasons)
 
 

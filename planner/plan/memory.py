@@ -19,6 +19,7 @@ from ...server.cost.stacks import STACKS
 from ...server.device.instances import Instance
 from ...server.device.ledger import Use
 from ...server.host.memory import GIB
+from ...server.models.layer import AttentionSpec
 from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from ...server.placement.core_share import lora_bytes
@@ -59,7 +60,8 @@ class Memory:
     def needed_bytes(self, tp: int, dtype: WeightDtype, batch: int, stages: int = 1, lnc: int = 1) -> int:
         """Return all bytes on a core of `lnc` physical ones with `batch` slots of the compiled length.
 
-        Of several stages, the one with the most layers counts, as if it had the embedding and the output layer.
+        Of several stages, the one with the most layers counts, as if it had the embedding and the output layer, and
+        among equally many layers those that attend most.
         """
         key = (tp, dtype, batch, stages, lnc)
         if key not in self._needed:
@@ -99,7 +101,10 @@ class Memory:
 
 
 def _longest_stage(model: ModelSpec, stages: int) -> ModelSpec:
-    return model.with_layers(model.layers[: max(stage_layers(model.num_layers, stages))])
+    count = max(stage_layers(model.num_layers, stages))
+    attends = [isinstance(layer.mixer, AttentionSpec) for layer in model.layers]
+    first = max(range(model.num_layers - count + 1), key=lambda start: sum(attends[start : start + count]))
+    return model.with_layers(model.layers[first : first + count])
 
 
 # Host memory for each byte of a checkpoint. The only published figure is of a 12 GB model whose loading was killed at

@@ -12,7 +12,8 @@ from itertools import chain
 from ..engine.load.loading import LoadedEngine
 from ..errors import SettingsError
 from ..kv_cache.blocks import NULL_BLOCK
-from ..kv_cache.manager import KVCacheManager, SequenceBlocks
+from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Request
 
 

@@ -225,8 +225,7 @@ def module_widths(linears: Iterable[Linear]) -> dict[str, tuple[int, int]]:
     for linear in linears:
         for part in linear.parts:
             _, outputs = found.get(part.module, (0, 0))
-            unit = part.outputs.unit_size
-            last = part.first_row + (part.outputs.units - 1) * (part.unit_stride or unit) + unit
+            last = part.row(part.outputs.units - 1) + part.outputs.unit_size
             found[part.module] = linear.inputs.size, max(outputs, last)
     return found
 

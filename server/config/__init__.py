@@ -63,6 +63,8 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     groups: tuple[AttentionSpan, ...] = (AttentionSpan(),)
     max_chunk: int = 512  # tokens of one sequence in one step
+    num_states: int = 0  # slots for states of sequences, the null slot included; 0: no layer keeps a state
+    snapshot_blocks: int = 32  # blocks between two snapshots of a sequence's state
 
     def blocks_of(self, num_tokens: int) -> int:
         """Return the most blocks that one sequence of `num_tokens` tokens holds at once."""

@@ -12,7 +12,7 @@ from ..device.instances import Instance
 from ..models.spec import ModelSpec
 from .calibration import Calibration, default_calibration
 from .evidence import Band, Phase, Point
-from .shape import matrix_billions
+from .shape import matrix_billions, unfitted
 from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
@@ -136,7 +136,7 @@ class CostModel:
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no measurement supports any step of this model, regardless of batch and length."""
         instance, reasons = self.instance, self.step_work.runtime.unmeasured
-        reasons = tuple(filter(None, (*reasons, self.step_work.model.stand_in)))
+        reasons = tuple(filter(None, (*reasons, unfitted(self.step_work.model))))
         if instance.is_user_given:
             own = f"figures of {instance.name} are from a catalogue file, not from the accelerator that was measured"
             reasons = (own, *reasons)

@@ -17,7 +17,7 @@ from ..models.spec import ModelSpec
 from .calibration import Calibration
 from .evidence import Band, Phase
 from .model import CostModel, StepCost
-from .shape import ACTIVATION_BYTES, matrix_billions
+from .shape import ACTIVATION_BYTES, matrix_billions, unfitted
 from .stand_ins import stand_in_band
 from .work import Runtime
 
@@ -124,10 +124,10 @@ class PipelineModel:
         """Return the error band of a step: the whole model's, widened because no measurement has stages."""
         first = self.stages[0]
         found = first.calibration.evidence.band(replace(first.point(phase, batch, positions), billions=self._billions))
-        stand_in = first.step_work.model.stand_in
-        found = found.beyond(bool(self._reason) + len(first.unmeasured) - bool(stand_in))
-        if stand_in:
-            found = stand_in_band(found, stand_in, phase, first.calibration)
+        reason = unfitted(first.step_work.model)
+        found = found.beyond(bool(self._reason) + len(first.unmeasured) - bool(reason))
+        if reason:
+            found = stand_in_band(found, reason, phase, first.calibration)
         if phase == "prefill" or first.step_work.runtime.kv_bytes == ACTIVATION_BYTES:
             return found
         return replace(found, high=found.high * self._unsaved(batch, positions), provenance="formula")

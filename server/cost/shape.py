@@ -16,7 +16,9 @@ from ..models.layer import AttentionSpec
 from ..models.linear import AxisName, Linear
 from ..models.ops import Experts, Network
 from ..models.spec import ModelSpec
+from ..models.state_layer import GatedDeltaNetSpec, ShortConvSpec
 from ..placement.core_share import CoreShare
+from ..placement.state_layout import core_slot_bytes, state_layers
 
 # Bytes of one stored weight. Types of eight bits and fewer are only storage on these chips (SDK data-types.rst): values
 # are widened to bfloat16 before the matmul.
@@ -45,6 +47,15 @@ def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
     return quantization if quantization in STORED_BYTES else "int8"
 
 
+# Published times of such models take part in no fit: Neuron's software has no such layer, and each port its own.
+STATE_REASON = "no fit saw a layer that keeps a state"
+
+
+def unfitted(model: ModelSpec) -> str:
+    """Return why the fits saw no layers like some of the model's; empty if they did."""
+    return model.stand_in if model.state_mixer is None else STATE_REASON
+
+
 def matrix_params(model: ModelSpec) -> int:
     """Return the weights of the model's matrices. An output layer counts even if tied; routers are left out."""
     graph = decoder_graph(model)
@@ -71,7 +82,7 @@ def layer_windows(model: ModelSpec) -> tuple[tuple[int, int], ...]:
 
 
 def _cached_window(model: ModelSpec, mixer: AttentionSpec) -> int:
-    return mixer.window if model.architecture in WINDOWED or model.stand_in else 0
+    return mixer.window if model.architecture in WINDOWED else 0
 
 
 def cached_positions(model: ModelSpec, positions: int) -> int:
@@ -81,19 +92,46 @@ def cached_positions(model: ModelSpec, positions: int) -> int:
 
 @lru_cache(maxsize=256)
 def kv_elements(model: ModelSpec, tp: int, positions: int) -> int:
-    """Return the elements of K on one core that a token of one sequence reads, summed over the layers."""
+    """Return the elements of K and V on one core that a token of one sequence reads, summed over the layers."""
     share, layers = CoreShare.of(model, tp), Counter(model.attention_layers)
+    rows = {each: each.num_tensors * share.of_heads(each.heads).kv * each.head_dim for each in layers}
     return sum(
-        min(positions, _cached_window(model, each) or positions) * share.of_heads(each.heads).kv * each.head_dim * count
-        for each, count in layers.items()
+        min(positions, _cached_window(model, each) or positions) * rows[each] * count for each, count in layers.items()
     )
 
 
 @lru_cache(maxsize=256)
-def query_elements(model: ModelSpec, tp: int) -> int:
-    """Return the elements of a token's queries on one core, summed over the layers."""
+def pair_products(model: ModelSpec, tp: int) -> int:
+    """Return the multiplications of a token's queries with a key and its value on one core, summed over the layers."""
     share = CoreShare.of(model, tp)
-    return sum(share.of_heads(each.heads).query * each.head_dim for each in model.attention_layers)
+    return sum(share.of_heads(each.heads).query * each.products_per_pair for each in model.attention_layers)
+
+
+@lru_cache(maxsize=256)
+def state_bytes(model: ModelSpec, tp: int) -> int:
+    """Return the bytes of one sequence's states on one core: convolutions in bfloat16, recurrences in float32."""
+    return core_slot_bytes(model, CoreShare.of(model, tp), ACTIVATION_BYTES)
+
+
+@lru_cache(maxsize=256)
+def state_flops(model: ModelSpec, tp: int, chunk: int = 0) -> int:
+    """Return one core's operations that update the states of all layers by one token.
+
+    Of each element of a recurrent state: decay, update and output; the delta rule also multiplies it with the key.
+    Prompts are computed in chunks, whose tokens also meet each other: their keys, queries and values (arXiv:2412.06464
+    of the delta rule, arXiv:2405.21060 of Mamba-2). Of each channel of a convolution: its taps.
+    """
+    mixer = model.state_mixer
+    if mixer is None:
+        return 0
+    share = CoreShare.of(model, tp)
+    flops = 2 * mixer.taps * sum(share.size(axis) for axis in mixer.convolved)
+    if not isinstance(mixer, ShortConvSpec):
+        keys, values = mixer.key.unit_size, mixer.value.unit_size
+        is_delta = isinstance(mixer, GatedDeltaNetSpec)
+        within = 3 * keys + 2 * values if is_delta else keys + values
+        flops += share.size(mixer.gate) * ((7 if is_delta else 5) * keys * values + 2 * chunk * within)
+    return flops * state_layers(model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Published times of models with stand-in layers (models/stand_in.py), which take part in no fit, and their bands.
+"""Published times of models with layers that no fit saw, and the bands of such models.
 
 The table is stand_ins.json: one request in bfloat16, a graph of `positions` positions. A step's band is the spread of
 measured over predicted times, by series of source, release and model.
@@ -23,6 +23,7 @@ from ..typed_json import Count, Positive, Text, decode
 from .calibration import Calibration
 from .evidence import Band, Phase
 from .model import CostModel
+from .shape import unfitted
 from .spread import both, interval
 from .work import Runtime
 
@@ -75,26 +76,26 @@ def steps() -> tuple[Step, ...]:
 
 
 @lru_cache(maxsize=16)
-def steps_of(stand_in: str) -> tuple[Step, ...]:
-    """Return the rows of models with this reason for a stand-in."""
-    return tuple(step for step in steps() if step.spec.stand_in == stand_in)
+def steps_of(reason: str) -> tuple[Step, ...]:
+    """Return the rows of models that no fit saw for this reason (shape.unfitted)."""
+    return tuple(step for step in steps() if unfitted(step.spec) == reason)
 
 
-def series_errors(stand_in: str, phase: Phase, calibration: Calibration) -> dict[tuple[str, str, str], float]:
-    """Return the log of the median error of each series of models with this stand-in."""
+def series_errors(reason: str, phase: Phase, calibration: Calibration) -> dict[tuple[str, str, str], float]:
+    """Return the log of the median error of each series of models that no fit saw for this reason."""
     found: dict[tuple[str, str, str], list[float]] = {}
-    for step in steps_of(stand_in):
+    for step in steps_of(reason):
         found.setdefault(step.series, []).append(log(step.error(phase, calibration)))
     return {series: median(errors) for series, errors in found.items()}
 
 
 @lru_cache(maxsize=16)
-def _interval(stand_in: str, phase: Phase, coefficients: tuple[tuple[str, float], ...]) -> tuple[float, float]:
-    return interval(series_errors(stand_in, phase, Calibration(dict(coefficients), "", "", 0, {})).values())
+def _interval(reason: str, phase: Phase, coefficients: tuple[tuple[str, float], ...]) -> tuple[float, float]:
+    return interval(series_errors(reason, phase, Calibration(dict(coefficients), "", "", 0, {})).values())
 
 
-def stand_in_band(own: Band, stand_in: str, phase: Phase, calibration: Calibration) -> Band:
-    """Return the band of a step of a model with this stand-in from that of a step without."""
-    low, high = _interval(stand_in, phase, tuple(calibration.coefficients.items()))
-    rows = len(steps_of(stand_in))
+def stand_in_band(own: Band, reason: str, phase: Phase, calibration: Calibration) -> Band:
+    """Return the band of a step of such a model from that of a step of a model that a fit saw."""
+    low, high = _interval(reason, phase, tuple(calibration.coefficients.items()))
+    rows = len(steps_of(reason))
     return replace(own, low=both(own.low, low), high=both(own.high, high), provenance="formula", num_rows=rows)

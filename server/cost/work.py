@@ -13,12 +13,22 @@ from ..errors import DeviceError, SettingsError
 from ..host.memory import GIB
 from ..models.spec import ModelSpec
 from ..placement.core_share import core_lora_weights
-from .shape import ACTIVATION_BYTES, STORED_BYTES, CoreShape, cached_positions, kv_elements, query_elements
+from .shape import (
+    ACTIVATION_BYTES,
+    STORED_BYTES,
+    CoreShape,
+    cached_positions,
+    kv_elements,
+    pair_products,
+    state_bytes,
+    state_flops,
+)
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
 OLD_GATHER_SDK = 19  # 2.19
 RETURNED_BYTES = 4  # of a value that a pass returns: float32
+STATE_CHUNK = 64  # tokens of a prompt that update a state together: transformers' torch_chunk_gated_delta_rule
 CURRENT_SDK = 28  # 2.28, the newest release in the published rows
 
 Work = dict[str, float]  # units by the name of their term; a missing term is 0
@@ -92,11 +102,20 @@ class StepWork:
 
     def kv_bytes(self, positions: int) -> float:
         """Return the bytes of K and V on one core of one sequence that was compiled for `positions` positions."""
-        return 2.0 * kv_elements(self.model, self.core.tp, positions) * self.runtime.kv_bytes
+        return kv_elements(self.model, self.core.tp, positions) * self.runtime.kv_bytes
+
+    @property
+    def states_moved(self) -> float:
+        """Bytes of one sequence's states that a step reads and writes on one core."""
+        return 2.0 * state_bytes(self.model, self.core.tp)
+
+    def state_flops(self, tokens: int, chunk: int = 0) -> float:
+        """Return one core's operations that update states by `tokens` tokens, of prompts in chunks of `chunk`."""
+        return float(tokens * state_flops(self.model, self.core.tp, chunk))
 
     def attention_flops(self, pairs: float) -> float:
         """Return one core's operations for `pairs` query-key pairs in every head and layer: scores, weighted values."""
-        return 4.0 * pairs * query_elements(self.model, self.core.tp)
+        return 2.0 * pairs * pair_products(self.model, self.core.tp)
 
     def decode(self, batch: int, bucket: int) -> Work:
         """Return the work of a decode of `batch` slots over the compiled `bucket`, for any contents of the slots."""
@@ -105,11 +124,11 @@ class StepWork:
         is_gathered = self.runtime.is_continuous and batch > 1
         work = {
             "weights": self._stored_bytes(weights, batch) * self.byte_s,
-            "kv": batch * self.kv_bytes(bucket) * self.byte_s,
+            "kv": batch * (self.kv_bytes(bucket) + self.states_moved) * self.byte_s,
             "layer_launch": float(model.num_layers),
             "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
             "ring_collectives": float(model.num_layers) if self.has_ring else 0.0,
-            "decode_matmul": self.matmul_flops(tokens, tokens) * self.flop_s,
+            "decode_matmul": (self.matmul_flops(tokens, tokens) + self.state_flops(tokens)) * self.flop_s,
             "slot_layer": self._token_layers(tokens),
             "kv_gather": batch * cached_positions(model, bucket) / self.engines if is_gathered else 0.0,
             "dequant": self._widened(weights),
@@ -129,11 +148,11 @@ class StepWork:
         activation = self._token_layers(tokens)
         return {
             "prefill_weights": self._stored_bytes(weights, prompts) * self.byte_s,
-            "kv": prompts * self.kv_bytes(behind) * self.byte_s,
+            "kv": prompts * (self.kv_bytes(behind) + self.states_moved) * self.byte_s,
             "dequant": self._widened(weights),
             "prefill_matmul": self.dense_flops(tokens, sampled) * self.flop_s,
             "activation": activation,
-            "attention": self.attention_flops(pairs) * self.flop_s,
+            "attention": (self.attention_flops(pairs) + self.state_flops(tokens, STATE_CHUNK)) * self.flop_s,
             "prefill_launch": float(model.num_layers),
             "prefill_call": 1.0,
             "expert_matmul": 2.0 * tokens * sum(group.tiled for group in self.core.experts) * self.flop_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..device.layout import FLOAT32_BYTES
 from ..kernels.records import AttentionOperands, BothSidesOperands, RopeOperands
+from ..kernels.state.records import GatedNormOperands
 from ..models.layer import AttentionSpec
 from ..models.ops import Attention, HeadNorm, PlainHeadNorm
 from ..placement.cache_layout import kv_head_bytes, kv_tensor_bytes
@@ -68,13 +69,13 @@ class HeadOperands:
 
     def _head_norm(self, norm: HeadNorm | PlainHeadNorm | None, core: int, head_dim: int) -> dict[str, int]:
         """Fields that describe the norm of heads."""
-        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "squares"), 0)
+        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "norms_rotated", "squares"), 0)
         if isinstance(norm, PlainHeadNorm):
             fields["q_norm"] = fields["k_norm"] = address_of(self._at.tables.ones[head_dim])
         elif norm is not None:
             fields["q_norm"], fields["k_norm"] = self._vector(norm.query, core), self._vector(norm.key, core)
             fields["norm_stride"] = 0 if norm.query.axis is None else head_dim * FLOAT32_BYTES
-            fields["is_centered"] = int(norm.is_centered)
+            fields["is_centered"], fields["norms_rotated"] = int(norm.is_centered), int(norm.follows_rope)
             fields["squares"] = self._buffers.head_squares.address if norm.is_wide else 0
         return fields
 
@@ -85,6 +86,30 @@ class HeadOperands:
             (0, 0, 0) if found is None else (found.shards[core].address, found.stride, found.middle)
         )
         return {"bias": address, "bias_stride": stride, "bias_middle": middle}
+
+    def gate(self, core: int, i: int) -> GatedNormOperands:
+        """Operands that multiply the output of layer `i` by the sigmoid of the gate behind queries, keys and values."""
+        mixer, buffers = self._mixer(i), self._buffers
+        widths, heads = AttentionWidths.of(mixer, self._shard), self._shard.of_heads(mixer.heads)
+        before = (heads.heads_per_core + 2 * heads.kv_heads_per_core) * mixer.head_dim
+        return GatedNormOperands(
+            source=buffers.attended[core].address,
+            source_ldc=widths.attended,
+            gates=buffers.qkv[core].address + before * FLOAT32_BYTES,
+            gates_ldc=widths.qkv,
+            weight=0,
+            weight_stride=0,
+            groups=heads.heads_per_core,
+            max_groups=heads.heads_per_core,
+            columns=mixer.head_dim,
+            size=mixer.head_dim,
+            group_cores=1,
+            is_gate_first=0,
+            eps=0,
+            output=buffers.attended[core].address,
+            output_ldc=widths.attended,
+            has_sigmoid=1,
+        )
 
     def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
         """Operands of attention over whole texts, for the heads of `core` in layer `i`."""
@@ -124,6 +149,7 @@ class HeadOperands:
             window=-op.window if op.is_chunked else op.window,
             cap=float_bits(op.cap),
             sinks=0 if op.sinks is None else self._vector(op.sinks, core),
+            slopes=self._at.tables.slopes[mixer.slopes, mixer.heads][core].address if mixer.slopes else 0,
             groups=self._at.tables.groups[mixer.heads][core].address,
             scratch=self._buffers.worker_scratch.address,
             scratch_stride=self._buffers.sizes.worker_scratch,

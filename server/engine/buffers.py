@@ -15,9 +15,10 @@ import numpy.typing as npt
 from ..config import EngineConfig
 from ..device.core import HostUse, NeuronCore
 from ..device.hbm import Buffer, give_back
-from ..device.layout import FLOAT32_BYTES
+from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, round_up
 from ..host.address_map import ADDRESSES
 from ..models.layer import RopeSpec, TemperatureSpec
+from ..models.linear import Axis, HeadCounts
 from ..models.spec import ModelSpec
 from ..placement.expert_sizes import INDEX_BYTES, ExpertSizes
 from ..placement.footprint import ServingShape
@@ -27,6 +28,7 @@ from ..placement.latent_sizes import LatentSizes
 from ..placement.matrices import Widths
 from ..placement.shard import ShardSpec
 from .rope_tables import fill_rope_tables
+from .state_buffers import StateBuffers
 
 # Operations of a token for each byte that it leaves in the cache, below which copies for a successor cost more than a
 # percent of the time that they may save: a byte is copied in half a nanosecond.
@@ -156,6 +158,7 @@ class ConstantTables:
         self.ropes = {each: _rope_table(cores[0], *each, num_positions) for each in spec.rotations}
         self.temperatures = {t: _temperatures(cores[0], t, num_positions) for t in spec.temperatures}
         self.ones = {size: _ones(cores[0], size) for size in spec.unit_sizes}
+        self.slopes = {each: tuple(_slopes(core, shard, *each) for core in cores) for each in spec.slopes}
         self.groups = {
             each.counts: tuple(_head_groups(core, each.q_per_kv(core.index)) for core in cores) for each in shard.heads
         }
@@ -179,8 +182,18 @@ def _temperatures(core: NeuronCore, temperature: TemperatureSpec, num_positions:
 
 
 def _ones(core: NeuronCore, size: int) -> Buffer:
-    buffer = core.allocate("tables", "ones", FLOAT32_BYTES * size)
-    buffer.array(np.float32, size)[:] = 1.0
+    padded = round_up(size, K_MULTIPLE)
+    buffer = core.allocate("tables", "ones", FLOAT32_BYTES * padded)
+    buffer.array(np.float32, padded)[:size] = 1.0
+    return buffer
+
+
+def _slopes(core: NeuronCore, shard: ShardSpec, slopes: Sequence[float], heads: HeadCounts) -> Buffer:
+    """float32 [query heads of the core]."""
+    slots = shard.of_heads(heads).heads_per_core
+    buffer = core.allocate("tables", "slopes", FLOAT32_BYTES * slots)
+    for run in shard.runs(Axis("query", len(slopes), heads=heads), core.index):
+        buffer.array(np.float32, slots)[run.slot : run.slot + run.length] = slopes[run.first : run.first + run.length]
     return buffer
 
 
@@ -268,6 +281,8 @@ class ActivationBuffers:
         self.latent = LatentBuffers(cores, sizes.latent) if sizes.latent else None
         experts = spec.experts
         self.experts = ExpertBuffers(cores, sizes.experts, experts.per_token) if sizes.experts and experts else None
+        mixer = spec.state_mixer
+        self.states = StateBuffers(cores, mixer, shard, sizes.states) if sizes.states and mixer else None
 
     def logits_array(self) -> npt.NDArray[np.float32]:
         """View of the logits of the last step, [samples, padded vocabulary]; the next step overwrites them."""

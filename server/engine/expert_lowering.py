@@ -73,6 +73,7 @@ class ExpertLowering:
             top_groups=op.choice.top_groups,
             best_of_group=op.choice.best_of_group,
             scaling=float_bits(op.scaling),
+            scales=0 if op.scales is None else self._operands.vector(op.scales),
         )
         self._program.add(f"{self._label} route", KERNELS.route, [route])
         group = GroupOperands(

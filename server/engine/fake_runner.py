@@ -75,6 +75,8 @@ class FakeRunner:
     def __init__(self, cache: CacheConfig, vocab_size: int) -> None:
         self._block_size, self._groups = cache.block_size, cache.groups
         self._vocab_size = vocab_size
+        self._has_states = cache.num_states > 0
+        self._states = [0] * cache.num_states
         self._slots: list[int | None] = [None] * (cache.num_blocks * cache.block_size)
 
     def submit(self, plan: StepPlan) -> Pending:
@@ -82,7 +84,9 @@ class FakeRunner:
         return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
+        written = {seq.state[1] for seq in plan.seqs}
         for seq in plan.seqs:
+            assert seq.state[0] == seq.state[1] or seq.state[0] not in written, "one sequence writes another's state"
             self._write(seq)
         sampled = {seq.request_id: self._sample(seq) for seq in plan.seqs if seq.needs_sample}
         prompts = {seq.request_id: self._prompt_logprobs(seq) for seq in plan.prefill if seq.prompt_targets}
@@ -113,11 +117,20 @@ class FakeRunner:
         return key
 
     def _write(self, seq: ScheduledSeq) -> None:
-        key = self._read(seq, self._looks_back(seq.start), seq.start - 1) if seq.start else 0
+        key = self._before(seq)
         for position, token_id in enumerate(seq.token_ids, seq.start):
             key = _key(key, token_id)
             for group in range(len(self._groups)):
                 self._slots[self._slot(seq, group, position)] = key
+        if self._has_states:
+            assert seq.state[1], f"{seq.request_id}: the null slot is written"
+            self._states[seq.state[1]] = key
+
+    def _before(self, seq: ScheduledSeq) -> int:
+        """Return the key of the token before the step, from the state where layers keep one."""
+        if self._has_states:
+            return self._states[seq.state[0]]
+        return self._read(seq, self._looks_back(seq.start), seq.start - 1) if seq.start else 0
 
     def _looks_back(self, position: int) -> int:
         """Return a group whose token at `position` looks at the token before."""

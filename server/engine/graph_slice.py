@@ -13,6 +13,7 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    AttentionGate,
     CrossAttention,
     DistanceBuckets,
     Experts,
@@ -21,19 +22,23 @@ from ..models.ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Parallel,
     PlainHeadNorm,
     Replace,
     Rope,
+    StreamFactor,
     StreamNorm,
 )
+from ..models.state_ops import Convolution, GatedNorm, Recurrence
 
 # "logits" of the sampled rows; "states" of all rows, normed; "stream": the residual stream, for the next stage.
 End = Literal["logits", "states", "stream"]
 
 COMPUTED = (
-    *(Activate, Add, AddRows, Attention, Experts, Gated, HeadNorm, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm),
-    *(CrossAttention, DistanceBuckets, LatentAttention, Replace, Rope, StreamNorm),
+    *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),
+    *(GatedNorm, HeadNorm, LatentAttention, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace),
+    *(NormOutput, Rope, StreamFactor, StreamNorm),
 )
 
 

@@ -62,8 +62,8 @@ def kept_blocks(
     files: tuple[tuple[str, int, int, int], ...],
 ) -> KeptBlocks | None:
     """Return the copies of an engine, None when it keeps none. `files` are the model's, as they were before loading."""
-    if blocks is None or not info.cache.enable_prefix_caching:
-        return None
+    if blocks is None or not info.cache.enable_prefix_caching or info.cache.num_states:
+        return None  # blocks are of no use without the states of the same prefixes, which are not kept
     most = most_kept(config, info.facts.num_params, blocks.num_bytes)
     same = replace(
         config, num_blocks_override=None, threads_alone=None

@@ -141,6 +141,7 @@ class LatentLowering:
             window=0,
             cap=0,
             sinks=0,
+            slopes=0,
             groups=self._at.tables.groups[spec.heads][core].address,
             scratch=buffers.worker_scratch.address,
             scratch_stride=sizes.worker_scratch,

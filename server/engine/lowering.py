@@ -11,7 +11,7 @@ embed, vectors of pictures (picture_lowering.py), a projection, rows of position
                   branches of a Parallel one after the other, each with partial sums of its own
   Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
   LatentAttention latent_lowering.py: its heads' values on each core
-  Experts         expert_lowering.py: one partial sum on every core
+  Experts         expert_lowering.py: one partial sum on every core; Recurrence and its like: state_lowering.py
 then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
 A model without an output layer ends with the norm of every row, in the stream; a pipeline stage that is not the last
 (graph_slice.py) with the stream itself.
@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..device.hbm import Buffer
-from ..kernels.attention.rope import head_squares
 from ..kernels.dispatch import LinearKernels, linear_kernels
 from ..kernels.isa.jit import Kernel
 from ..kernels.lora import Form
@@ -36,34 +35,33 @@ from ..models.ops import (
     Add,
     AddRows,
     Attention,
+    AttentionGate,
     CrossAttention,
     DistanceBuckets,
     Embed,
     Experts,
     FinishLogits,
     Gated,
-    HeadNorm,
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
     Parallel,
-    PlainHeadNorm,
     Replace,
-    Rope,
+    StreamFactor,
     StreamNorm,
 )
+from ..models.state_ops import Convolution, GatedNorm, Recurrence
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
-from .attention_operands import HeadOperands
 from .cross.lowering import CrossLowering, shared_kernels_of
 from .expert_lowering import ExpertLowering
 from .graph_slice import GraphSlice
-from .latent_lowering import LatentLowering
 from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
 from .logits_lowering import add_logits
+from .mixer_lowering import MixerLowering
 from .operands import (
-    HeadOps,
     Leaves,
     Operands,
     PanelAddresses,
@@ -72,6 +70,8 @@ from .operands import (
 )
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
+
+StreamOp = AddRows | Norm | LayerNorm | StreamNorm | StreamFactor | Parallel | Add | NormOutput
 
 
 def build_program(
@@ -95,13 +95,13 @@ class _Lowering:
         self._slice = part or GraphSlice.whole(self._graph)
         self._slice.require_kernels(self._graph)
         self._operands = Operands(placement)
-        self._heads = HeadOperands(self._operands)
         self._shared = shared_kernels_of(placement, placement.spec.attention.head_dim)
         self._num_cores, self._width = len(placement.cores), self._buffers.widths.hidden
         self._program = Program(placement.spec.stack.kind, (placement, adapters))
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = Leaves()
+        self._mixers = MixerLowering(self._operands, self._program, self._product, self._read)
 
     def run(self, decoder: Placement | None) -> Program:
         if self._slice.embeds:
@@ -126,12 +126,22 @@ class _Lowering:
         waiting: list[Op] = []
         for op in ops:
             match op:
-                case AddRows() | Norm() | LayerNorm() | StreamNorm() | Parallel() | Add():
+                case (
+                    AddRows() | Norm() | LayerNorm() | StreamNorm() | StreamFactor() | Parallel() | Add() | NormOutput()
+                ):
                     self._on_stream(label, i, op)
                 case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
-                case Attention() | CrossAttention() | LatentAttention():
-                    self._mix(i, waiting, op)
+                case (
+                    Attention()
+                    | AttentionGate()
+                    | Convolution()
+                    | CrossAttention()
+                    | GatedNorm()
+                    | LatentAttention()
+                    | Recurrence()
+                ):
+                    self._leaves = self._mixers.add(i, waiting, op)
                 case DistanceBuckets():
                     pass  # attention reads the table that Placement.distances holds
                 case Gated() | Activate():
@@ -143,17 +153,7 @@ class _Lowering:
                 case _:
                     waiting.append(op)
 
-    def _mix(self, i: int, waiting: Sequence[Op], op: Attention | CrossAttention | LatentAttention) -> None:
-        """Add the op with which the tokens of layer `i` see each other."""
-        match op:
-            case Attention():
-                self._attention(i, waiting, op)
-            case CrossAttention():
-                self._cross_attention(i, waiting, op)
-            case LatentAttention():
-                self._leaves = LatentLowering(self._at, self._program, self._read).add(i, op)
-
-    def _on_stream(self, label: str, i: int, op: AddRows | Norm | LayerNorm | StreamNorm | Parallel | Add) -> None:
+    def _on_stream(self, label: str, i: int, op: StreamOp) -> None:
         """Add an op that changes the stream, or how it is read next."""
         match op:
             case AddRows():
@@ -169,6 +169,10 @@ class _Lowering:
                     self._ops(label, i, branch)
             case Add():
                 self._stream.add(op)
+            case StreamFactor():
+                self._stream.multiply(op)
+            case NormOutput(norm=output):
+                self._stream.norm_output(label, output)
 
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
@@ -184,26 +188,6 @@ class _Lowering:
         if reader.is_router and self._buffers.experts is not None:
             changes["rows"] = self._buffers.experts.read.address
         return self._stream.read(label, reader.name, kernel, **changes)
-
-    def _attention(self, i: int, waiting: Sequence[Op], op: Attention) -> None:
-        buffers, cores, label = self._buffers, range(self._num_cores), f"layer {i}"
-        norm = last_op(waiting, HeadNorm) or last_op(waiting, PlainHeadNorm)
-        heads = HeadOps(norm, last_op(waiting, Rope), op)
-        self._product(label, waiting, buffers.qkv)
-        rope = [self._heads.rope(core, i, heads) for core in cores]
-        if isinstance(norm, HeadNorm) and norm.is_wide:
-            self._program.add(f"{label} head squares", head_squares, rope, is_collective=len(cores) > 1)
-        kernels = shared_kernels_of(self._at, rope[0].head_dim)
-        self._program.add(f"{label} rope", kernels.rope_kv, rope)
-        operands = self._heads.attention if op.is_causal else self._heads.both_sides
-        self._program.add(f"{label} attention", kernels.attention, [operands(core, i, op) for core in cores])
-        self._leaves = Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
-
-    def _cross_attention(self, i: int, waiting: Sequence[Op], op: CrossAttention) -> None:
-        """Add attention to the encoder's states; the waiting layer makes its queries."""
-        self._product(f"layer {i}", waiting, self._buffers.qkv)
-        CrossLowering(self._at).attend(self._program, i, op, last_op(waiting, Linear))
-        self._leaves = Leaves(self._buffers.attended, self._buffers.attended_panels, is_packed=False)
 
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
@@ -234,7 +218,12 @@ class _Lowering:
     def _experts(self, label: str, i: int, op: Experts) -> None:
         """Add routing, the network that all tokens take, and the experts, which add to that network's sums."""
         experts = ExpertLowering(self._at, self._program, f"{label} experts", op)
+        own = self._stream.norm
+        self._stream.norm = op.router_norm or own
         experts.route(self._read(label, op.router))
+        self._stream.norm = own
+        if op.router_norm is not None:
+            self._read(label, op.router)  # the rows that experts take
         partials = self._stream.partials
         self._ops(f"{label} shared", i, op.shared)
         experts.compute(partials)

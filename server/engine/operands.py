@@ -76,6 +76,7 @@ class Branch:
     num_partials: int = 0
     norm: int = 0  # address of the weights of the sum's own norm, 0 = none
     scale: float = 1.0
+    factor: int = 0  # address of a number that the sum is multiplied with, 0 = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Operands:
 
     def norm(self, op: Norm | LayerNorm | None, branch: Branch) -> NormOperands:
         """Operands that add `branch` to the residual stream and norm the result, or pack it as it is."""
-        buffers = self._buffers
+        buffers, is_length = self._buffers, isinstance(op, Norm) and op.is_length
         return NormOperands(
             hidden=buffers.hidden.address,
             partials=buffers.partials.address,
@@ -141,10 +142,11 @@ class Operands:
             scratch=buffers.worker_scratch.address,
             scratch_stride=buffers.sizes.worker_scratch,
             width=buffers.widths.hidden,
-            size=self._spec.hidden_size,
-            eps=float_bits(self._spec.stack.norm.eps),
+            size=1 if is_length else self._spec.hidden_size,
+            eps=float_bits(self._spec.stack.norm.eps * (self._spec.hidden_size if is_length else 1)),
             rows_field=STEP.num_tokens,
             index_field=0,
+            factor=branch.factor,
         )
 
     def embed(self, op: Embed, tiles: PackedMatrix | None) -> list[EmbedOperands]:
@@ -174,8 +176,10 @@ class Operands:
             first=op.first,
         )
 
-    def vector(self, vector: Vector, core: int = 0) -> int:
-        """Return the address of a norm's weights, or of `core`'s part of them."""
+    def vector(self, vector: Vector | None, core: int = 0) -> int:
+        """Return the address of a norm's weights, or of `core`'s part of them; without a vector, of ones."""
+        if vector is None:
+            return self._at.tables.ones[self._spec.hidden_size].address
         return self._at.weights.vector(vector, core).address
 
     def matmul(

@@ -7,12 +7,13 @@ reader of the same panels costs nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..kernels.isa.jit import Kernel
+from ..kernels.norm import norm_sums
 from ..kernels.program import Program
 from ..kernels.records import STEP
-from ..models.ops import Add, LayerNorm, Norm
+from ..models.ops import Add, LayerNorm, Norm, StreamFactor
 from .operands import Branch, Operands, PanelAddresses, Placement
 
 AnyNorm = Norm | LayerNorm
@@ -53,6 +54,18 @@ class ResidualStream:
         weight = 0 if op.norm is None else self._operands.vector(op.norm.weight)
         self._branch = Branch(self._num_partials, weight, op.scale)
         self._num_partials, self.norm, self._panels = 0, None, None
+
+    def multiply(self, op: StreamFactor) -> None:
+        """Multiply the stream after the branches that wait are added."""
+        self._branch = replace(self._branch, factor=self._operands.vector(op.factor))
+
+    def norm_output(self, label: str, norm: Norm) -> None:
+        """Norm the sum that the last branch has left, which becomes one partial sum."""
+        branch = Branch(self._num_cores, self._operands.vector(norm.weight))
+        self._num_partials -= self._num_cores
+        operands = self._operands.norm(None, branch)._replace(partials=self.partials[0])
+        self._program.add(f"{label} {norm.name}", norm_sums, [operands], self._num_cores > 1)
+        self._num_partials += 1
 
     def stay(self, label: str, norm: AnyNorm) -> None:
         """Replace the stream by its norm."""

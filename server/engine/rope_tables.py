@@ -31,6 +31,8 @@ def inverse_frequencies(rope: RopeSpec | None, rotary_dim: int, num_positions: i
     plain = rope.theta ** -(np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     if rope.kind == "linear":
         return plain / rope.factor
+    if rope.kind == "proportional":
+        return np.where(np.arange(len(plain)) < int(rope.partial_factor * rotary_dim // 2), plain / rope.factor, 0.0)
     if rope.kind == "llama3":
         return _llama3(rope, plain)
     if rope.kind == "yarn":

@@ -18,6 +18,7 @@ from ..kernels.program import Program
 from ..kernels.workers import WorkerPool
 from ..kv_cache.blocks import NULL_BLOCK
 from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.state_slots import placed
 from ..types import MediaItem, Request, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .cross.encoder import SourceEncoder
 from .logits import prompt_logprobs, prompt_rows
@@ -144,7 +145,8 @@ class ModelRunner:
             cache.drop(blocks, start)
             cache.allocate(blocks, start + len(chunk))  # without blocks the inputs refuse the chunk
             known = token_ids, len(token_ids), lora, None, media, source
-            seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, *known)
+            state = placed(cache.states, blocks.state, (start, start + len(chunk)), len(token_ids))
+            seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, *known, state)
             if self.encoder is not None and seq.is_encoded:
                 self.encoder.run([seq])
             program = self._programs.of(self._inputs.fill([seq]))

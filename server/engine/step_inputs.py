@@ -64,6 +64,9 @@ class StepInputs:
         self.slots: Int32 = np.zeros((num_groups, num_tokens), np.int32)
         self.token_types: Int32 = np.zeros(num_tokens, np.int32)
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
+        self._num_states = cache.num_states
+        self.state_read: Int32 = np.zeros(num_seqs, np.int32)
+        self.state_write: Int32 = np.zeros(num_seqs, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
         self.block_tables: Int32 = np.zeros((num_groups, num_seqs, table_width), np.int32)
         self._placed: list[list[tuple[Sequence[int], int]]] = [[((), 0)] * num_seqs for _ in cache.groups]
@@ -102,6 +105,8 @@ class StepInputs:
             token_types=self.token_types.ctypes.data,
             slots_stride=self.slots.strides[0],
             tables_stride=self.block_tables.strides[0],
+            state_read=self.state_read.ctypes.data,
+            state_write=self.state_write.ctypes.data,
             rope_rows=self.positions.ctypes.data,
             vectors=0,
         )
@@ -125,6 +130,9 @@ class StepInputs:
         self.query_start[1 : len(ends) + 1] = ends
         for types, seq, end in zip(token_types, seqs, ends, strict=False):
             self.token_types[end - len(seq.token_ids) : end] = types or 0
+        if self._num_states:  # sequences without slots, such as texts, leave their states behind those of others
+            self.state_read[: len(seqs)] = [seq.state[0] for seq in seqs]
+            self.state_write[: len(seqs)] = [seq.state[1] or self._num_states + b for b, seq in enumerate(seqs)]
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
         self._place_entries(self._work.divide(seqs))

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from .isa import simd
-from .isa.jit import inline, made_kernel, share_begin
+from .isa.jit import inline, kernel, made_kernel, share_begin
 from .isa.memory import load_f32, load_i32, load_i64
 from .panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks, pack_i8_rotated
 from .records import NORM
@@ -28,6 +28,27 @@ def _add_parts(to, parts, count, stride, width, scale):  # type: ignore[no-untyp
         simd.store(to + i * 4, value)
         squares = simd.fma(value, value, squares)
     return simd.sum_lanes(squares)
+
+
+@inline
+def _scale(row, factor, width):  # type: ignore[no-untyped-def]
+    """Multiply a row with `factor`; returns the sum of squares."""
+    squares, by = simd.splat(0.0), simd.splat(factor)
+    for i in range(0, width, 16):
+        value = simd.mul(simd.load(row + i * 4), by)
+        simd.store(row + i * 4, value)
+        squares = simd.fma(value, value, squares)
+    return simd.sum_lanes(squares)
+
+
+@inline
+def _kept(operands, row, to, width):  # type: ignore[no-untyped-def]
+    """Return the address of a row that is not normed: a copy for experts, who read it after the stream has changed."""
+    if load_i64(operands + NORM.rows) == 0:
+        return row
+    for i in range(0, width, 16):
+        simd.store(to + i * 4, simd.load(row + i * 4))
+    return to
 
 
 @inline
@@ -96,9 +117,11 @@ def _norm_row(has_post: bool) -> Any:
             parts, count = normed, 1
         hidden = load_i64(operands + NORM.hidden) + row * width * 4
         squares = _add_parts(hidden, parts, count, stride, width, load_f32(operands + NORM.branch_scale))
+        if load_i64(operands + NORM.factor) != 0:
+            squares = _scale(hidden, load_f32(load_i64(operands + NORM.factor)), width)
         weight, to = load_i64(operands + NORM.weight), normed
         if weight == 0:
-            return hidden
+            return _kept(operands, hidden, normed, width)
         if load_i64(operands + NORM.stays) != 0:
             to = hidden
         if load_i64(operands + NORM.is_centered) != 0:
@@ -134,6 +157,20 @@ def _norm(pack: Any) -> Any:
                 pack(_post_row(operands, step, r, kept + r * stride, width), panels, row_scales, r, width, normed)
 
     return norm
+
+
+@kernel
+def norm_sums(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Replace the first partial sums by the norm of all."""
+    rows, width = load_i64(step + load_i64(operands + NORM.rows_field)), load_i64(operands + NORM.width)
+    total = load_i64(operands + NORM.scratch) + worker * load_i64(operands + NORM.scratch_stride)
+    count, stride = load_i64(operands + NORM.num_partials), load_i64(operands + NORM.partial_stride)
+    for r in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
+        parts = load_i64(operands + NORM.partials) + r * width * 4
+        for i in range(0, width, 16):
+            simd.store(total + i * 4, simd.splat(0.0))
+        squares = _add_parts(total, parts, count, stride, width, 1.0)
+        _norm_to(operands, parts, total, squares, load_i64(operands + NORM.post_weight), width)
 
 
 reduce_norm_bf16 = made_kernel("reduce_norm_bf16", _norm(pack_bf16))

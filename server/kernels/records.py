@@ -148,6 +148,7 @@ class NormOperands(NamedTuple):
     rows_field: int  # byte offset in the step record of the number of rows
     index_field: int  # byte offset of the address of the rows' indices in `hidden`; 0: row r is row r
     rows: int = 0  # output, float32 [T, width], beside the panels; 0 = none
+    factor: int = 0  # float32 that `hidden` is multiplied with after the sum; 0 = none
 
 
 class RopeOperands(NamedTuple):
@@ -159,6 +160,7 @@ class RopeOperands(NamedTuple):
     k_norm: int
     norm_stride: int  # bytes between the norm weights of two heads; 0 if they share them
     is_centered: int  # 1: LayerNorm, 0: RMSNorm
+    norms_rotated: int  # 1: the norm follows the rotation
     squares: int  # for norms over all heads together, else 0: float32 [T, cores, 2], sums of squares of q and of k
     q_total: int  # elements of q on all cores
     k_total: int
@@ -201,6 +203,7 @@ class AttentionOperands(NamedTuple):
     window: int  # number of visible tokens, 0 = all; below 0, chunks of that many tokens
     cap: int  # bits of a float32: soft cap of scores by a hyperbolic tangent; 0 = none
     sinks: int  # float32 [heads], scores of a key without a value; 0 = none
+    slopes: int  # float32 [heads], what a score loses by token of distance; 0 = none
     groups: int  # int32 [kv_heads][2]: range of local query heads of each kv head
     scratch: int  # one area of `scratch_stride` bytes for each worker
     scratch_stride: int

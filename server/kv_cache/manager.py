@@ -10,70 +10,19 @@ of cross attention covers the encoder's positions: it is whole from the start an
 
 While a prompt is computed, such a table covers the window and one chunk, and takes a block for each that it gives back.
 It must always get one. If it gives back a block that another sequence still holds, the pool does not grow: so a free
-block is reserved when a sequence begins to share such a block.
+block is reserved when a sequence begins to share such a block. Slots of states are in state_slots.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
 from ..config import CacheConfig
 from .blocks import NULL_BLOCK, BlockPool
+from .copies import Copies
 from .hashing import HashChain
-
-
-class SequenceBlocks:
-    """The blocks of one sequence: `tables[g][i]` holds positions `i * block_size` and up for the layers of group `g`.
-
-    Only the manager changes them. A table never gets shorter while the sequence runs. Freed tables are replaced, never
-    emptied, because a plan may still refer to them.
-    """
-
-    __slots__ = ("chain", "num_blocks", "num_dropped", "num_named", "num_source_blocks", "tables")
-
-    def __init__(self, chain: HashChain, num_groups: int, num_source_blocks: int = 0) -> None:
-        self.chain, self.num_source_blocks = chain, num_source_blocks
-        self.clear(num_groups)
-
-    def clear(self, num_groups: int) -> None:
-        """Begin new tables without a block."""
-        self.tables: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
-        self.num_blocks = 0  # allocated; a table with a window covers the later ones when it gets there
-        self.num_named = 0  # leading blocks that were offered to the prefix cache
-        self.num_dropped = [0] * num_groups  # leading blocks given back, replaced by the null block
-
-
-class Prefix(NamedTuple):
-    """Cached blocks of a prefix, for each group; the null block replaces blocks that no later token looks at."""
-
-    num_blocks: int
-    tables: tuple[Sequence[int], ...]
-
-
-NO_PREFIX = Prefix(0, ())
-
-
-class Copies(Protocol):
-    """Copies of cached blocks by digest, which an engine leaves to its successor."""
-
-    def keep(self, digest: bytes, block: int, pool: BlockPool) -> None:
-        """Copy a block that is cached and held."""
-        ...
-
-    def __contains__(self, digest: bytes) -> bool: ...
-
-    def restore(self, digest: bytes, block: int) -> bool:
-        """Copy the content back into a block; return False when the copy is not whole."""
-        ...
-
-    def forget(self, digest: bytes) -> None:
-        """Drop a copy."""
-        ...
-
-    def clear(self) -> None:
-        """Drop all copies."""
-        ...
+from .sequence_blocks import NO_PREFIX, Prefix, SequenceBlocks
+from .state_slots import NO_STATE, StateSlots
 
 
 class KVCacheManager:
@@ -82,6 +31,8 @@ class KVCacheManager:
     def __init__(self, config: CacheConfig, copies: Copies | None = None) -> None:
         self.config, self._copies = config, copies
         self.pool = BlockPool(config.num_blocks, None if copies is None else copies.keep)
+        states = config.num_states, config.block_size, config.snapshot_blocks, config.enable_prefix_caching
+        self.states = StateSlots(*states) if config.num_states else None
         self.prefix_queries = 0  # prompt tokens looked up since start
         self.prefix_hits = 0  # of those, found
         self._block_size = size = config.block_size
@@ -103,6 +54,11 @@ class KVCacheManager:
     def num_free_blocks(self) -> int:
         """Free blocks that are not reserved."""
         return self.pool.num_free - self.num_reserved
+
+    @property
+    def num_gains(self) -> int:
+        """Releases and namings of blocks and slots; while it does not change, a refused allocation stays refused."""
+        return self.pool.num_gains + (0 if self.states is None else self.states.pool.num_gains)
 
     @property
     def usage(self) -> float:
@@ -129,19 +85,24 @@ class KVCacheManager:
             return NO_PREFIX
         most = (len(token_ids) - 1) // self._block_size
         blocks.chain.extend(token_ids, most)
-        digests = blocks.chain.digests
-        num_blocks = most
+        digests, num_blocks = blocks.chain.digests, most
         for group in range(self.num_groups):
             if group not in self.windowed:
                 num_blocks = self._count_cached(group, digests, num_blocks)
-        while self.windowed and num_blocks:
-            missing = max(self._last_missing(group, digests, num_blocks) for group in self.windowed)
-            if missing < 0:
-                break
-            num_blocks = missing
+        while num_blocks and (shorter := self._shorter(digests, num_blocks)) is not None:
+            num_blocks = shorter
         if not num_blocks:
             return NO_PREFIX
-        return Prefix(num_blocks, tuple(self._cached(group, digests, num_blocks) for group in range(self.num_groups)))
+        tables = tuple(self._cached(group, digests, num_blocks) for group in range(self.num_groups))
+        state = NO_STATE if self.states is None else self.states.pool.cached[digests[num_blocks - 1]]
+        return Prefix(num_blocks, tables, state)
+
+    def _shorter(self, digests: Sequence[bytes], num_blocks: int) -> int | None:
+        """Return a limit of shorter prefixes where one of `num_blocks` blocks lacks a block or its state, else None."""
+        if self.states is not None and digests[num_blocks - 1] not in self.states.pool.cached:
+            return num_blocks - 1
+        missing = max((self._last_missing(group, digests, num_blocks) for group in self.windowed), default=-1)
+        return None if missing < 0 else missing
 
     def _count_cached(self, group: int, digests: Sequence[bytes], most: int) -> int:
         """Count the leading blocks that are cached, up to `most`."""
@@ -165,6 +126,12 @@ class KVCacheManager:
     def _num_behind(self, group: int, position: int) -> int:
         """Count the leading blocks of a group that no token from `position` on looks at."""
         return self.config.groups[group].num_behind(position) // self._block_size
+
+    def next_shared(self, prefix: Prefix, num_prompt_tokens: int) -> int:
+        """Return the block after which a sequence could share more than `prefix`, if another one computes it first."""
+        at = prefix.num_blocks * self._block_size
+        boundary = None if self.states is None else self.states.next_boundary(at, num_prompt_tokens)
+        return prefix.num_blocks if boundary is None else boundary // self._block_size - 1
 
     def restore(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> int:
         """Restore copies of the blocks of a prefix of `token_ids` to the cache; return their number."""
@@ -204,6 +171,8 @@ class KVCacheManager:
         num_new = sum(ends) - sum(map(len, prefix.tables or blocks.tables))
         if num_new + self._num_taken_by(prefix) + num_growing * sum(self.grows) > self.num_free_blocks:
             return False
+        if not blocks.num_blocks and not self._begin_state(blocks, prefix):
+            return False
         if position:
             self._share(blocks, prefix)
             blocks.num_named, blocks.num_dropped = prefix.num_blocks, dropped
@@ -211,6 +180,15 @@ class KVCacheManager:
             for _ in range(len(table), end):
                 table.append(self.pool.take())
         blocks.num_blocks = num_blocks
+        return True
+
+    def _begin_state(self, blocks: SequenceBlocks, prefix: Prefix) -> bool:
+        """Allocate the state's slot of a sequence that holds none, if layers keep one; False: none is free."""
+        if self.states is None:
+            return True
+        if not self.states.is_free_for(prefix.state):
+            return False
+        self.states.begin(blocks.state, prefix.state)
         return True
 
     def _num_taken_by(self, prefix: Prefix) -> int:
@@ -241,12 +219,16 @@ class KVCacheManager:
             for i in range(blocks.num_named, num_full):
                 self.pool.name(table[i], blocks.chain.digests[i] + tag)
         blocks.num_named = num_full
+        if self.states is not None:
+            self.states.commit(blocks.state, blocks.chain.digests, num_computed_tokens)
 
     def drop(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Give back the blocks that no token after `num_computed_tokens` looks at, first block first.
 
         A table that does not cover all allocated blocks yet takes as many.
         """
+        if self.states is not None:
+            self.states.drop(blocks.state, num_computed_tokens)
         for group in self.windowed:
             behind = self._num_behind(group, num_computed_tokens)
             if behind > blocks.num_dropped[group]:
@@ -261,6 +243,8 @@ class KVCacheManager:
     def free(self, blocks: SequenceBlocks) -> None:
         """Release every block, last first, so that a chain is evicted from its tail. Cached blocks stay cached."""
         tables = blocks.tables
+        if self.states is not None:
+            self.states.free(blocks.state)
         blocks.clear(self.num_groups)
         for i in reversed(range(max(map(len, tables)))):
             for group, table in enumerate(tables):
@@ -279,6 +263,8 @@ class KVCacheManager:
                 if digest is not None and self._copies is not None:
                     self._copies.forget(digest)
                 self.pool.forget(block)
+        if self.states is not None:
+            self.states.forget(blocks.chain.digests)
         self.free(blocks)
 
     def count_lookup(self, num_tokens: int, num_hits: int) -> None:
@@ -289,5 +275,7 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Sequences keep their blocks; blocks that they fill later may be found."""
         self.pool.forget_all()
+        if self.states is not None:
+            self.states.pool.forget_all()
         if self._copies is not None:
             self._copies.clear()

@@ -71,8 +71,7 @@ class PictureReader:
         except Refusal as error:
             reason = str(error) if str(error).startswith("the picture ") else f"the picture {error}"
             raise InvalidRequest(f"{param}: {reason}.", param, INVALID) from error
-        _, rows, columns = values.grid
-        text = self.family.text(rows, columns, self._layout)
+        text = self.family.text(*values.division, self._layout)
         return Picture(values, text, text.count(self.family.placeholder))
 
     def close(self) -> None:

@@ -17,8 +17,9 @@ from functools import lru_cache
 
 from .graph import Graph, LayerGroup
 from .latent_graph import latent_ops
-from .layer import AttentionSpec, ExpertsSpec, FeedForward, LatentAttentionSpec, LayerSpec, NetworkSpec
+from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .network_graph import NetworkGraph
 from .ops import (
     Activate,
     Add,
@@ -28,21 +29,20 @@ from .ops import (
     CrossAttention,
     DistanceBuckets,
     Embed,
-    Experts,
     FinishLogits,
-    Gated,
     HeadNorm,
     LayerNorm,
-    Network,
     Norm,
     Op,
     Parallel,
     PlainHeadNorm,
     Replace,
     Rope,
+    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
+from .state_graph import StateGraph
 
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
@@ -86,13 +86,15 @@ class _Builder:
         self.hidden = Axis("hidden", spec.hidden_size)
         self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
+        self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
+        self._networks = NetworkGraph(self.part, self._parts, self._rms, self._vector, self.hidden)
 
     def part(self, module: str, outputs: Axis) -> WeightRows:
         """Return all rows of `module`, under the checkpoint's name of it."""
-        names = self._spec.names
-        return WeightRows(
-            names.module(module), outputs, is_transposed=names.is_transposed and module.startswith(LAYERS)
-        )
+        names, is_in_layers = self._spec.names, module.startswith(LAYERS)
+        factor = names.factor(module) if is_in_layers else 1.0
+        is_transposed = names.is_transposed and is_in_layers
+        return WeightRows(names.module(module), outputs, is_transposed=is_transposed, factor=factor)
 
     def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
         name = f"{self._spec.names.module(module)}.{tensor}"
@@ -111,8 +113,8 @@ class _Builder:
             ops.append(AddRows(rows, self.hidden, "token_types"))
         if table.has_norm:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
-        attention = self._spec.attention
-        if attention.num_distance_buckets:
+        attention = next(iter(self._spec.attentions), None)
+        if attention is not None and attention.num_distance_buckets:
             each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
             name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
             weight = Vector(name, each.size, each, is_folded=True)
@@ -153,10 +155,12 @@ class _Builder:
 
     def norm(self, name: str, module: str) -> Norm | LayerNorm:
         """Return the norm of the stream whose weights are those of `module`."""
-        if self._norm.kind == "rms":
+        kind = self._norm.kind
+        if kind == "rms":
             return self._rms(name, module)
-        bias = self._vector(module, self.hidden, "bias") if self._norm.kind == "layer" else None
-        return LayerNorm(name, self._vector(module, self.hidden), bias, self._norm.eps)
+        weight = None if kind == "layer_no_weight" else self._vector(module, self.hidden)
+        bias = self._vector(module, self.hidden, "bias") if kind == "layer" else None
+        return LayerNorm(name, weight, bias, self._norm.eps, self._norm.offset)
 
     def _rms(self, name: str, module: str) -> Norm:
         return Norm(name, self._vector(module, self.hidden), self._norm.eps, self._norm.offset)
@@ -169,8 +173,10 @@ class _Builder:
             before_ffn = after_attention
         attention_norm = self.norm("attention norm", f"{at}input_layernorm")
         ffn_norm = self.norm("ffn norm", before_ffn)
-        attention = self._attention(layer.mixer, f"{at}self_attn.")
-        ffn = self._feed_forward(layer.feed_forward, f"{at}mlp.")
+        attention = self._mixers(layer, at)
+        ffn = self._networks.branch(layer.feed_forward, f"{at}mlp.")
+        if not attention or not ffn:
+            return self._one_branch(layer, attention_norm if attention else ffn_norm, attention or ffn)
         if layer.norms == "parallel":
             return attention_norm, Parallel((attention, ffn)), Add()
         if layer.norms == "parallel_each":
@@ -183,6 +189,7 @@ class _Builder:
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
+            *((StreamFactor(Vector(f"{at}layer_scalar", 1)),) if layer.has_scalar else ()),
         )
 
     def _cross(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
@@ -203,6 +210,20 @@ class _Builder:
             *self._add(layer, "cross attention", norm),
         )
 
+    def _one_branch(self, layer: LayerSpec, norm: Norm | LayerNorm, branch: tuple[Op, ...]) -> tuple[Op, ...]:
+        assert layer.norms == "before", "a layer of one branch reads the normed stream"
+        return norm, *branch, Add(scale=layer.residual_scale)
+
+    def _mixers(self, layer: LayerSpec, at: str) -> tuple[Op, ...]:
+        """Return the ops of a layer's mixer, or of two side by side."""
+        mixer = layer.mixer
+        if mixer is None:
+            return ()
+        if not isinstance(mixer, AttentionSpec):
+            return self._states.mixer(mixer, at)
+        attention = self._attention(mixer, f"{at}self_attn.")
+        return attention if layer.beside is None else (Parallel((attention, self._states.mixer(layer.beside, at))),)
+
     def _add(self, layer: LayerSpec, branch: str, norm: str) -> tuple[Op, ...]:
         name = f"{branch} output norm"
         if layer.norms == "stream":
@@ -220,7 +241,7 @@ class _Builder:
         elif spec.qk_norm != "none":
             ops.append(self._head_norm(spec, at, query, kv))
         if spec.rope is not None:
-            ops.append(Rope(spec.rope))
+            ops.insert(1 if spec.norms_rotated else len(ops), Rope(spec.rope))
         scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         sinks = (
             self._vector(at[:-1], Axis("query", spec.num_heads, heads=spec.heads), "sinks") if spec.has_sinks else None
@@ -228,7 +249,7 @@ class _Builder:
         is_causal = not self._spec.is_encoder
         ops.append(Attention(spec.window, scale, is_causal, spec.is_chunked, spec.score_cap, sinks, spec.temperature))
         if spec.has_gate:
-            ops.append(AttentionGate(Linear("attention gate", (self.part(f"{at}gate_proj", query),), self.hidden)))
+            ops.append(AttentionGate())
         return (*ops, Linear("o", (self.part(f"{at}o_proj", self.hidden),), query, spec.has_o_bias))
 
     def _qkv(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> tuple[WeightRows, ...]:
@@ -239,7 +260,13 @@ class _Builder:
             parts = self._parts(at, {"q_proj": query, "k_proj": kv})
             return (*parts, parts[-1])
         q, k, v = self._parts(at, {"q_proj": query, "k_proj": kv, "v_proj": kv})
-        return q, replace(k, lacks_bias=spec.lacks_k_bias), v
+        parts = q, replace(k, lacks_bias=spec.lacks_k_bias), v
+        if not spec.has_gate:
+            return parts
+        queries, gate = self._in_turns([self.part(f"{at}{name}", query) for name in ("q_proj", "gate_proj")])
+        if queries.module == gate.module:  # the rows of each head are its query's and its gate's
+            return (queries, *parts[1:], gate)
+        return (*parts, self.part(f"{at}gate_proj", query))
 
     def _head_norm(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> HeadNorm:
         is_wide, is_centered = spec.qk_norm == "all_heads", spec.qk_norm == "each_head"
@@ -249,7 +276,8 @@ class _Builder:
             replace(self._vector(f"{at}{name}_norm", axis), is_folded=is_centered)
             for name, axis in zip("qk", axes, strict=True)
         )
-        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered)
+        k = k if spec.kv_source is None else q  # there are no keys to norm
+        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered, spec.norms_rotated)
 
     def _parts(self, at: str, axes: Mapping[str, Axis]) -> tuple[WeightRows, ...]:
         """Return modules side by side; modules that the checkpoint's names make one are its rows in order."""
@@ -258,40 +286,14 @@ class _Builder:
             part = self.part(f"{at}{name}", axis)
             alike = [before.outputs for before in parts if before.module == part.module]
             parts.append(replace(part, first_row=sum(outputs.size for outputs in alike)))
-        return self._in_turns(parts) if self._spec.names.take_turns else tuple(parts)
+        is_one = len({part.module for part in parts}) == 1
+        return self._in_turns(parts) if self._spec.names.take_turns and is_one else tuple(parts)
 
     def _in_turns(self, parts: Sequence[WeightRows]) -> tuple[WeightRows, ...]:
-        """Return parts of one module whose units alternate: the first of each, then the second of each, and so on."""
-        sizes = [part.outputs.unit_size for part in parts]
-        return tuple(replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes)) for i, part in enumerate(parts))
-
-    def _feed_forward(self, spec: FeedForward, at: str) -> tuple[Op, ...]:
-        return (self._experts(spec, at),) if isinstance(spec, ExpertsSpec) else self._network(spec, at)
-
-    def _experts(self, spec: ExpertsSpec, at: str) -> Experts:
-        parts: tuple[WeightRows, ...] = (self.part(f"{at}gate", Axis("experts", spec.count)),)
-        if spec.has_shared_gate:
-            parts = (*parts, self.part(f"{at}shared_expert_gate", Axis("experts", 1)))
-        bias = self._spec.names.module(f"{at}gate.e_score_correction_bias")
-        return Experts(
-            router=Linear("router", parts, self.hidden, spec.has_router_bias),
-            first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
-            count=spec.count,
-            per_token=spec.per_token,
-            shared=() if spec.shared is None else self._network(spec.shared, f"{at}shared_expert."),
-            routing=spec.routing,
-            weighs_inputs=spec.weighs_inputs,
-            has_shared_gate=spec.has_shared_gate,
-            choice=spec.choice,
-            choice_bias=Vector(bias, spec.count) if spec.choice.has_bias else None,
-            scaling=spec.scaling,
+        """Return parts of one module of which as many units as there are for one unit of the last follow in turn."""
+        runs = [part.outputs.units // parts[-1].outputs.units for part in parts]
+        sizes = [run * part.outputs.unit_size for run, part in zip(runs, parts, strict=True)]
+        return tuple(
+            replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes), units_per_stride=run)
+            for i, (part, run) in enumerate(zip(parts, runs, strict=True))
         )
-
-    def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
-        ffn = Axis("ffn", spec.size, is_of_expert=is_expert)
-        down = Linear("down", (self.part(f"{at}down_proj", self.hidden),), ffn, spec.has_bias)
-        if not spec.is_gated:
-            up = Linear("up", (self.part(f"{at}up_proj", ffn),), self.hidden, spec.has_bias)
-            return up, Activate(spec.activation), down
-        gate_up = self._parts(at, {"gate_proj": ffn, "up_proj": ffn})
-        return Linear("gate_up", gate_up, self.hidden, spec.has_bias), Gated(spec.activation), down

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..errors import DeviceError
 from .linear import Linear
-from .ops import AttentionGate, CrossAttention, Embed, Experts, LatentAttention, Op, Parallel
+from .ops import CrossAttention, Embed, Experts, LatentAttention, Op, Parallel
 
 _Op = TypeVar("_Op")
 
@@ -89,8 +89,6 @@ def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
         if isinstance(op, Parallel):
             for branch in op.branches:
                 yield from flat_ops(branch)
-        elif isinstance(op, AttentionGate):
-            yield op.projection
         elif isinstance(op, CrossAttention):
             yield op.keys_values
         elif isinstance(op, LatentAttention):
@@ -102,7 +100,7 @@ def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
     for op in flat_ops(layer):
         yield op
         if isinstance(op, Experts):
-            yield op.router
+            yield from (each for each in (op.router, op.router_norm) if each is not None)
             for i in range(op.count):
                 yield from op.network(i)
             yield from op.shared
@@ -113,7 +111,7 @@ def counted_ops(layer: tuple[Op, ...]) -> Iterator[tuple[Op, int]]:
     for op in flat_ops(layer):
         yield op, 1
         if isinstance(op, Experts):
-            yield op.router, 1
+            yield from ((each, 1) for each in (op.router, op.router_norm) if each is not None)
             yield from ((each, op.count) for each in op.first)
             yield from ((each, 1) for each in op.shared)
 

@@ -10,9 +10,10 @@ from typing import ClassVar, Literal
 
 from ..config import AttentionSpan
 from .linear import HeadCounts
+from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2"]
 Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen"]
 
 # Norms of query and key heads.
@@ -52,14 +53,14 @@ class RopeSpec:
     truncate: bool = True  # yarn: round the correction range to whole dimensions
     short_factors: tuple[float, ...] = ()  # longrope: of each pair, for contexts up to original_max_position
     long_factors: tuple[float, ...] = ()  # longrope: of each pair, for longer contexts
-    partial_factor: float = 1.0  # share of a head's elements that is rotated, from the first on
+    partial_factor: float = 1.0  # share of a head that is rotated: its first elements, or proportional: its first pairs
     is_interleaved: bool = False  # neighbours are rotated as a pair
     sections: tuple[int, ...] = ()  # pairs that turn by a picture's time, row and column; () = all by one position
     has_mixed_sections: bool = False  # the three take turns in the first pairs, instead of following one another
 
     def rotary_dim(self, head_dim: int) -> int:
         """Return how many elements of a head of `head_dim` are rotated."""
-        return int(head_dim * self.partial_factor)
+        return head_dim if self.kind == "proportional" else int(head_dim * self.partial_factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class AttentionSpec:
     window: int = 0  # tokens; 0 = all before
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
     qk_norm: QKNorm = "none"
+    norms_rotated: bool = False  # the norm of heads follows the rotation
     has_qkv_bias: bool = False
     lacks_k_bias: bool = False  # of q, k and v, only q and v have the bias
     has_o_bias: bool = False
@@ -91,6 +93,7 @@ class AttentionSpec:
     score_cap: float = 0.0  # scores are held below it by a hyperbolic tangent; 0 = none
     temperature: TemperatureSpec | None = None
     has_sinks: bool = False  # each query head has a key without a value, whose score is learned
+    slopes: tuple[float, ...] = ()  # ALiBi: for each head, what a score loses by token of distance; empty = nothing
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
     max_distance: int = 128  # tokens from which on all distances have one bucket
@@ -194,6 +197,7 @@ class ExpertsSpec:
     has_router_bias: bool = False
     choice: ChoiceSpec = PLAIN_CHOICE
     scaling: float = 1.0  # factor of the weights
+    has_own_norms: bool = False  # router, experts and `shared` have norms of their own, before and after
 
     @property
     def networks(self) -> tuple[NetworkSpec, ...]:
@@ -201,21 +205,36 @@ class ExpertsSpec:
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
 
 
-Mixer = AttentionSpec
+Mixer = AttentionSpec | ShortConvSpec | GatedDeltaNetSpec | Mamba2Spec
 FeedForward = NetworkSpec | ExpertsSpec
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One layer: two branches whose outputs are added to the stream."""
+    """One layer: two branches whose outputs are added to the stream. Either may be missing."""
 
-    mixer: Mixer
-    feed_forward: FeedForward
+    mixer: Mixer | None
+    feed_forward: FeedForward | None
     norms: NormPlacement = "before"
     residual_scale: float = 1.0  # factor of what a branch adds
+    has_scalar: bool = False  # the stream that the layer leaves is multiplied with a learned number
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
+    beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer of a layer that attends."""
+        assert isinstance(self.mixer, AttentionSpec)
+        return self.mixer
+
+    @property
+    def state(self) -> StateMixer | None:
+        """The mixer that keeps a state, None when there is none."""
+        return self.mixer if isinstance(self.mixer, StateMixer) else self.beside
 
     @property
     def is_parallel(self) -> bool:
         """True when the branches are side by side."""
-        return self.norms in ("parallel", "parallel_each")
+        experts = self.feed_forward
+        has_own_norms = isinstance(experts, ExpertsSpec) and experts.has_own_norms
+        return has_own_norms or self.norms in ("parallel", "parallel_each") or self.beside is not None

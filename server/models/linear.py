@@ -58,6 +58,23 @@ class Vector:
 
 
 @dataclass(frozen=True, slots=True)
+class Channels(Vector):
+    """Weights of a convolution of each channel, [channels, 1, taps], or its biases where `taps` is 0.
+
+    The channels are those of several axes. A core has [taps, channels] of its units, one axis after the other.
+    """
+
+    parts: tuple[Axis, ...] = ()
+    firsts: tuple[int, ...] = ()  # channel of the file at which each part begins
+    taps: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the checkpoint."""
+        return (self.size, 1, self.taps) if self.taps else (self.size,)
+
+
+@dataclass(frozen=True, slots=True)
 class WeightRows:
     """Rows of a module's weight, [outputs, inputs], and of its bias, from `first_row` on.
 
@@ -68,9 +85,17 @@ class WeightRows:
     outputs: Axis
     first_row: int = 0
     unit_stride: int = 0  # 0 = the size of a unit
+    units_per_stride: int = 1  # units that follow one another in each stride
+    factor: float = 1.0  # of the weights and biases
     is_transposed: bool = False  # the weight is stored [inputs, outputs]
     tensor: str | None = None  # name of the weight, where the module has none of its own
     lacks_bias: bool = False  # though other parts of the layer have one
+
+    def row(self, unit: int) -> int:
+        """Return the first row of a unit."""
+        turn, place = divmod(unit, self.units_per_stride)
+        size = self.outputs.unit_size
+        return self.first_row + turn * (self.unit_stride or self.units_per_stride * size) + place * size
 
     @property
     def weight(self) -> str:

@@ -27,10 +27,12 @@ class Names:
     prefix: str = "model."  # of all names but the output layer's; files without an output layer leave it out
     leftovers: tuple[str, ...] = (ROPE_FREQUENCIES,)  # endings of tensors in old files that follow from the rest
     skipped: tuple[str, ...] = ()  # beginnings of names of modules that are not computed
-    take_turns: bool = False  # modules of one name alternate by head: q, k and v of the first head, then of the next
+    take_turns: bool = False  # modules of one name alternate by KV head: its q, its k and its v, then those of the next
     is_transposed: bool = False  # the matrices of layers are stored [inputs, outputs]
     fused: FusedExperts = "outputs"  # experts in one tensor: the first dimension, and how gate and up share outputs
 
+    # Factors of weights that a file does not hold, by the graph's words: the weights are multiplied as they are read.
+    factors: tuple[tuple[str, float], ...] = ()
     sine_tables: str = ""  # ending of tables of positions by sines, which files may leave out; "" = none
     old_names: tuple[tuple[str, str], ...] = ()  # names of tensors in older files, each with the name of today
     old_endings: tuple[tuple[str, str], ...] = ()  # endings of names in older files, each with the ending of today
@@ -43,6 +45,10 @@ class Names:
     def module(self, name: str) -> str:
         """Return the checkpoint's name of the graph's module `name`."""
         return _module(self.words, name)
+
+    def factor(self, name: str) -> float:
+        """Return the factor of the weights of the graph's module `name`."""
+        return next((factor for ending, factor in self.factors if name.endswith(f".{ending}")), 1.0)
 
 
 LLAMA = Names()

@@ -7,6 +7,7 @@ from typing import Literal
 
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +32,29 @@ class AddRows:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset)."""
+    """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset), or its division by the root of the size."""
 
     name: str  # attention norm, ffn norm, final norm
     weight: Vector
     eps: float
     offset: float
+    is_length: bool = False  # divided by the root of the size
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias, without a bias where it is None."""
+    """(x - mean(x)) / sqrt(var(x) + eps) * (weight + offset) + bias, without the vectors that are None."""
 
     name: str
-    weight: Vector
+    weight: Vector | None
     bias: Vector | None
     eps: float
+    offset: float = 0.0
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return tuple(each for each in (self.weight, self.bias) if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +79,12 @@ class HeadNorm:
     offset: float
     is_wide: bool = False  # one norm over all heads together
     is_centered: bool = False  # LayerNorm without a bias instead
+    follows_rope: bool = False
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
-        """Weights of the norms."""
-        return self.query, self.key
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return tuple(dict.fromkeys((self.query, self.key)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +142,7 @@ class DistanceBuckets:
 
 @dataclass(frozen=True, slots=True)
 class AttentionGate:
-    """Output of attention times the sigmoid of a projection of its input."""
-
-    projection: Linear
+    """Output of attention times the sigmoid of a projection of its input, which follows queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,7 @@ class LatentAttention:
         return tuple(each for each in (self.down, self.query, self.latent, self.heads) if each is not None)
 
     @property
-    def norms(self) -> tuple[Vector, ...]:
+    def vectors(self) -> tuple[Vector, ...]:
         """Weights of the norms."""
         return (self.latent_norm,) if self.query_norm is None else (self.query_norm, self.latent_norm)
 
@@ -200,6 +207,13 @@ class Experts:
     choice: ChoiceSpec = PLAIN_CHOICE
     choice_bias: Vector | None = None  # float32, of each expert's score
     scaling: float = 1.0
+    router_norm: Norm | None = None  # of what the router reads; None: that of what experts read
+    scales: Vector | None = None  # float32, factor of each expert's weight
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Vectors with an element for each expert."""
+        return tuple(each for each in (self.choice_bias, self.scales) if each is not None)
 
     def network(self, i: int) -> Network:
         """Return expert `i`: the first one under other names."""
@@ -229,6 +243,20 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamFactor:
+    """Multiply the stream with a number, after what `Add` adds."""
+
+    factor: Vector  # one element
+
+
+@dataclass(frozen=True, slots=True)
+class NormOutput:
+    """Norm the output of a branch, before it is added up with that of others."""
+
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
 class FinishLogits:
     """Logits times `scale`, held below `cap` by a hyperbolic tangent: cap * tanh(x / cap); a cap of 0 is none."""
 
@@ -252,10 +280,15 @@ Op = (
     | DistanceBuckets
     | AttentionGate
     | LatentAttention
+    | Convolution
+    | Recurrence
+    | GatedNorm
     | Gated
     | Activate
     | Experts
     | Parallel
     | Add
+    | StreamFactor
+    | NormOutput
     | FinishLogits
 )

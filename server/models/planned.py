@@ -13,6 +13,9 @@ from ..typed_json import shown
 from .config_values import ConfigError, Values, read_record, refuse
 from .families import ARCHITECTURES, FAMILIES, model_spec_of
 from .families.generic import TRAITS, GenericConfig
+from .families.granite import GraniteMoeHybridConfig
+from .families.hybrid import HybridConfig
+from .families.slopes import TRAINED_LENGTH
 from .families.text_part import TEXT_PARTS
 from .spec import ModelSpec
 from .stand_in import STAND_INS, with_stand_ins
@@ -21,12 +24,12 @@ from .stand_in import STAND_INS, with_stand_ins
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "n_embed", "d_model", "dim"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_kv_heads", "attn_config.kv_n_heads"),
     "head_dim": (),
     "intermediate_size": ("n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_size", "ffn_config.ffn_hidden_size"),
     "vocab_size": (),
-    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "n_ctx"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "n_ctx", "model_max_length"),
     "rms_norm_eps": ("norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
     "num_experts": ("num_local_experts", "n_routed_experts", "ffn_config.moe_num_experts"),
     "num_experts_per_tok": ("num_experts_per_token", "moe_top_k", "ffn_config.moe_top_k"),
@@ -44,8 +47,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "tie_word_embeddings": (),
     "attention_bias": (),
     "mlp_bias": (),
-    "multi_query": (),
-    "new_decoder_architecture": (),
 }
 REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 
@@ -68,6 +69,7 @@ NOT_EXPRESSED = {
     "enable_moe_block": "experts beside a network for all tokens",
     "cross_attention_layers": "cross attention",
 }
+OF_STATES = ("a state in place of keys and values", "linear attention", "layers of several kinds")
 BY_LAYER = ("num_key_value_heads", "num_kv_heads")  # keys whose value may be a list, one number a layer
 
 
@@ -82,16 +84,19 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    stand_in = STAND_INS.get(str(values.get("model_type")))
+    stand_in, has_states = STAND_INS.get(str(values.get("model_type"))), _has_states(values)
+    served = ARCHITECTURES.get(str(values.get("model_type")), "")
+    readers = [reader for reader in (stand_in, FAMILIES.get(served)) if reader is not None]
     for key, mechanism in _mechanisms(values):
-        if stand_in is None or key not in stand_in.__struct_fields__:
+        is_read = any(key in reader.__struct_fields__ for reader in readers)
+        if not is_read and not (has_states and mechanism in OF_STATES):
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
     model_type = _model_type(values)
     keys = {"model_type": model_type, **_first_names(values)}
-    if model_type in TRAITS and TRAITS[model_type].max_position:
-        keys.setdefault("max_position_embeddings", TRAITS[model_type].max_position)
-    for key in REQUIRED:
+    if model_type == "bloom":
+        keys.setdefault("max_position_embeddings", TRAINED_LENGTH)
+    for key in () if has_states else REQUIRED:  # those families have defaults, or derive the number of layers
         if key not in keys:
             raise ConfigError(f"{key} is missing" + _or_else(SYNONYMS[key]))
     if model_type not in TRAITS:
@@ -107,6 +112,12 @@ def _mechanisms(values: Values) -> Iterator[tuple[str, str]]:
     """Yield each key that states a mechanism that no record has, with the mechanism."""
     yield from ((key, mechanism) for key, mechanism in NOT_EXPRESSED.items() if values.get(key))
     yield from ((key, "KV heads that differ by layer") for key in BY_LAYER if isinstance(values.get(key), list))
+
+
+def _has_states(values: Values) -> bool:
+    """Return whether a family with layers that keep a state reads files of this type."""
+    family = FAMILIES.get(ARCHITECTURES.get(str(values.get("model_type")), ""))
+    return family is not None and issubclass(family, (HybridConfig, GraniteMoeHybridConfig))
 
 
 def _model_type(values: Values) -> str:

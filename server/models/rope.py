@@ -148,7 +148,7 @@ def rope_of(
     outer, inner = read_record(config, _Common), read_record(rope, _Common, path)
     spec = _scaled(rope, path, inner.rope_theta or outer.rope_theta or theta, _Context.of(outer, inner, max_position))
     partial = inner.partial_rotary_factor or outer.partial_rotary_factor or 1.0
-    if partial != 1.0 and not may_be_partial:
+    if partial != 1.0 and not may_be_partial and spec.kind != "proportional":
         raise refuse("partial_rotary_factor", partial, "only 1.0 is supported for this architecture")
     return replace(
         spec, partial_factor=partial, sections=inner.mrope_section, has_mixed_sections=inner.mrope_interleaved
@@ -174,8 +174,9 @@ def _scaled(rope: Values, path: str, base: float, context: _Context) -> RopeSpec
     kind = _kind(rope, path)
     if kind == "default":
         return RopeSpec(base)
-    if kind == "linear":
-        return RopeSpec(base, kind, read_record(rope, _Linear, path).factor)
+    if kind in ("linear", "proportional"):
+        stated = rope if kind == "linear" else {"factor": 1.0, **rope}
+        return RopeSpec(base, kind, read_record(stated, _Linear, path).factor)
     if kind == "llama3":
         return _llama3(base, context.original, read_record(rope, _Llama3, path), path)
     if kind == "longrope":
@@ -185,7 +186,7 @@ def _scaled(rope: Values, path: str, base: float, context: _Context) -> RopeSpec
 
 def _kind(rope: Values, path: str) -> RopeKind:
     named = rope.get("rope_type") or rope.get("type") or "default"
-    if named == "mrope":  # old name of the default kind with sections
+    if named in ("mrope", "dynamic"):  # mrope: the default with sections; dynamic: it is, up to max_position
         named = "default"
     kinds: tuple[RopeKind, ...] = get_args(RopeKind)
     for kind in kinds:

@@ -19,11 +19,13 @@ from .layer import (
     RopeSpec,
     TemperatureSpec,
 )
+from .linear import HeadCounts
 from .names import LLAMA, Names
+from .state_layer import StateMixer
 from .vision import MAX_PATCHES, VisionSpec
 
 StackKind = Literal["decoder", "encoder"]
-NormKind = Literal["rms", "layer", "layer_no_bias"]
+NormKind = Literal["rms", "layer", "layer_no_bias", "layer_no_weight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,11 @@ class ModelSpec:
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec))
 
     @property
+    def state_mixer(self) -> StateMixer | None:
+        """The mixer of all layers that keep a state, None when no layer does."""
+        return next((layer.state for layer in self.layers if layer.state is not None), None)
+
+    @property
     def attention(self) -> AttentionSpec:
         """Attention of the first layer that has keys and values."""
         return self.attentions[0]
@@ -204,9 +211,15 @@ class ModelSpec:
 
     @property
     def unit_sizes(self) -> tuple[int, ...]:
-        """Sizes of heads that a layer norms without weights."""
-        normed = (each for each in self.attentions if each.qk_norm == "unweighted" or each.has_value_norm)
-        return tuple(dict.fromkeys(each.head_dim for each in normed))
+        """Sizes of heads and states that are normed without weights."""
+        heads = [each.head_dim for each in self.attentions if each.qk_norm == "unweighted" or each.has_value_norm]
+        states = [self.hidden_size] * (self.stack.norm.kind == "layer_no_weight")
+        return tuple(dict.fromkeys([*heads, *states]))
+
+    @property
+    def slopes(self) -> tuple[tuple[tuple[float, ...], HeadCounts], ...]:
+        """Distinct slopes of query heads, and the heads, in the order of the layers."""
+        return tuple(dict.fromkeys((each.slopes, each.heads) for each in self.attentions if each.slopes))
 
     @property
     def temperatures(self) -> tuple[TemperatureSpec, ...]:
@@ -223,7 +236,8 @@ class ModelSpec:
     def networks(self) -> Iterator[NetworkSpec]:
         """Yield the feed-forward networks of all layers, an expert once for all of its layer."""
         for layer in self.layers:
-            yield from layer.feed_forward.networks
+            if layer.feed_forward is not None:
+                yield from layer.feed_forward.networks
 
     @property
     def widest_intermediate(self) -> int:

@@ -1,55 +1,19 @@
-"""Layers that no record expresses, replaced for planning by attention of the same weights.
+"""Layers that no family reads, replaced for planning by attention of the same weights.
 
 A stand-in has the heads of the model's other layers. Where its own projections have other weights, its feed-forward
-network is wider or narrower by as many. Source of the sizes: Qwen3NextGatedDeltaNet and Gemma4TextAttention of
-transformers.
+network is wider or narrower by as many. Source of the sizes: Gemma4TextAttention of transformers.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
-from msgspec import Meta
 
 from .config_values import HeadDim, Heads, Layers, Values, Width, read_record, refuse
-from .layer import FeedForward, LayerSpec, NetworkSpec
+from .layer import LayerSpec, NetworkSpec
 from .spec import ModelSpec
-
-
-class DeltaNetConfig(msgspec.Struct):
-    """Keys of a config.json with layers of gated DeltaNet, which keep a state of constant size for keys and values."""
-
-    reason: ClassVar[str] = "gated DeltaNet is priced as attention of the same weights that caches one token"
-
-    hidden_size: Width
-    num_hidden_layers: Layers
-    linear_num_key_heads: Heads
-    linear_num_value_heads: Heads
-    linear_key_head_dim: HeadDim
-    linear_value_head_dim: HeadDim
-    linear_conv_kernel_dim: Annotated[int, Meta(ge=1, le=64)] = 4
-    full_attention_interval: Layers = 4
-    layer_types: tuple[Literal["linear_attention", "full_attention"], ...] | None = None
-
-    @property
-    def num_weights(self) -> int:
-        """Weights of a layer's projections of query, key, value, gate, decay and output, and of its convolution."""
-        keys = 2 * self.linear_num_key_heads * self.linear_key_head_dim
-        values = self.linear_num_value_heads * self.linear_value_head_dim
-        per_input = keys + 2 * values + 2 * self.linear_num_value_heads
-        return self.hidden_size * (per_input + values) + (keys + values) * self.linear_conv_kernel_dim
-
-    def stands_in(self, layer: int) -> bool:
-        """Return whether the layer at an index is replaced."""
-        if self.layer_types is None:
-            return (layer + 1) % self.full_attention_interval != 0
-        return self.layer_types[layer] == "linear_attention"
-
-    def window(self, layer: int) -> int:
-        """Return the positions that the layer at an index caches; 0: all."""
-        return int(self.stands_in(layer))
 
 
 class GlobalHeadsConfig(msgspec.Struct):
@@ -83,43 +47,27 @@ class GlobalHeadsConfig(msgspec.Struct):
             return (layer + 1) % self.sliding_window_pattern == 0
         return self.layer_types[layer] == "full_attention"
 
-    def window(self, _: int) -> int:
-        """Return the positions that a layer caches: 0, for all."""
-        return 0
+
+STAND_INS = {"gemma4_text": GlobalHeadsConfig}  # by `model_type`
 
 
-StandInConfig = DeltaNetConfig | GlobalHeadsConfig
-STAND_INS: dict[str, type[StandInConfig]] = {  # by `model_type`
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), DeltaNetConfig),
-    "gemma4_text": GlobalHeadsConfig,
-}
-
-
-def with_stand_ins(spec: ModelSpec, values: Values, kind: type[StandInConfig]) -> ModelSpec:
+def with_stand_ins(spec: ModelSpec, values: Values, kind: type[GlobalHeadsConfig]) -> ModelSpec:
     """Return `spec`, whose layers are alike in attention, with stand-ins in place of those that differ.
 
     Raises ConfigError for values that are missing, out of range or contradictory.
     """
-    config: StandInConfig = read_record(values, kind)
+    config = read_record(values, kind)
     if config.layer_types is not None and len(config.layer_types) != spec.num_layers:
         raise refuse("layer_types", list(config.layer_types), f"must have {spec.num_layers} entries")
     layers = tuple(_layer(layer, config, i) for i, layer in enumerate(spec.layers))
     return replace(spec.with_layers(layers), stand_in=config.reason)
 
 
-def _layer(layer: LayerSpec, config: StandInConfig, index: int) -> LayerSpec:
-    own, mixer = layer.mixer, replace(layer.mixer, window=config.window(index))
-    if not config.stands_in(index):
-        return replace(layer, mixer=mixer)
-    queries = own.num_heads * (3 if own.has_gate else 2)  # query, output, gate
-    weights = config.hidden_size * (queries + 2 * own.num_kv_heads) * own.head_dim
-    more = round((config.num_weights - weights) / (3 * config.hidden_size))
-    return replace(layer, mixer=mixer, feed_forward=_wider(layer.feed_forward, more))
-
-
-def _wider(network: FeedForward, more: int) -> FeedForward:
-    """Return a network that is wider by `more`, of experts the shared one, but never without any width."""
-    if isinstance(network, NetworkSpec):
-        return replace(network, size=max(1, network.size + more))
-    shared = network.shared or replace(network.expert, size=0)
-    return replace(network, shared=replace(shared, size=max(1, shared.size + more)))
+def _layer(layer: LayerSpec, config: GlobalHeadsConfig, index: int) -> LayerSpec:
+    own, network = layer.attention, layer.feed_forward
+    assert isinstance(network, NetworkSpec)
+    if config.stands_in(index):
+        weights = config.hidden_size * (2 * own.num_heads + 2 * own.num_kv_heads) * own.head_dim
+        more = round((config.num_weights - weights) / (3 * config.hidden_size))
+        network = replace(network, size=max(1, network.size + more))
+    return replace(layer, mixer=replace(own, window=0), feed_forward=network)

@@ -19,10 +19,13 @@ from .ops import (
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
+    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
+from .state_ops import Convolution, GatedNorm, Recurrence
 
 Shape = tuple[int, ...]
 
@@ -48,20 +51,27 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
         case Embed(table=table, hidden=hidden, is_shared=False) | AddRows(table=table, hidden=hidden):
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
-            for part in op.parts:
+            for part in (parts := dict.fromkeys(op.parts)):  # values may be keys
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
-                yield from ((part.bias, (part.outputs.size,)) for part in op.parts if not part.lacks_bias)
-        case Norm(weight=weight) | DistanceBuckets(weight=weight) | Attention(sinks=Vector() as weight):
-            yield weight.tensor, weight.shape
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
-            yield from ((vector.tensor, vector.shape) for vector in norms)
-        case Experts(choice_bias=Vector() as vector):
-            yield vector.tensor, (vector.size,)
-        case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
+                yield from ((part.bias, (part.outputs.size,)) for part in parts if not part.lacks_bias)
+        case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
             yield from op_tensors(norm)
+        case _:
+            yield from ((vector.tensor, vector.shape) for vector in op_vectors(op))
+
+
+def op_vectors(op: Op) -> tuple[Vector, ...]:
+    """Return the tensors of one op that are no matrices and no tables."""
+    match op:
+        case Norm(weight=vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
+            return (vector,)
+        case Attention(sinks=Vector() as vector):
+            return (vector,)
+        case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+            return op.vectors
+        case _:
+            return ()
 
 
 def _own_tensors(op: Op, graph: Graph) -> Iterator[tuple[str, Shape]]:

@@ -6,6 +6,7 @@ Source, unless said otherwise: github.com/aws-neuron/neuronx-distributed-inferen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,22 +14,20 @@ from ..config.formats import Dtype, WeightFormats
 from ..device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from ..models.decoder import decoder_graph, graphs
 from ..models.graph import flat_ops, is_output
-from ..models.linear import Axis, HeadCounts, Linear, Vector
+from ..models.linear import NO_HEADS, Axis, HeadCounts, Linear
 from ..models.ops import (
     Add,
     AddRows,
     Attention,
-    DistanceBuckets,
     Embed,
-    Experts,
-    HeadNorm,
-    LatentAttention,
-    LayerNorm,
     Norm,
+    NormOutput,
     Op,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
+from ..models.state_ops import Convolution, GatedNorm, Recurrence
+from ..models.tensors import op_vectors
 from .shard import require_degree
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
@@ -57,7 +56,8 @@ class CoreShare:
         (REPLICATE_TO_TP_DEGREE), and otherwise become as many as the query heads (CONVERT_TO_MHA).
         """
         require_degree(tp)
-        return cls(tp, *_heads_of(model.attention.heads, tp))
+        first = next(iter(model.attentions), None)  # a stage may have no layer that attends
+        return cls(tp, *(NO_HEADS if first is None else _heads_of(first.heads, tp)))
 
     def of_heads(self, counts: HeadCounts) -> HeadCounts:
         """Return the heads of one core of a layer that has `counts`."""
@@ -114,22 +114,11 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
             return _linear_bytes(op, share, formats)
         case AddRows(table=table, hidden=hidden):
             return table.outputs.size * hidden.size * cell
-        case (
-            DistanceBuckets(weight=vector)
-            | Norm(weight=vector)
-            | Add(norm=Norm(weight=vector))
-            | LayerNorm(weight=vector, bias=None)
-            | Experts(choice_bias=Vector() as vector)
-        ):
-            return vector.size * cell
-        case LayerNorm(weight=weight):
-            return 2 * weight.size * cell
-        case StreamNorm(norm=norm):
+        case StreamNorm(norm=norm) | NormOutput(norm=norm) | Add(norm=Norm() as norm):
             return _op_bytes(norm, share, formats)
-        case HeadNorm(norms=norms) | LatentAttention(norms=norms):
-            return sum(vector.size for vector in norms) * cell
         case _:
-            return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
+            is_split = isinstance(op, Attention | Convolution | Recurrence | GatedNorm)
+            return sum(-(-math.prod(each.shape) // (share.tp if is_split else 1)) for each in op_vectors(op)) * cell
 
 
 def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> int:

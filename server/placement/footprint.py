@@ -36,6 +36,7 @@ from .core_share import (
 from .kv_groups import KVGroups
 from .runtime_memory import Graphs, Line
 from .shard import ShardSpec
+from .state_layout import core_slot_bytes, num_state_slots
 
 # All graphs of a core share a scratchpad, which grows by pages of 512 MiB by default (device-memory.rst). Published are
 # 512 with one sequence (transformers-neuronx #49 and #92) and 1,024 with 32 (optimum-neuron 6373c379), so several
@@ -148,6 +149,7 @@ class Footprint:
         lines = (
             Line("weights", "weights", weights),
             *_adapters(model, tp, shape),
+            *_states(model, share, shape),
             *_scratchpad(model, share, shape, lnc),
             *graphs.lines(weights),
             *(() if source is None else Graphs(1, source.num_layers, tp, lnc).lines(weights)),
@@ -175,7 +177,8 @@ class Footprint:
 
     def of_core(self, core: int, num_blocks: int) -> dict[Use, int]:
         """Return bytes by use of a core, counted from 0 in its group, with `num_blocks` KV blocks."""
-        return {**_by_use(self.lines_of(core)), "kv": num_blocks * self.kv_block}
+        uses = _by_use(self.lines_of(core))
+        return {**uses, "kv": uses.get("kv", 0) + num_blocks * self.kv_block}
 
     def with_kv(self, num_blocks: int) -> dict[Use, int]:
         """Return bytes by use of the first core, which is the fullest, with `num_blocks` KV blocks."""
@@ -241,6 +244,13 @@ def _scratchpad(model: ModelSpec, share: CoreShare, shape: ServingShape, lnc: in
         Line("scratchpad", "attention scores", scores),
         Line("scratchpad", "activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES) - scores + several),
     )
+
+
+def _states(model: ModelSpec, share: CoreShare, shape: ServingShape) -> tuple[Line, ...]:
+    """Return the entry of sequences' states and of snapshots of them."""
+    slots = num_state_slots(model, shape.limits.num_samples)
+    slot = core_slot_bytes(model, share, DTYPE_BYTES[shape.dtype])
+    return (Line("kv", "states", slots * slot),) if slots else ()
 
 
 def _adapters(model: ModelSpec, tp: int, shape: ServingShape) -> tuple[Line, ...]:

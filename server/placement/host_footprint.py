@@ -19,17 +19,15 @@ from ..models.linear import Linear, Vector
 from ..models.ops import (
     Add,
     AddRows,
-    Attention,
-    DistanceBuckets,
-    Experts,
-    HeadNorm,
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
     StreamNorm,
 )
 from ..models.spec import ModelSpec
+from ..models.tensors import op_vectors
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
 from .core_share import DTYPE_BYTES
@@ -39,6 +37,7 @@ from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 from .sound_sizes import SoundSizes
+from .state_layout import StateSizes
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
@@ -54,10 +53,6 @@ def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightForma
 
 def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) -> int:
     """Return the bytes of one op on the first core. Replicated vectors are padded to the rows' width."""
-
-    def own_bytes(vector: Vector) -> int:
-        return vector_bytes(vector.size if vector.axis is None else shard.size(vector.axis))
-
     match op:
         case Linear():
             shape = PackedShape.of(op, widths)
@@ -66,20 +61,12 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return round_up(op.table.outputs.size, N_TILE) * widths.hidden * DTYPE_BYTES[formats.dtype]
         case LayerNorm(bias=Vector()) | StreamNorm(norm=LayerNorm(bias=Vector())):
             return 2 * vector_bytes(widths.hidden)
-        case Norm() | LayerNorm() | StreamNorm() | Add(norm=Norm()):
+        case Norm() | LayerNorm() | StreamNorm() | NormOutput() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
-        case HeadNorm(query=query, key=key):
-            return own_bytes(query) + own_bytes(key)
-        case LatentAttention(norms=norms):
-            return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in norms)
-        case (
-            Attention(sinks=Vector() as vector)
-            | Experts(choice_bias=Vector() as vector)
-            | DistanceBuckets(weight=vector)
-        ):
-            return own_bytes(vector)
+        case LatentAttention():
+            return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in op.vectors)
         case _:
-            return 0
+            return sum(vector_bytes(shard.vector_size(vector)) for vector in op_vectors(op))
 
 
 def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int:
@@ -107,7 +94,7 @@ class ActivationSizes:
     logits: int  # of all cores
     rope_tables: int  # cos and sin of each rope
     other_tables: int  # temperatures of queries, unit weights of norms without weights
-    head_groups: int  # of one core, the query range of each KV head (two int32)
+    head_groups: int  # of one core, the query range of each KV head (two int32), and slopes of query heads
     worker_scratch: int  # of one worker: attention rows, a normed row, or weights being widened to bfloat16
     qkv: int
     queries: int  # bfloat16 rows
@@ -118,6 +105,7 @@ class ActivationSizes:
     row_scales: int
     experts: ExpertSizes | None
     latent: LatentSizes | None
+    states: StateSizes | None  # of layers that keep a state
     head_squares: int  # of all cores, sums of squares of q and k, if norms are over all heads together
 
     @classmethod
@@ -127,7 +115,12 @@ class ActivationSizes:
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         experts = ExpertSizes.of(model, shard, shape)
         latent = LatentSizes.of(model, shard, shape)
-        others = experts.width if experts else 0, latent.query_width if latent else 0
+        states = StateSizes.of(model, shard, rows, cell, limits.num_samples)
+        others = (
+            experts.width if experts else 0,
+            latent.query_width if latent else 0,
+            states.mixed // FLOAT32_BYTES // rows if states else 0,
+        )
         longest_k = max(w.hidden, w.attended, w.intermediate, *others)
         return cls(
             rows=rows,
@@ -140,13 +133,15 @@ class ActivationSizes:
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
-            + sum(map(vector_bytes, model.unit_sizes))
+            + sum(vector_bytes(round_up(size, K_MULTIPLE)) for size in model.unit_sizes)
             + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
-            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads),
+            head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads)
+            + sum(vector_bytes(shard.of_heads(heads).heads_per_core) for _, heads in model.slopes),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
                     longest_k * FLOAT32_BYTES,
+                    states.scratch if states else 0,
                     2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
                 ),
                 64,
@@ -160,6 +155,7 @@ class ActivationSizes:
             row_scales=vector_bytes(max(rows, samples)),
             experts=experts,
             latent=latent,
+            states=states,
             head_squares=vector_bytes(2 * rows * shard.tp * ("all_heads" in model.qk_norms)),
         )
 
@@ -177,7 +173,8 @@ class ActivationSizes:
     def own(self) -> int:
         """Bytes of the activations of each core."""
         attention = self.qkv + self.queries + self.attended + self.attended_panels
-        return attention + self.activated + self.activated_panels + self.row_scales
+        states = self.states.own if self.states else 0
+        return attention + self.activated + self.activated_panels + self.row_scales + states
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +197,9 @@ class HostFootprint:
             "adapters": 0,
             "tables": sizes.rope_tables + sizes.other_tables + tp * sizes.head_groups,
         }
+        if sizes.states is not None:
+            fixed["kv"] = tp * sizes.states.slots * sizes.states.slot
+            fixed["tables"] += tp * sizes.states.key_heads
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)

@@ -94,9 +94,9 @@ class KVGroups:
         chunk = self.chunk if chunk is None else chunk
         return sum(span.most_blocks(num_tokens, self.block_size, chunk) for span in self.spans)
 
-    def cache(self, num_blocks: int, enable_prefix_caching: bool) -> CacheConfig:
+    def cache(self, num_blocks: int, enable_prefix_caching: bool, num_states: int = 0) -> CacheConfig:
         """Return the configuration of an engine's KV cache."""
-        return CacheConfig(num_blocks, self.block_size, enable_prefix_caching, self.spans, self.chunk)
+        return CacheConfig(num_blocks, self.block_size, enable_prefix_caching, self.spans, self.chunk, num_states)
 
 
 def _slots(layers: Sequence[int], kinds: Mapping[int, Kind]) -> list[tuple[Kind, int]]:

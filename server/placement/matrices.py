@@ -32,7 +32,7 @@ class AttentionWidths:
             queries, values = mixer.size + mixer.rotary, mixer.value_size
             qkv, attended = (round_up(heads.heads_per_core * size, K_MULTIPLE) for size in (queries, values))
             return cls(qkv, attended, round_up(mixer.head_dim, N_TILE))
-        stored = heads.heads_per_core + 2 * heads.kv_heads_per_core
+        stored = heads.heads_per_core * (1 + mixer.has_gate) + 2 * heads.kv_heads_per_core
         attended = round_up(heads.heads_per_core * mixer.head_dim, K_MULTIPLE)
         return cls(
             qkv=round_up(stored * mixer.head_dim, N_TILE) if mixer.kv_source is None else attended,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..errors import DeviceError
-from ..models.linear import Axis, AxisName, HeadCounts
+from ..models.linear import Axis, AxisName, Channels, HeadCounts, Vector
 from ..models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
@@ -110,6 +111,11 @@ class HeadShard:
         return self.groups[core]
 
 
+@lru_cache(maxsize=256)
+def _head_shard(counts: HeadCounts, tp: int) -> HeadShard:
+    return HeadShard.of(counts, tp)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
     """The share of each core."""
@@ -135,13 +141,13 @@ class ShardSpec:
             tp=tp,
             intermediate_per_core=intermediate_per_core(model.widest_intermediate, tp),
             vocab_per_core=_padded(model.vocab_size, tp, VOCAB_MULTIPLE),
-            heads=tuple(HeadShard.of(counts, tp) for counts in dict.fromkeys(each.heads for each in model.attentions)),
+            heads=tuple(_head_shard(counts, tp) for counts in dict.fromkeys(each.heads for each in model.attentions)),
             has_whole_experts=is_expert_parallel,
         )
 
     def of_heads(self, counts: HeadCounts) -> HeadShard:
         """Return the share of each core in the heads of a layer that has `counts`."""
-        return next(each for each in self.heads if each.counts == counts)
+        return _head_shard(counts, self.tp)
 
     @property
     def expert_tp(self) -> int:
@@ -167,6 +173,12 @@ class ShardSpec:
     def size(self, axis: Axis) -> int:
         """Return the elements of `axis` on each core, padding included."""
         return self.units(axis) * axis.unit_size
+
+    def vector_size(self, vector: Vector) -> int:
+        """Return the elements of `vector` on each core, padding included."""
+        if isinstance(vector, Channels):
+            return max(1, vector.taps) * sum(map(self.size, vector.parts))
+        return vector.size if vector.axis is None else self.size(vector.axis)
 
     def runs(self, axis: Axis, core: int) -> Iterator[UnitRun]:
         """Yield the runs of units of `axis` on `core`. Empty slots are left out."""

@@ -43,7 +43,7 @@ class PictureLimits:
 
 
 class VectorBooks:
-    """Which vectors are kept, for how many open requests, and which are dropped for others."""
+    """Vectors that are kept, by digest, and the number of open requests that need each."""
 
     def __init__(self, limits: PictureLimits) -> None:
         self._limits = limits
@@ -97,7 +97,7 @@ class PictureScheduler:
         self._refused: list[TokenEvent] = []
         self._own_ids: deque[int] = deque()  # of each step in flight, as the scheduler that planned it counts
         self._step_id, self._was_picture = 0, False
-        self.num_hits = 0  # pictures whose vectors were there already
+        self.num_read = self.num_encoded = 0  # pictures of requests since the start, and how many were encoded for them
 
     @property
     def has_work(self) -> bool:
@@ -147,6 +147,7 @@ class PictureScheduler:
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
         own_id, events, self._refused = self._own_ids.popleft(), self._refused, []
         if plan.is_picture:
+            self.num_encoded += 1
             self._encoded.add(plan.prefill[0].media[0].digest)
             self._in_flight.discard(plan.prefill[0].media[0].digest)
             self._let_in()
@@ -160,8 +161,13 @@ class PictureScheduler:
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         report = self._texts.report(plan, result, now)
         count = plan.num_tokens if plan.is_picture else 0
-        waiting, prefill = report.num_waiting + len(self._waiting), report.num_prefill_tokens - count
-        return report._replace(num_waiting=waiting, num_prefill_tokens=prefill, num_picture_tokens=count)
+        return report._replace(
+            num_waiting=report.num_waiting + len(self._waiting),
+            num_prefill_tokens=report.num_prefill_tokens - count,
+            num_picture_tokens=count,
+            num_pictures_read=self.num_read,
+            num_pictures_encoded=self.num_encoded,
+        )
 
     def _next_picture(self) -> tuple[Request, MediaItem] | None:
         """Return the first picture without vectors of the waiting requests that have room for theirs."""
@@ -173,7 +179,6 @@ class PictureScheduler:
                 self._holding[request.request_id] = request
                 self._encoded.difference_update(dropped)
                 self._dropped += dropped
-                self.num_hits += sum(each.digest in self._encoded for each in request.media)
         self._let_in()
         for request in self._waiting.values():
             if request.request_id in self._holding:
@@ -187,6 +192,7 @@ class PictureScheduler:
         for request_id, request in list(self._waiting.items()):
             if request_id in self._holding and all(each.digest in self._encoded for each in request.media):
                 del self._waiting[request_id]
+                self.num_read += len(request.media)
                 self._texts.add(request)
 
     def _end(self, request_id: str) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from ..config import SchedulerConfig
-from ..kv_cache.manager import NO_PREFIX, KVCacheManager
+from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.sequence_blocks import NO_PREFIX
 from ..types import (
     FinishReason,
     Request,
@@ -105,7 +106,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Return the next step. An empty plan must be applied too: it may have ended requests."""
-        step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
+        step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk, self._cache.states)
         self._waiting.at(now)
         if self._gate.mixes_phases(self._is_catching_up):
             self._place_decodes(step)  # first, so that no prompt delays a token
@@ -233,11 +234,13 @@ class Scheduler:
         a block is released (so also when fewer sequences run) or named, so that a queue costs a decode step nothing.
         """
         cache = self._cache
-        attempt = (seq, cache.pool.num_gains)
+        attempt = (seq, cache.num_gains)
         if attempt == self._stuck:
             return False
         prefix = NO_PREFIX if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
-        waits = is_underway(seq, prefix.num_blocks, self._running, cache.config.block_size)
+        waits = is_underway(
+            seq, cache.next_shared(prefix, seq.num_prompt_tokens), self._running, cache.config.block_size
+        )
         if waits or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
             self._stuck = attempt
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..kv_cache.manager import SequenceBlocks
+from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Request, TokenLogprobs
 
 

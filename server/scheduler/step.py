@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.state_slots import StateSlots, placed
 from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
@@ -19,11 +20,18 @@ class StepDraft:
         "preempted",
         "prefill",
         "received_time",
+        "states",
         "time",
     )
 
-    def __init__(self, budget: int, time: float, max_chunk: int | None = None) -> None:
-        """Begin an empty step. `max_chunk` limits the tokens of one sequence; None = the budget."""
+    def __init__(
+        self, budget: int, time: float, max_chunk: int | None = None, states: StateSlots | None = None
+    ) -> None:
+        """Begin an empty step. `max_chunk` limits the tokens of one sequence; None = the budget.
+
+        `states` are the slots of sequences' states, None where no layer keeps one.
+        """
+        self.states = states
         self.budget = budget
         self.max_chunk = budget if max_chunk is None else max_chunk
         self.time = time
@@ -48,6 +56,8 @@ class StepDraft:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
         token_ids, start = seq.token_ids, seq.num_scheduled_tokens
         end = min(len(token_ids), start + self.budget, start + self.max_chunk)
+        if self.states is not None:  # a chunk ends where a snapshot is worth it
+            end = min(end, self.states.next_boundary(start, seq.num_prompt_tokens) or end)
         request = seq.request
         placed = ScheduledSeq(
             request.request_id,
@@ -61,6 +71,7 @@ class StepDraft:
             request.lora,
             media=request.media,
             source=request if request.num_source_tokens else None,
+            state=self._state(seq, start, end),
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
@@ -86,10 +97,14 @@ class StepDraft:
                 None,
                 request.media,
                 request if request.num_source_tokens else None,
+                self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1),
             )
         )
         seq.num_scheduled_tokens += 1
         self.budget -= 1
+
+    def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
+        return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
 
     @property
     def is_empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""Models with stand-in layers: published times that no fit saw, beside predictions and their bands."""
+"""Models with layers that no fit saw: published times beside predictions and their bands."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from neuronserve.server.cost.calibration import shipped_calibration
 from neuronserve.server.cost.evidence import Phase
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pipeline import PipelineModel
-from neuronserve.server.cost.shape import cached_positions
+from neuronserve.server.cost.shape import STATE_REASON, cached_positions, state_bytes, state_flops
 from neuronserve.server.cost.spread import interval
 from neuronserve.server.cost.stand_ins import series_errors, steps, steps_of
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.models.public import candidates
 from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.stand_in import DeltaNetConfig, GlobalHeadsConfig
+from neuronserve.server.models.stand_in import GlobalHeadsConfig
 
 CALIBRATION = shipped_calibration()
-DELTA_NET = DeltaNetConfig.reason
 
 
 def of(name: str) -> ModelSpec:
@@ -46,7 +45,7 @@ def test_decode_steps_whose_projections_are_divided_are_predicted() -> None:
 
 @pytest.mark.parametrize(("phase", "least"), [("decode", 7), ("prefill", 6)])
 def test_the_band_of_the_other_series_holds_most_of_them(phase: Phase, least: int) -> None:
-    errors = series_errors(DELTA_NET, phase, CALIBRATION)
+    errors = series_errors(STATE_REASON, phase, CALIBRATION)
     assert len(errors) == 9
     held = 0
     for own, error in errors.items():
@@ -58,11 +57,11 @@ def test_the_band_of_the_other_series_holds_most_of_them(phase: Phase, least: in
 def test_a_planned_step_has_the_band_of_these_rows_and_says_why() -> None:
     model = PipelineModel.of(of("Qwen3.5-27B"), instance("trn2.48xlarge"), 8, 1, Runtime())
     band = model.band("decode", 1, 512)
-    low, high = map(exp, interval(series_errors(DELTA_NET, "decode", CALIBRATION).values()))
+    low, high = map(exp, interval(series_errors(STATE_REASON, "decode", CALIBRATION).values()))
     assert band.low < low
     assert band.high > high
     assert (band.provenance, band.num_rows) == ("formula", 10)
-    assert "gated DeltaNet is priced as attention" in model.decode(1, 512).extrapolated
+    assert STATE_REASON in model.decode(1, 512).extrapolated
 
 
 def test_global_heads_of_one_series_have_a_factor_of_two_on_both_sides() -> None:
@@ -78,10 +77,35 @@ def test_global_heads_of_one_series_have_a_factor_of_two_on_both_sides() -> None
 
 def test_only_layers_that_attend_have_a_cache_that_grows() -> None:
     model = of("Qwen3.5-27B")
-    assert cached_positions(model, 4096) == 16 * 4096 + 48
+    assert cached_positions(model, 4096) == 16 * 4096
     cost = CostModel.of(model, instance("trn2.48xlarge"), 8, Runtime(is_continuous=False))
     growth = cost.step_work.decode(1, 8192)["kv"] - cost.step_work.decode(1, 4096)["kv"]
     assert growth == pytest.approx(16 * 4096 * 2 * 1 * 256 * 2 * cost.step_work.byte_s)  # of one KV head on a core
+
+
+def test_each_step_reads_and_writes_the_states_of_its_sequences() -> None:
+    """Qwen3.5-27B on 8 cores: 48 layers with 6 of 48 value heads, 2 of 16 key heads, all of 128, and a window of 4."""
+    model = of("Qwen3.5-27B")
+    states = 48 * (6 * 128 * 128 * 4 + (6 + 2 + 2) * 128 * 3 * 2)
+    assert state_bytes(model, 8) == states
+    work = CostModel.of(model, instance("trn2.48xlarge"), 8, Runtime(is_continuous=False)).step_work
+    keys = 16 * 4096 * 2 * 256 * 2
+    assert work.decode(3, 4096)["kv"] == pytest.approx(3 * (keys + 2 * states) * work.byte_s)
+    assert work.prefill(512)["kv"] == pytest.approx(2 * states * work.byte_s)
+    per_token = 48 * (6 * 7 * 128 * 128 + 2 * 4 * (6 + 2 + 2) * 128)
+    assert state_flops(model, 8) == per_token
+    assert state_flops(model, 8, chunk=64) == per_token + 48 * 6 * 2 * 64 * 5 * 128
+    assert state_bytes(of("Qwen3-32B"), 8) == state_flops(of("Qwen3-32B"), 8) == 0
+
+
+def test_stages_without_attention_are_priced() -> None:
+    model, part = of("Qwen3.5-27B"), instance("trn2.48xlarge")
+    whole = PipelineModel.of(model, part, 1, 1, Runtime()).decode(1, 4096)
+    stages = PipelineModel.of(model, part, 1, 64, Runtime()).decode(1, 4096)
+    assert len(stages.stages) == 64
+    assert sum(each.flops for each in stages.stages) == pytest.approx(
+        sum(each.flops for each in whole.stages), rel=0.01
+    )
 
 
 @pytest.mark.parametrize(

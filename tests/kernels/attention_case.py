@@ -67,6 +67,7 @@ class Case:
     contexts: list[int]
     cap: float = 0.0
     has_sinks: bool = False
+    has_slopes: bool = False
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(sum(self.contexts) + self.head_dim)
@@ -81,6 +82,7 @@ class Case:
         v = [encoded(draw(n, self.kv_heads), self.dtype) for n in self.contexts]
         self.k, self.v = ([decoded(*pair, self.dtype) for pair in pairs] for pairs in (k, v))
         self.sinks = rng.standard_normal(self.heads).astype(np.float32) * 3
+        self.slopes = rng.uniform(0.004, 0.5, self.heads).astype(np.float32) * self.has_slopes
         blocks = [-(-n // self.block) for n in self.contexts]
         free = rng.permutation(sum(blocks)) + 1
         self.tables = np.split(free, np.cumsum(blocks)[:-1])
@@ -122,6 +124,7 @@ class Case:
         if self.cap:
             scores = self.cap * np.tanh(scores / self.cap)
         i, j = np.arange(n)[:, None], np.arange(n)[None, :]
+        scores -= self.slopes.astype(np.float64)[:, None, None] * (i - j)
         first = i // -self.window * -self.window if self.window < 0 else i - self.window + 1 if self.window else 0
         scores = np.where((j <= i) & (j >= first), scores, -np.inf)
         sinks = self.sinks.astype(np.float64)[:, None, None] if self.has_sinks else np.full((1, 1, 1), -np.inf)
@@ -158,7 +161,8 @@ class Case:
         operands = AttentionOperands(
             *(address(q), self.heads * self.head_dim, address(self.k_cache), address(self.v_cache), address(output)),
             *(width, self.kv_heads, self.head_dim, self.pad, self.block, self.window),
-            *(float_bits(self.cap), address(self.sinks) if self.has_sinks else 0, address(groups)),
+            *(float_bits(self.cap), address(self.sinks) if self.has_sinks else 0),
+            *(address(self.slopes) if self.has_slopes else 0, address(groups)),
             *(address(scratch), stride, tile_tokens, address(queries), self.heads * self.head_dim),
             *(self.k_cache.shape[-1], self.k_cache.strides[0], round_up(rows, 16), group),
             *(address(partials), address(arrivals), 1),

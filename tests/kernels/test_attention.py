@@ -76,6 +76,19 @@ def test_capped_scores_sinks_and_chunks(
     assert np.abs(got - want).max() <= limit(cache) * np.abs(want).max()
 
 
+@caches
+@pytest.mark.parametrize(("window", "has_sinks"), representative([(0, False), (40, True), (-40, False)], (0, False)))
+def test_scores_fall_by_the_slope_of_each_head(
+    two_threads: WorkerPool, cache: Cache, window: int, has_sinks: bool
+) -> None:
+    case = Case(cache, 6, 2, 64, 32, window, [1, 32, 67, 300], 0.0, has_sinks, has_slopes=True)
+    got = case.run(two_threads, [(s, 0, n) for s, n in enumerate(case.contexts)])
+    want = np.concatenate([case.want(s) for s in range(4)])
+    assert np.abs(got - want).max() <= limit(cache) * np.abs(want).max()
+    chunked = case.run(two_threads, [(3, 299, 300)], num_slots=8)  # partitions of one query
+    assert np.array_equal(chunked[0], got[-1])
+
+
 @pytest.mark.parametrize("sink", [-1e4, 1e4])
 def test_a_sink_far_from_all_scores_takes_nothing_or_all(two_threads: WorkerPool, sink: float) -> None:
     case = Case(("float32", "portable"), 6, 2, 64, 32, 0, [67], has_sinks=True)

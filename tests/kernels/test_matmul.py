@@ -205,6 +205,8 @@ def activated(activation: str, x: Array) -> Array:
         return x
     if activation == "relu":
         return np.where(x <= 0, 0, x)
+    if activation == "relu2":
+        return np.square(np.where(x <= 0, 0, x))
     if activation == "gelu":
         return x * ndtr(x)
     if activation == "silu":
@@ -334,5 +336,5 @@ def test_activations_beside_the_tile_unit_are_as_exact_as_bfloat16(activation: s
     source, got = gates.astype(np.float32), np.zeros(gates.size, np.uint16)
     _gate_to_bf16(source.ctypes.data, got.ctypes.data, gates.size, ACTIVATIONS.index(activation))
     with np.errstate(over="ignore"):
-        want = product_of(activation, np.clip(source.astype(np.float64), -80, None), np.ones(1))
+        want = product_of(activation, np.clip(source.astype(np.float64), -80, None), np.ones(1)).astype(np.float32)
     assert np.allclose(from_cell(got), want, rtol=2**-8 + 1e-4, atol=1e-7, equal_nan=True)

@@ -121,6 +121,37 @@ def test_rope_prepares_heads_and_writes_their_slots(
     assert np.count_nonzero(from_cell(v)) == TOKENS * KV_HEADS * head_dim
 
 
+@pytest.mark.parametrize("cell", SHARED)
+def test_a_norm_may_follow_the_rotation(two_threads: WorkerPool, cell: str) -> None:
+    rng, head_dim, block = np.random.default_rng(2), 24, 16
+    qkv = rng.standard_normal((TOKENS, HEADS + 2 * KV_HEADS, head_dim)).astype(np.float32)
+    weights = rng.standard_normal((2, head_dim)).astype(np.float32)
+    cos, sin = _tables(rng, 10)
+    positions = rng.integers(0, POSITIONS, TOKENS).astype(np.int32)
+    slots = rng.permutation(2 * block)[:TOKENS].astype(np.int32)
+    turned = _rotated(qkv, cos[positions][:, None], sin[positions][:, None])
+    q, k = _normed(turned[:, Q], "each", weights[0]) * 0.25, _normed(turned[:, K], "each", weights[1])
+    work, counters = qkv.copy(), work_counters(two_threads)
+    cells = [to_cell(np.zeros((2, KV_HEADS, *shape)), cell) for shape in ((32, block), (block, 32))]
+    operands = rope_operands(
+        *(work, cos, sin, HEADS),
+        q_norm=address(weights),
+        k_norm=address(weights) + head_dim * 4,
+        norms_rotated=1,
+        k_cache=address(cells[0]),
+        v_cache=address(cells[1]),
+        block_size=block,
+        scale=float_bits(0.25),
+        block_bytes=32 * block * cells[0].itemsize,
+    )
+    step = step_record(
+        num_tokens=TOKENS, positions=address(positions), slots=address(slots), counters=address(counters)
+    )
+    run(two_threads, SHARED[cell].rope_kv, [operands], step)
+    assert np.allclose(work[:, Q], q, rtol=2e-5, atol=4e-6)
+    assert _close(from_cell(cells[0])[slots // block, :, :head_dim, slots % block], k, cell)
+
+
 @pytest.mark.skipif("amx" not in host_isas(), reason="this host has no tile unit")
 @pytest.mark.parametrize("head_dim", [64, 256])
 def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: WorkerPool, head_dim: int) -> None:

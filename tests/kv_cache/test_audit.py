@@ -9,7 +9,8 @@ import pytest
 from neuronserve.server.config import CacheConfig
 from neuronserve.server.kv_cache.audit import audit
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK
-from neuronserve.server.kv_cache.manager import KVCacheManager, SequenceBlocks
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.kv_cache.sequence_blocks import SequenceBlocks
 
 Books = tuple[KVCacheManager, SequenceBlocks]
 

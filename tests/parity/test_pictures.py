@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,14 @@ import pytest
 import torch
 
 from neuronserve.server.config import EngineConfig
+from neuronserve.server.engine.encode.runner import SharedRunner
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
-from neuronserve.server.engine.vision.pictures import Pictures, load_pictures
-from neuronserve.server.types import MediaItem
+from neuronserve.server.engine.vision.pictures import PictureRunner, Pictures, load_pictures
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.pictures import PictureScheduler
+from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.types import MediaItem, Request, SamplingParams
+from tests.engine.mailbox import Mailbox, run_all
 from tests.parity.vision_models import MODELS, TOKEN, random_picture, random_vision_model
 
 TOLERANCE = 1e-5  # largest error over largest value
@@ -52,7 +57,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, Pictures]]:
     """(name, tensor_parallel_size, chunk) -> a loaded engine with its encoder."""
 
-    @cache
+    @lru_cache(maxsize=3)
     def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, Pictures]:
         config = EngineConfig(
             model_path=str(model_of(name)[1]),
@@ -60,7 +65,7 @@ def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEng
             tensor_parallel_size=tp,
             dtype="float32",
             max_model_len=256,
-            max_num_seqs=2,
+            max_num_seqs=4,
             max_num_batched_tokens=chunk,
             max_num_queued_reqs=2,
             block_size=16,
@@ -176,6 +181,95 @@ def test_a_picture_of_another_form_is_refused(engine_of: Any, name: str) -> None
         replace(item, num_tokens=item.num_tokens + 1),
         replace(item, pixels=item.pixels[:-4]),
         replace(item, shape=(0, *item.shape[1:]), pixels=b""),
-        replace(item, grid=(1, 1 << 20, 1 << 20)),
+        replace(item, grid=(1, 1 << 20, 1 << 20), shape=(*item.shape[:-1], 1 << 20)),
     ):
         assert tower.refusal(wrong)
+
+
+def engine_tokens(
+    engine: tuple[LoadedEngine, Pictures],
+    requests: list[Request],
+    chunk: int,
+    num_blocks: int = 64,
+    most_bytes: int = 1 << 20,
+) -> tuple[Mailbox, KVCacheManager, PictureScheduler]:
+    loaded, pictures = engine
+    config = replace(loaded.scheduler, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 3))
+    cache = KVCacheManager(replace(loaded.cache, num_blocks=num_blocks, enable_prefix_caching=True))
+    scheduler = PictureScheduler(Scheduler(config, cache), replace(pictures.limits, most_bytes=most_bytes))
+    runner = PictureRunner(SharedRunner(loaded.runner, loaded.beside.runner), pictures)
+    return run_all(scheduler, runner, requests), cache, scheduler
+
+
+def request_of(name: str, ids: tuple[int, ...], media: tuple[MediaItem, ...], **fields: Any) -> Request:
+    return Request(
+        name, ids, SamplingParams(max_tokens=18, temperature=0.0, ignore_eos=True), 0.0, media=media, **fields
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3-vl", "qwen2.5-vl", "mistral3")] + ["smolvlm"],
+)
+def test_generated_tokens_do_not_depend_on_chunks_batches_or_preemption(
+    model_of: Any, engine_of: Any, name: str
+) -> None:
+    model, engine = model_of(name)[0], engine_of(name)
+    ids, media = prompt_of(name)
+    other = (*ids[:4], 9, *ids[4:])
+    moved = tuple(replace(item, offset=item.offset + 1) for item in media)
+    again = request_of("again", ids, media)
+    requests = [
+        request_of("first", ids, media),
+        request_of("text", ids[:3], ()),
+        request_of("second", other, moved),
+        again,
+        request_of("goes on", ids, media, generated_token_ids=(11, 12)),
+    ]
+    expected = {request.request_id: greedy(model, name, request) for request in requests if request is not again}
+    expected["again"] = expected["first"]
+    row_bytes = engine[1].limits.vector_bytes
+    preempted = 0
+    one = (len(ids) + 18) // 16 + 1  # blocks of a sequence
+    tight = [(64, num_blocks, 1 << 20) for num_blocks in range(one + 2, 2 * one + 1)]
+    for chunk, num_blocks, most_bytes in ((1, 64, 1 << 20), (7, 64, row_bytes), *tight):
+        mailbox, cache, scheduler = engine_tokens(engine, requests, chunk, num_blocks, most_bytes)
+        assert mailbox.tokens == expected
+        preempted += mailbox.num_preempted
+        assert cache.pool.num_free == num_blocks - 1
+        assert not scheduler.open_ids
+    assert preempted
+
+
+def greedy(model: Any, name: str, request: Request) -> list[int]:
+    ids, tokens = (*request.prompt_token_ids, *request.generated_token_ids), list[int]()
+    for _ in range(request.sampling.max_tokens - len(request.generated_token_ids)):
+        if request.media:
+            tokens.append(int(logits_of(model, name, (*ids, *tokens), request.media)[-1].argmax()))
+        else:
+            tokens.append(int(model(input_ids=torch.tensor([(*ids, *tokens)])).logits[0, -1].argmax()))
+    return tokens
+
+
+def test_blocks_are_shared_only_behind_the_same_pictures(engine_of: Any) -> None:
+    engine = engine_of("qwen3-vl")
+    ids, media = prompt_of("qwen3-vl")
+    others = (item_of("qwen3-vl", media[0].grid, media[0].offset, seed=77), *media[1:])
+    alone = engine_tokens(engine, [request_of("other", ids, others)], 64)[0].tokens["other"]
+    mailbox, cache, scheduler = engine_tokens(
+        engine, [request_of("first", ids, media), request_of("other", ids, others), request_of("same", ids, media)], 64
+    )
+    assert mailbox.tokens["other"] == alone
+    assert mailbox.tokens["same"] == mailbox.tokens["first"]
+    cached = {event.request_id: event.num_cached_tokens for event in mailbox.events}
+    assert cached["other"] == 0  # the first picture begins in the first block
+    assert cached["same"] == (len(ids) - 1) // cache.config.block_size * cache.config.block_size
+    assert (scheduler.num_read, scheduler.num_encoded) == (9, 4)
+
+
+def test_pictures_that_the_prompt_has_no_place_for_end_their_request_alone(engine_of: Any) -> None:
+    ids, media = prompt_of("qwen3-vl")
+    short = request_of("short", ids[: media[0].offset + 1], media[:1])
+    mailbox, _, _ = engine_tokens(engine_of("qwen3-vl"), [short, request_of("fine", ids, media)], 64)
+    assert "placeholders" in mailbox.errors["short"]
+    assert len(mailbox.tokens["fine"]) == 18

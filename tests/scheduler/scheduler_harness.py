@@ -181,8 +181,11 @@ def bench(
     batching: Batching = "continuous",
     max_prompt_chunk: int | None = None,
     groups: tuple[AttentionSpan, ...] = FULL,
+    num_states: int = 0,
+    snapshot_blocks: int = 32,
 ) -> Bench:
     config = SchedulerConfig(
         max_model_len, max_num_seqs, max_num_batched_tokens, batching=batching, max_prompt_chunk=max_prompt_chunk
     )
-    return Bench(CacheConfig(num_blocks, block_size, enable_prefix_caching, groups, config.max_chunk), config)
+    states = num_states, snapshot_blocks
+    return Bench(CacheConfig(num_blocks, block_size, enable_prefix_caching, groups, config.max_chunk, *states), config)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
 from neuronserve.server.kv_cache.hashing import HashChain
-from neuronserve.server.kv_cache.manager import SequenceBlocks
+from neuronserve.server.kv_cache.sequence_blocks import SequenceBlocks
 from neuronserve.server.scheduler.fair_queue import MAX_REMEMBERED, FairQueue
 from neuronserve.server.scheduler.queue import OrderedQueue
 from neuronserve.server.scheduler.sequence import Sequence

@@ -34,6 +34,8 @@ def benches(draw: st.DrawFn) -> Bench:
         batching=draw(st.sampled_from(list(POLICIES))),
         max_prompt_chunk=draw(st.sampled_from([None, None, 1, 3, 8])),
         groups=draw(st.sampled_from([FULL, *GROUPS])),
+        num_states=draw(st.sampled_from([0, 0, 1 + max_num_seqs, 3 + max_num_seqs, 30])),
+        snapshot_blocks=draw(st.integers(1, 3)),
     )
 
 
@@ -107,6 +109,8 @@ def check_outcome(bench: Bench, aborted: set[str]) -> None:
     first_looks = [events[0].num_cached_tokens for events in bench.events.values()]
     assert bench.cache.prefix_hits == sum(first_looks)
     assert bench.cache.num_free_blocks == bench.cache.config.num_blocks - 1
+    if bench.cache.states is not None:
+        assert bench.cache.states.pool.num_free == bench.cache.config.num_states - 1
 
 
 def stops(one: Request, tokens: list[int]) -> bool:

@@ -10,14 +10,8 @@ import numpy as np
 
 from ...models.config_values import MAX_LAYERS
 from ...typed_json import shown
-from .architectures import (
-    COMMON,
-    LONG_FACTORS,
-    ROPE_FREQS,
-    SHORT_FACTORS,
-    Config,
-    architecture_of,
-)
+from .architecture import COMMON, LONG_FACTORS, ROPE_FREQS, SHORT_FACTORS, Architecture, Config
+from .architectures import architecture_of
 from .files import GgufFiles, open_gguf, parts_of
 from .header import Value, is_gguf
 from .types import Float32
@@ -28,6 +22,7 @@ STATED_BY_TENSORS = {
     "mlp_bias": {"blk.0.ffn_up.bias"},
     "use_qk_norm": {"blk.0.attn_q_norm.weight"},
 }
+KV_HEADS = "attention.head_count_kv"
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 YARN = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 # Llama 3's scaling (`rope_scaling` in its config.json). A GGUF file has only the factor of each frequency.
@@ -48,22 +43,36 @@ def config_of(files: GgufFiles) -> Config:
     """
     row = architecture_of(files)
     keys = {**COMMON, **row.keys}
-    found = {key: _value(files, f"{row.name}.{name}") for name, key in keys.items()}
+    types = _state_layers(files, row)
+    found = {key: _value(files, f"{row.name}.{name}", bool(types)) for name, key in keys.items()}
     config: Config = {key: value for key, value in found.items() if value is not None}
     config |= {"architectures": [row.hub_name], "model_type": row.model_type, "vocab_size": _vocab_size(files)}
     config.setdefault(keys["feed_forward_length"], config.get("moe_intermediate_size"))
     _check_heads(files, row.name, config)
     config |= {key: not tensors.isdisjoint(files.entries) for key, tensors in STATED_BY_TENSORS.items()}
     config["tie_word_embeddings"] = OUTPUT not in files.entries
-    config |= _token_ids(files) | _layer_types(files, row.name, config) | row.values
+    config |= _token_ids(files) | _layer_types(files, row.name, config) | types | row.values
     if (rope := _rope(files, row.name, config)) is not None:
         config["rope_scaling"] = rope
     return config | (row.derived(config) if row.derived else {})
 
 
-def _value(files: GgufFiles, key: str) -> Any:
-    """Return a value of the metadata. A list with a value for every layer must have the same for all."""
+def _state_layers(files: GgufFiles, row: Architecture) -> Config:
+    """Return the kinds of layers, if the file has the number of KV heads of each and some have none."""
+    heads = files.metadata.get(f"{row.name}.{KV_HEADS}")
+    if not row.state_layer or not isinstance(heads, np.ndarray) or not 0 < heads.size <= MAX_LAYERS:
+        return {}
+    return {"layer_types": ["full_attention" if count else row.state_layer for count in heads.tolist()]}
+
+
+def _value(files: GgufFiles, key: str, may_be_zero: bool = False) -> Any:
+    """Return a value of the metadata. A list with a value for every layer must have the same for all.
+
+    `may_be_zero`: for layers without attention, the number of KV heads is 0.
+    """
     value = files.metadata.get(key)
+    if may_be_zero and key.endswith(KV_HEADS) and isinstance(value, np.ndarray) and value.any():
+        value = value[value != 0]
     if isinstance(value, np.ndarray):
         if not value.size or (value != value[0]).any():
             raise files.error(f"{key} is {shown(value.tolist())}: layers that differ in it are not supported")

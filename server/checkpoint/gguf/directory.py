@@ -22,10 +22,10 @@ from .files import GgufFiles, open_gguf, parts_of
 from .tokenizer import CONTROL, GgufVocabulary, tokenizer_of
 
 LINK = "model.gguf"  # link to the first file; others are numbered
-FORM = 2  # version of the directory: raised when the same file would give other contents
+FORM = 3  # version of the directory: raised when the same file would give other contents
 TEMPLATE = "tokenizer.chat_template"
 # Tokens that end an assistant's turn though no key names them (src/llama-vocab.cpp of llama.cpp, end of turn).
-TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>")
+TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>", "[|endofturn|]")
 
 
 def gguf_directory(file: Path, cache: Path) -> Path:

@@ -1,7 +1,7 @@
 """Tokenizer of a GGUF file, made from its vocabulary.
 
-Two kinds are read: byte-level BPE ("gpt2") and SentencePiece's BPE ("llama"). The merges of the second follow from its
-pieces and their scores: the pair whose piece has the highest score is merged first.
+Read are byte-level BPE ("gpt2"), SentencePiece's BPE ("llama"), and the kinds of more_tokenizers.py. The merges of the
+second follow from its pieces and their scores: the pair whose piece has the highest score is merged first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from ...errors import CheckpointError
 from ...typed_json import shown
+from . import more_tokenizers
 from .files import GgufFiles
 from .pre_tokenizers import PRE_TOKENIZERS
 
@@ -27,11 +28,26 @@ SPACE = "▁"  # of SentencePiece
 MAX_TOKENS = 1 << 20
 MAX_PIECE = 256  # characters of a piece that is merged from others: SentencePiece makes at most 16
 MAX_PIECES = 1 << 24  # characters of all these pieces: Gemma's 262,144 pieces have 2 million
-NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+NAMES = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+    "sep_token": "seperator",  # as llama.cpp spells it
+    "cls_token": "cls",
+    "mask_token": "mask",
+}
 # Tokens of Phi 3, by its architecture's name, that leave the white space after them; its other tokens take it in.
 KEEP_SPACE = {"phi3": ("<unk>", "<s>", "<|endoftext|>")}
 # Ids of special tokens that a file of this kind may leave out.
-IMPLIED: Mapping[object, Mapping[str, int]] = {"llama": {"unknown": 0, "bos": 1, "eos": 2}}
+IMPLIED: Mapping[object, Mapping[str, int]] = {
+    "llama": {"unknown": 0, "bos": 1, "eos": 2},
+    "bert": {"padding": 0, "unknown": 100, "cls": 101, "seperator": 102, "mask": 103},
+    "t5": {"padding": 0, "eos": 1, "unknown": 2},
+}
+# Special tokens around a text, where no switch says otherwise.
+BEGINS: Mapping[object, str] = {"bert": "cls"}
+ENDS: Mapping[object, str] = {"bert": "seperator", "t5": "eos"}
 
 
 class GgufVocabulary:
@@ -96,6 +112,13 @@ class GgufVocabulary:
         found: list[float] = scores.tolist()
         return found
 
+    def charsmap(self) -> bytes:
+        """Return the file's table of characters that are replaced; empty for none."""
+        table = self._metadata.get(f"{PREFIX}precompiled_charsmap", np.zeros(0, np.uint8))
+        if not isinstance(table, np.ndarray) or table.itemsize != 1:
+            raise self._files.error(f"{PREFIX}precompiled_charsmap must be bytes")
+        return table.tobytes()
+
     def vocab(self) -> dict[str, int]:
         """Return ids by token. Ids without a token are left out: their text is empty, or made of the id."""
         tokens = enumerate(zip(self.tokens, self.types.tolist(), strict=True))
@@ -157,7 +180,33 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bo
     return tokenizer, True
 
 
-_BUILDERS: Mapping[Any, Any] = {"gpt2": _byte_level, "llama": _sentencepiece}
+def _raw_merges(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]:
+    """Return Gemma 4's BPE: as SentencePiece's, with a list of merges."""
+    unknown = vocabulary.special().get("unk_token")
+    return more_tokenizers.spaced_bpe(vocabulary.vocab(), vocabulary.merges(), unknown), True
+
+
+def _word_pieces(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]:
+    lowers = vocabulary.is_set("normalizer.lowercase", True)
+    strips = vocabulary.is_set("normalizer.strip_accents", lowers)
+    unknown = vocabulary.special().get("unk_token", "[UNK]")
+    return more_tokenizers.word_pieces(vocabulary.vocab(), unknown, lowers, strips), True
+
+
+def _unigram(vocabulary: GgufVocabulary) -> tuple[tokenizers.Tokenizer, bool]:
+    pieces = list(zip(vocabulary.tokens, vocabulary.scores(), strict=True))
+    normalizer = more_tokenizers.spaces(vocabulary.charsmap(), vocabulary.is_set("remove_extra_whitespaces", False))
+    has_prefix = vocabulary.is_set("add_space_prefix", True)
+    return more_tokenizers.unigram(pieces, vocabulary.token_id("unknown"), normalizer, has_prefix), False
+
+
+_BUILDERS: Mapping[Any, Any] = {
+    "gpt2": _byte_level,
+    "llama": _sentencepiece,
+    "gemma4": _raw_merges,
+    "bert": _word_pieces,
+    "t5": _unigram,
+}
 
 
 def _merges(pieces: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
@@ -188,9 +237,10 @@ def _added(vocabulary: GgufVocabulary, tokenizer: tokenizers.Tokenizer) -> Itera
 
 def _add_ends(tokenizer: tokenizers.Tokenizer, vocabulary: GgufVocabulary, adds_bos: bool) -> None:
     """Add the post-processor for tokens before and after each text, where there are such tokens."""
-    bos, eos = (vocabulary.token_id(key) for key in ("bos", "eos"))
+    bos = vocabulary.token_id(BEGINS.get(vocabulary.kind, "bos"))
+    eos = vocabulary.token_id(ENDS.get(vocabulary.kind, "eos"))
     begin = [bos] if bos is not None and vocabulary.is_set("add_bos_token", adds_bos) else []
-    end = [eos] if eos is not None and vocabulary.is_set("add_eos_token", False) else []
+    end = [eos] if eos is not None and vocabulary.is_set("add_eos_token", vocabulary.kind in ENDS) else []
     if not begin and not end:
         return
     around = [(vocabulary.tokens[i], i) for i in dict.fromkeys((*begin, *end))]

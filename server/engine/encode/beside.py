@@ -21,6 +21,7 @@ from ...placement.cache_layout import kv_slot_sizes
 from ...placement.footprint import ServingShape
 from ...placement.kv_groups import KVPlace
 from ...placement.shard import ShardSpec
+from ...placement.state_layout import TEXT_SLOTS
 from ..attention_work import AttentionWork
 from ..buffers import KVPool
 from ..graph_slice import GraphSlice
@@ -66,11 +67,13 @@ def encode_beside(
 ) -> Beside:
     """Build the second program of a placed model, on the threads of the first; compile the kernels that it adds."""
     spec, buffers, block_size = placement.spec, placement.buffers, config.block_size
-    at = replace(placement, kv=layer.pool, cache=layer.cache)
+    states = placement.cache.num_states
+    at = replace(placement, kv=layer.pool, cache=replace(layer.cache, num_states=states))
     program = build_program(at, part=GraphSlice.whole(decoder_graph(spec), leaves_states=True))
     compile_kernels(program.kernels, on_progress, pool.num_threads)
     max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.longest)
-    limits = PoolingLimits(config.max_num_seqs, config.max_num_batched_tokens, max_length)
+    max_num_texts = min(config.max_num_seqs, TEXT_SLOTS) if states else config.max_num_seqs
+    limits = PoolingLimits(max_num_texts, config.max_num_batched_tokens, max_length)
     work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
     inputs = StepInputs(limits.max_num_tokens, limits.max_num_texts, max_length, at.cache, work)
     hidden = buffers.hidden, buffers.widths.hidden, spec.hidden_size

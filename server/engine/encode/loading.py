@@ -15,7 +15,7 @@ from ...config.formats import Isa, WeightFormats
 from ...device.attention_layout import CHUNK
 from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
-from ...errors import SettingsError
+from ...errors import DeviceError, SettingsError
 from ...host.memory import available_bytes, require_host_memory
 from ...kernels import executor
 from ...kernels.checks import use_checks
@@ -81,6 +81,10 @@ class _Loading:
             self._directory, config.requested_formats, config.tensor_parallel_size, config.cpu_threads
         )
         self._spec = self._model.spec
+        if self._spec.state_mixer is not None:
+            raise DeviceError(
+                f"{self._spec.architecture} keeps a state of each text: only its class that generates is served"
+            )
         self._sentence = read_sentence_model(self._directory)
         self._max_length = self._longest()
         self._head, self._notes = self._choose_head()

@@ -111,8 +111,8 @@ class AdapterSlots:
     def _fill_b(self, layer: LayerSlots, slot: int, place: AdapterPart, b: Float32) -> None:
         """Tiles [tiles][rank][16] of each core that has its own: all outputs, or the core's."""
         part, unit = place.part, place.part.outputs.unit_size
-        units = np.arange(part.outputs.units)[:, None] * (part.unit_stride or unit)
-        b = b[(part.first_row + units + np.arange(unit)).reshape(-1)]
+        units = np.array([part.row(i) for i in range(part.outputs.units)])[:, None]
+        b = b[(units + np.arange(unit)).reshape(-1)]
         for core, buffer in enumerate(layer.b):
             columns = np.zeros((place.num_tiles * N_TILE, b.shape[1]), np.float32)
             for run in self._shard.runs(part.outputs, core):

@@ -37,6 +37,7 @@ from ...placement.footprint import ServingShape, StepLimits
 from ...placement.host_footprint import HostFootprint, vision_bytes
 from ...placement.matrices import main_format
 from ...placement.shard import ShardSpec
+from ...placement.state_layout import num_state_slots
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
@@ -146,8 +147,9 @@ class _Loading:
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
-        groups = self._footprint.groups
-        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching and encoder is None)
+        groups, states = self._footprint.groups, num_state_slots(self._spec, self._config.max_num_seqs)
+        has_prefixes = self._config.enable_prefix_caching and encoder is None
+        cache = groups.cache(self._num_blocks(cores), has_prefixes, states)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
         kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
         ledger = self._ledger(cache.num_blocks)
@@ -248,8 +250,7 @@ class _Loading:
         limits = self._shape.limits
         programs = Programs(build_program(placement), None if bank is None else build_program(placement, bank.memory))
         used: tuple[Compiled, ...] = (*programs.kernels, sample, *executor.FUNCTIONS)
-        seconds = compile_kernels(used, self._on_progress, limits.num_workers)
-        self._on_progress(f"kernels ready in {seconds:.1f} s")
+        self._on_progress(f"kernels ready in {compile_kernels(used, self._on_progress, limits.num_workers):.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(self._config.cpus)
         tiles = placement.buffers.sizes.attention

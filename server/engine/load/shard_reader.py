@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +19,7 @@ from ...checkpoint.checkpoint import Checkpoint
 from ...config.formats import Dtype
 from ...device.layout import N_TILE
 from ...kernels.matmul.packing import interleave
-from ...models.linear import Linear, Vector, WeightRows
+from ...models.linear import Channels, Linear, Vector, WeightRows
 from ...placement.matrices import PackedShape
 from ...placement.shard import ShardSpec
 
@@ -65,16 +66,27 @@ class ShardReader:
 
     def matrix(self, shape: PackedShape, core: int, dtype: Dtype, rows: slice | None = None) -> Matrix:
         """Read a matrix, [rows, k], as float32 or as the bits of bfloat16."""
+        if any(part.factor != 1.0 for part in shape.linear.parts):
+            values = self._scaled(shape, core, rows)
+            return values.astype(ml_dtypes.bfloat16).view(np.uint16) if dtype == "bfloat16" else values
         if dtype == "bfloat16":
             return self._assembled(shape, core, rows, np.uint16, self._checkpoint.load_bf16)
         return self._assembled(shape, core, rows, np.float32, self._checkpoint.load)
+
+    def _scaled(self, shape: PackedShape, core: int, rows: slice | None) -> Float32:
+        """Read a matrix whose parts have factors."""
+        factors = np.ones((shape.n if rows is None else rows.stop - rows.start, 1), np.float32)
+        for piece in self.cut(shape, core, rows):
+            factors[piece.row : piece.row + piece.rows.stop - piece.rows.start] = piece.part.factor
+        values: Float32 = self._assembled(shape, core, rows, np.float32, self._checkpoint.load)
+        return values * self.in_order(shape, factors)
 
     def codes(self, shape: PackedShape, core: int, rows: slice | None = None) -> tuple[npt.NDArray[np.uint8], Float32]:
         """Read the codes [rows, k] of a quantized matrix, and the scale of each row, [rows]."""
         codes = self._assembled(shape, core, rows, np.uint8, self._checkpoint.load_codes)
         scales = np.zeros((len(codes), 1), np.float32)
         for piece in self.cut(shape, core, rows):
-            values = self._checkpoint.load_scales(piece.part.weight, piece.rows)
+            values = self._checkpoint.load_scales(piece.part.weight, piece.rows) * np.float32(piece.part.factor)
             scales[piece.row : piece.row + len(values), 0] = values
         return codes, np.ascontiguousarray(self.in_order(shape, scales)[:, 0])
 
@@ -86,12 +98,15 @@ class ShardReader:
         """Read the biases of the core's outputs, [n]."""
         values = np.zeros((shape.n, 1), np.float32)
         for piece in (each for each in self._pieces(shape, core) if not each.part.lacks_bias):
-            biases = self._checkpoint.load(piece.part.bias, piece.rows)
+            biases = self._checkpoint.load(piece.part.bias, piece.rows) * np.float32(piece.part.factor)
             values[piece.row : piece.row + len(biases), 0] = biases
         return np.ascontiguousarray(self.in_order(shape, values)[:, 0])
 
     def vector(self, vector: Vector, core: int) -> Iterator[tuple[int, Float32]]:
         """Yield runs of the core's elements, each with its offset; one run for an undivided vector."""
+        if isinstance(vector, Channels):
+            yield from self._channels(vector, core)
+            return
         values: Float32 = self._checkpoint.load(vector.tensor).reshape(-1)
         if vector.axis is None:
             yield 0, values
@@ -99,6 +114,17 @@ class ShardReader:
         unit = vector.axis.unit_size
         for run in self._shard.runs(vector.axis, core):
             yield run.slot * unit, values[run.first * unit : (run.first + run.length) * unit]
+
+    def _channels(self, vector: Channels, core: int) -> Iterator[tuple[int, Float32]]:
+        taps, begin = max(1, vector.taps), 0
+        values = self._checkpoint.load(vector.tensor).reshape(-1, taps)
+        width = self._shard.vector_size(vector) // taps
+        for axis, first in zip(vector.parts, vector.firsts, strict=True):
+            for run in self._shard.runs(axis, core):
+                rows = slice(first + run.first * axis.unit_size, first + (run.first + run.length) * axis.unit_size)
+                at = begin + run.slot * axis.unit_size
+                yield from ((tap * width + at, values[rows, tap]) for tap in range(taps))
+            begin += self._shard.size(axis)
 
     def _assembled(
         self, shape: PackedShape, core: int, rows: slice | None, cell: npt.DTypeLike, read: Callable[..., Matrix]
@@ -150,11 +176,10 @@ class ShardReader:
     def _rows(self, part: WeightRows, core: int) -> Iterator[tuple[int, slice]]:
         """Yield runs of the core's outputs: the first row in the core's matrix, and the rows of the tensor."""
         unit = part.outputs.unit_size
-        stride = part.unit_stride or unit
         for run in self._shard.runs(part.outputs, core):
-            length = 1 if stride != unit else run.length
+            length = 1 if part.unit_stride else run.length
             for i in range(0, run.length, length):
-                begin = part.first_row + (run.first + i) * stride
+                begin = part.row(run.first + i)
                 yield (run.slot + i) * unit, slice(begin, begin + length * unit)
 
     def columns(self, linear: Linear, core: int) -> Iterator[tuple[int, slice | None]]:

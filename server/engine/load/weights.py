@@ -5,7 +5,7 @@ Owns names, shapes and formats; a `WeightSource`, a checkpoint or an artifact, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,18 +19,18 @@ from ...models.linear import Linear, Vector
 from ...models.ops import (
     Add,
     AddRows,
-    Attention,
-    DistanceBuckets,
     Embed,
     Experts,
     HeadNorm,
     LatentAttention,
     LayerNorm,
     Norm,
+    NormOutput,
     Op,
     StreamNorm,
 )
 from ...models.spec import ModelSpec
+from ...models.tensors import op_vectors
 from ...placement.core_share import DTYPE_BYTES
 from ...placement.matrices import PackedShape, Widths
 from ...placement.shard import ShardSpec
@@ -152,19 +152,6 @@ def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
     return PackedShape(Linear(op.by, (op.table,), op.hidden), round_up(op.table.outputs.size, N_TILE), widths.hidden)
 
 
-def _vectors(op: Norm | LayerNorm | HeadNorm | Attention | DistanceBuckets) -> Iterator[tuple[Vector, float]]:
-    """Yield the vectors of an op, and the offset added to their values."""
-    match op:
-        case Norm(weight=weight, offset=offset):
-            yield weight, offset
-        case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector, 0.0) for vector in (weight, bias) if vector is not None)
-        case HeadNorm(query=query, key=key, offset=offset):
-            yield from ((vector, offset) for vector in (query, key))
-        case Attention(sinks=Vector() as vector) | DistanceBuckets(weight=vector):
-            yield vector, 0.0
-
-
 class WeightLoader:
     """Allocates memory of the cores, one matrix after the other, and lets a source fill it: no second copy is made."""
 
@@ -206,29 +193,31 @@ class WeightLoader:
                 weights.rows[op.modules[0]] = self._row_major(PackedShape.of(op, self._widths))
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
-            case LatentAttention(norms=norms):
-                for vector in norms:
+            case LatentAttention():
+                for vector in op.vectors:
                     width = round_up(vector.size, K_MULTIPLE)
                     weights.vectors[vector.tensor] = self._vector(vector, 0.0, width)
             case Experts():
                 self._experts(op, weights)
             case AddRows(table=table):
                 weights.tables[table.weight] = self._table(rows_shape(op, self._widths))
-            case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
+            case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
                 self._place(norm, weights)
-            case Norm() | LayerNorm() | HeadNorm() | Attention() | DistanceBuckets():
-                for vector, offset in _vectors(op):
-                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
-                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
             case _:
                 assert not isinstance(op, Embed)  # placed before the layers
+                for vector in op_vectors(op):
+                    is_bias = isinstance(op, LayerNorm) and vector is op.bias
+                    offset = op.offset if isinstance(op, Norm | LayerNorm | HeadNorm) and not is_bias else 0.0
+                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
+                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
 
     def _experts(self, op: Experts, weights: ModelWeights) -> None:
         """Place the router, each expert on the cores that hold it or a part of it, and the shared network."""
-        for each in (op.router, *op.shared):
-            self._place(each, weights)
-        if op.choice_bias is not None:
-            weights.vectors[op.choice_bias.tensor] = self._vector(op.choice_bias, 0.0, op.choice_bias.size)
+        for each in (op.router, op.router_norm, *op.shared):
+            if each is not None:
+                self._place(each, weights)
+        for vector in op.vectors:
+            weights.vectors[vector.tensor] = self._vector(vector, 0.0, vector.size)
         for i in range(op.count):
             cores = [core for core in self._cores if i in self._shard.experts(op.count, core.index)]
             for linear in (each for each in op.network(i) if isinstance(each, Linear)):
@@ -265,7 +254,7 @@ class WeightLoader:
         A divided vector is on every core, each its part.
         """
         if vector.axis is not None:
-            width = self._shard.size(vector.axis)
+            width = self._shard.vector_size(vector)
         buffers = []
         for core in self._cores[: None if vector.axis else 1]:
             buffers.append(core.allocate("weights", vector.tensor, width * FLOAT32_BYTES))

@@ -57,7 +57,7 @@ def _corners(count: int, side: int) -> tuple[tuple[Int64, Float32], tuple[Int64,
 
 def angles(vision: VisionSpec, grid: Square) -> npt.NDArray[np.float64] | None:
     """Return the angle of each pair of a head, [patches, pairs], by row and column; None without rotations."""
-    attention = vision.layers[0].mixer
+    attention = vision.layers[0].attention
     if attention.rope is None:
         return None
     at, half = places(grid, vision.patch.square).astype(np.float64), attention.head_dim // 2

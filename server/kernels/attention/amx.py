@@ -24,7 +24,7 @@ from ..isa.jit import Kernel, inline, made_kernel
 from ..isa.memory import load_f32, load_i32, load_i64
 from ..records import ATTENTION
 from . import cache_elements
-from .items import ITEM, attention_items
+from .items import ITEM, attention_items, slope_of
 from .softmax import Weights, softmax
 from .state import first_key, state_bytes
 
@@ -141,7 +141,7 @@ def _softmax_rows(is_scaled: bool) -> Any:
         for r in range(min(32, load_i64(item + ITEM.rows) - first)):
             state, line, out = states + r * size, s + r * CHUNK * 4, weights + r * CHUNK * 2
             begin, end = first_key(position, window) - base, position - base + 1
-            softmax_row(state, line, out, begin, end, scales, head_dim, cap)
+            softmax_row(state, line, out, begin, end, scales, head_dim, cap, slope_of(item, head))
             head += 1
             if head == group:
                 position, head = position + 1, 0

@@ -140,6 +140,15 @@ def _merge_parts(item, split, pair, pairs):  # type: ignore[no-untyped-def]
     return True
 
 
+@inline
+def slope_of(item, head):  # type: ignore[no-untyped-def]
+    """Return what scores of query head `head` of the item lose by token of distance."""
+    slopes = load_i64(load_i64(item + ITEM.op) + ATTENTION.slopes)
+    if slopes == 0:
+        return 0.0
+    return load_f32(slopes + (load_i64(item + ITEM.first_head) + head) * 4)
+
+
 def _do_item(attend: Any) -> Any:
     """Return the function that computes one item; `attend` is compiled into it once."""
 

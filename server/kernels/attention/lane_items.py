@@ -9,7 +9,7 @@ from ..isa import simd
 from ..isa.jit import inline
 from ..isa.memory import hidden, load_f32, load_i32, load_i64
 from ..records import ATTENTION
-from .items import ITEM
+from .items import ITEM, slope_of
 from .softmax import LINE
 from .state import first_key, state_bytes
 
@@ -74,6 +74,7 @@ def soften_rows(softmax_row: Any) -> Any:
                 _add_bias(item, i, base)
             state, s, position = states + i * state_bytes(head_pad), line_of(item, i), row_position(item, i)
             begin, end = first_key(position, window) - base, position - base + 1
-            softmax_row(state, s, s, begin, end, scales, head_pad, cap)
+            slope = slope_of(item, i % load_i64(item + ITEM.group))
+            softmax_row(state, s, s, begin, end, scales, head_pad, cap, slope)
 
     return soften

@@ -78,21 +78,36 @@ def rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _prepare_head(op, head, norm, mean, turn, scale):  # type: ignore[no-untyped-def]
-    """Norm a head if the model has q/k norms, then rotate its first elements. A `mean` below 0: the head's own."""
-    size, rotary = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.rotary)
+def _norm_one(op, head, norm, mean, size):  # type: ignore[no-untyped-def]
+    """Norm a head if the model has q/k norms. A `mean` below 0: the head's own."""
     if norm != 0 and load_i64(op + ROPE.is_centered) != 0:
         _layer_norm_head(head, norm, size, load_f32(op + ROPE.eps))
     elif norm != 0:
         if mean < 0.0:
             mean = _sum_squares(head, size) / size
         _norm_head(head, norm, size, mean, load_f32(op + ROPE.eps))
+
+
+@inline
+def _prepare_head(op, head, norm, mean, turn, scale):  # type: ignore[no-untyped-def]
+    """Rotate the first elements of a head, and norm all of it before, or after."""
+    size, rotary, norms_last = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.rotary), False
+    if load_i64(op + ROPE.norms_rotated) != 0:
+        norms_last = True
+    else:
+        _norm_one(op, head, norm, mean, size)
     at = turn * (rotary // 2) * 4
     cos, sin = load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at
+    by = scale
+    if norms_last:
+        by = 1.0
     if load_i64(op + ROPE.is_interleaved) != 0:
-        rotate_neighbours(head, cos, sin, rotary // 2, scale)
+        rotate_neighbours(head, cos, sin, rotary // 2, by)
     else:
-        rotate(head, cos, sin, rotary // 2, scale)
+        rotate(head, cos, sin, rotary // 2, by)
+    if norms_last:
+        _norm_one(op, head, norm, mean, size)
+        rotary = 0
     if scale != 1.0:
         for i in range(rotary, size):
             store_f32(head + i * 4, load_f32(head + i * 4) * scale)

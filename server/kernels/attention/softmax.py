@@ -76,6 +76,15 @@ def _power(builder: Any, shifted: Any) -> Any:
     return builder.bitcast(builder.shl(bits, places), _V)
 
 
+@emitted(simd.float32x16, types.float32)
+def _from(builder: Any, first: Any) -> Any:
+    """Return `first`, `first` + 1 and so on."""
+    one = builder.insert_element(ir.Constant(_V, ir.Undefined), first, ir.Constant(_I32, 0))
+    order = ir.Constant(ir.VectorType(_I32, simd.LANES), [0] * simd.LANES)
+    every = builder.shuffle_vector(one, ir.Constant(_V, ir.Undefined), order)
+    return builder.fadd(every, ir.Constant(_V, [float(i) for i in range(simd.LANES)]))
+
+
 @inline
 def _exp2(x):  # type: ignore[no-untyped-def]
     """Return 2 ** x with a relative error of 2e-7; x below -126 counts as -126. NaN stays NaN.
@@ -122,13 +131,17 @@ def _one_row(weights: Weights, is_scaled: bool, is_masked: bool) -> Any:
     exp2, store = weights
 
     @inline
-    def row(state, s, to, seen, scales, head_pad, cap):  # type: ignore[no-untyped-def]
+    def row(state, s, to, seen, scales, head_pad, cap, slope, first):  # type: ignore[no-untyped-def]
         a, b, c, d = simd.load(s), simd.load(s + 64), simd.load(s + 128), simd.load(s + 192)
         if is_scaled:
             a, b = simd.mul(a, simd.load(scales)), simd.mul(b, simd.load(scales + 64))
             c, d = simd.mul(c, simd.load(scales + 128)), simd.mul(d, simd.load(scales + 192))
         if cap != 0.0:
             a, b, c, d = softcap(a, cap), softcap(b, cap), softcap(c, cap), softcap(d, cap)
+        if slope != 0.0:  # keys lie `first`, `first` + 1 and so on tokens behind the query, so below 0
+            by = simd.splat(slope)
+            a, b = simd.fma(by, _from(first), a), simd.fma(by, _from(first + 16.0), b)
+            c, d = simd.fma(by, _from(first + 32.0), c), simd.fma(by, _from(first + 48.0), d)
         if is_masked:
             lowest = simd.splat(_MASKED)
             a, b = _select_bits(seen, a, lowest), _select_bits(seen >> 16, b, lowest)
@@ -168,15 +181,16 @@ def softmax(weights: Weights, is_scaled: bool) -> Any:
     masked_row, whole_row = _one_row(weights, is_scaled, True), _one_row(weights, is_scaled, False)
 
     @inline
-    def softmax_row(state, s, to, begin, end, scales, head_pad, cap):  # type: ignore[no-untyped-def]
+    def softmax_row(state, s, to, begin, end, scales, head_pad, cap, slope):  # type: ignore[no-untyped-def]
         """Turn one row's scores at `s` into weights at `to`, and update its maximum and its sums by lane.
 
         Only the keys begin <= t < end of the chunk count. The others get weight zero, whatever scores and scales lie
-        there. A `cap` of 0 means none.
+        there. A `cap` of 0 means none. A score loses `slope` for each token between its key and the last one.
         """
+        first = 1.0 - end
         if begin <= 0 and end >= CHUNK:
-            whole_row(state, s, to, -1, scales, head_pad, cap)
+            whole_row(state, s, to, -1, scales, head_pad, cap, slope, first)
         else:
-            masked_row(state, s, to, _bits(end) & ~_bits(begin), scales, head_pad, cap)
+            masked_row(state, s, to, _bits(end) & ~_bits(begin), scales, head_pad, cap, slope, first)
 
     return softmax_row

@@ -24,6 +24,7 @@ class RouteOperands(NamedTuple):
     top_groups: int = 1  # from which experts are chosen
     best_of_group: int = 1  # scores whose sum is the group's
     scaling: int = 0x3F800000  # float32 bits, factor of the weights; 1.0
+    scales: int = 0  # float32 [E], factors of the weights, or 0
 
 
 class GroupOperands(NamedTuple):

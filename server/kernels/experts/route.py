@@ -152,6 +152,11 @@ def route(operands: int, cores: int, step: int, worker: int, workers: int) -> No
             _limit_groups(scores, experts, groups, top_groups, best, scores + ldc * 4)
         _choose(scores, logits, experts, per_token, load_i64(operands + ROUTE.chosen) + t * per_token * 8, weights)
         _weigh(routing, logits, experts, per_token, weights, load_f32(operands + ROUTE.scaling))
+        scales, chosen = load_i64(operands + ROUTE.scales), load_i64(operands + ROUTE.chosen) + t * per_token * 8
+        if scales != 0:
+            for k in range(per_token):
+                by = load_f32(scales + load_i64(chosen + k * 8) * 4)
+                store_f32(weights + k * 4, load_f32(weights + k * 4) * by)
         if gates != 0:
             store_f32(gates + t * 4, _sigmoid(load_f32(logits + experts * 4)))
 

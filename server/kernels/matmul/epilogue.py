@@ -18,7 +18,7 @@ from ..isa import avx512, simd
 from ..isa.jit import inline
 
 PANEL_BYTES = 1024  # sixteen rows of 32 bfloat16
-ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped")  # indexed by the operand
+ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2")  # indexed by the operand
 _CLAMPED = ACTIVATIONS.index("swiglu_clamped")
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0  # GptOssConfig of transformers
 _GELU_LINEAR, _GELU_CUBIC = 1.5957691216, 0.0713548163  # 2 sqrt(2 / pi), and 0.044715 times that
@@ -96,6 +96,12 @@ def relu(x):  # type: ignore[no-untyped-def]
 
 
 @inline
+def _relu2(x):  # type: ignore[no-untyped-def]
+    """Return max(0, x) squared."""
+    return simd.mul(relu(x), relu(x))
+
+
+@inline
 def gelu(x):  # type: ignore[no-untyped-def]
     """Return x times the share of a normal distribution below x."""
     one, size, half = simd.splat(1.0), simd.absolute(x), simd.mul(x, simd.splat(-0.5))
@@ -123,7 +129,7 @@ def _activations(sigmoid: Any) -> dict[str, Any]:
         x = simd.clamp(x, simd.splat(-3.0e38), simd.splat(_SWIGLU_LIMIT))
         return simd.mul(x, sigmoid(simd.mul(x, simd.splat(_SWIGLU_ALPHA))))
 
-    plain = {"none": inline(lambda x: x), "gelu": gelu, "relu": relu}
+    plain = {"none": inline(lambda x: x), "gelu": gelu, "relu": relu, "relu2": _relu2}
     return {**plain, "silu": silu, "gelu_tanh": gelu_tanh, "swiglu_clamped": swiglu_clamped}
 
 

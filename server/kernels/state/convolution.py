@@ -13,15 +13,13 @@ from ..records import STEP
 from .items import divided, load_part, slot_address, store_part
 from .records import CONVOLUTION, CONVOLUTION_BYTES
 
-_CHANNELS = 64  # of one item: four cache lines of each row
+_CHANNELS = 512  # of one item: rows are read in runs of pages, and a row's channels are divided among workers
 
 
 @inline
-def _input(op, row, channel, count):  # type: ignore[no-untyped-def]
-    """Return the convolution's input: source, or before * source."""
-    at = (row * load_i64(op + CONVOLUTION.source_ldc) + channel) * 4
-    value = load_part(load_i64(op + CONVOLUTION.source) + at, count)
-    before = load_i64(op + CONVOLUTION.before)
+def _input(source, before, at, count):  # type: ignore[no-untyped-def]
+    """Return sixteen inputs at a byte offset: source, or before * source."""
+    value = load_part(source + at, count)
     if before != 0:
         value = simd.mul(load_part(before + at, count), value)
     return value
@@ -36,37 +34,45 @@ def _kept(op, state, i, channel, count):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _output(op, state, first, row, channel, count):  # type: ignore[no-untyped-def]
-    """Compute sixteen channels of one row of a sequence whose first row is `first`."""
+def _convolve_row(op, state, index, row, begin, end):  # type: ignore[no-untyped-def]
+    """Compute channels begin <= c < end of one row, which is row `index` of its sequence."""
     taps, channels = load_i64(op + CONVOLUTION.taps), load_i64(op + CONVOLUTION.channels)
-    weights, bias = load_i64(op + CONVOLUTION.weights) + channel * 4, load_i64(op + CONVOLUTION.bias)
-    total = simd.splat(0.0)
-    if bias != 0:
-        total = load_part(bias + channel * 4, count)
-    missing = max(0, taps - 1 - (row - first))  # inputs that lie in the state
-    for i in range(missing):
-        value = _kept(op, state, row - first + i, channel, count)
-        total = simd.fma(value, load_part(weights + i * channels * 4, count), total)
-    for i in range(missing, taps):
-        value = _input(op, row - taps + 1 + i, channel, count)
-        total = simd.fma(value, load_part(weights + i * channels * 4, count), total)
-    if load_i64(op + CONVOLUTION.has_silu) != 0:
-        total = simd.mul(total, sigmoid(total))
-    after = load_i64(op + CONVOLUTION.after)
-    if after != 0:
-        at = (row * load_i64(op + CONVOLUTION.source_ldc) + channel) * 4
-        total = simd.mul(load_part(after + at, count), total)
-    to = load_i64(op + CONVOLUTION.output) + (row * load_i64(op + CONVOLUTION.output_ldc) + channel) * 4
-    store_part(to, total, count)
+    ldc = load_i64(op + CONVOLUTION.source_ldc) * 4
+    source, before = load_i64(op + CONVOLUTION.source), load_i64(op + CONVOLUTION.before)
+    after, has_silu = load_i64(op + CONVOLUTION.after), load_i64(op + CONVOLUTION.has_silu)
+    weights, bias = load_i64(op + CONVOLUTION.weights), load_i64(op + CONVOLUTION.bias)
+    to = load_i64(op + CONVOLUTION.output) + row * load_i64(op + CONVOLUTION.output_ldc) * 4
+    missing = max(0, taps - 1 - index)  # inputs that lie in the state
+    for channel in range(begin, end, 16):
+        count, at, weight = channels - channel, row * ldc + channel * 4, weights + channel * 4
+        total = simd.splat(0.0)
+        if bias != 0:
+            total = load_part(bias + channel * 4, count)
+        for i in range(missing):
+            value = _kept(op, state, index + i, channel, count)
+            total = simd.fma(value, load_part(weight + i * channels * 4, count), total)
+        for i in range(missing, taps):
+            value = _input(source, before, at - (taps - 1 - i) * ldc, count)
+            total = simd.fma(value, load_part(weight + i * channels * 4, count), total)
+        if has_silu != 0:
+            total = simd.mul(total, sigmoid(total))
+        if after != 0:
+            total = simd.mul(load_part(after + at, count), total)
+        store_part(to + channel * 4, total, count)
 
 
 @inline
 def _keep(op, source, to, first, last, channel, count):  # type: ignore[no-untyped-def]
     """Leave the last inputs in the state at `to`; `source` may be the same, so the oldest come first."""
     kept, channels = load_i64(op + CONVOLUTION.taps) - 1, load_i64(op + CONVOLUTION.channels)
+    inputs, before = load_i64(op + CONVOLUTION.source), load_i64(op + CONVOLUTION.before)
+    ldc = load_i64(op + CONVOLUTION.source_ldc)
     for i in range(kept):
         at = i + last - first
-        value = _kept(op, source, at, channel, count) if at < kept else _input(op, first + at - kept, channel, count)
+        if at < kept:
+            value = _kept(op, source, at, channel, count)
+        else:
+            value = _input(inputs, before, ((first + at - kept) * ldc + channel) * 4, count)
         store_part(to + (i * channels + channel) * 4, value, count)
 
 
@@ -80,10 +86,10 @@ def _do_item(operands, step, part, seq, worker):  # type: ignore[no-untyped-def]
     source = slot_address(states, slot_bytes, load_i64(step + STEP.state_read), seq)
     to = states + load_i32(load_i64(step + STEP.state_write) + seq * 4) * slot_bytes
     channels = load_i64(op + CONVOLUTION.channels)
+    end = min(begin + _CHANNELS, channels)
     for row in range(first, last):
-        for channel in range(begin, min(begin + _CHANNELS, channels), 16):
-            _output(op, source, first, row, channel, channels - channel)
-    for channel in range(begin, min(begin + _CHANNELS, channels), 16):
+        _convolve_row(op, source, row - first, row, begin, end)
+    for channel in range(begin, end, 16):
         _keep(op, source, to, first, last, channel, channels - channel)
 
 

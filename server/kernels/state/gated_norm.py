@@ -15,9 +15,11 @@ from .records import GATED_NORM, GATED_NORM_BYTES
 
 @inline
 def _gate(op, row, column, count):  # type: ignore[no-untyped-def]
-    """Return silu(z) of sixteen columns."""
+    """Return silu(z), or sigmoid(z), of sixteen columns."""
     at = (row * load_i64(op + GATED_NORM.gates_ldc) + column) * 4
     z = load_part(load_i64(op + GATED_NORM.gates) + at, count)
+    if load_i64(op + GATED_NORM.has_sigmoid) != 0:
+        return sigmoid(z)
     return simd.mul(z, sigmoid(z))
 
 

@@ -93,6 +93,7 @@ class GatedNormOperands(NamedTuple):
     eps: int  # bits of a float32
     output: int  # float32 rows [T], `output_ldc` elements apart; may be the source
     output_ldc: int
+    has_sigmoid: int = 0  # 1: the gate is sigmoid(z) in place of silu(z)
 
 
 CONVOLUTION = offsets(ConvolutionOperands)

@@ -28,18 +28,49 @@ from .encoder import (
     MPNetConfig,
     RobertaConfig,
 )
+from .exaone import Exaone4Config, ExaoneConfig
 from .family import FamilyConfig
 from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
+from .gemma4 import Gemma4Config
+from .glm import Glm4Config, GlmConfig
+from .gpt import GPTJConfig, GPTNeoConfig
 from .gpt_oss import GptOssConfig
-from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig
+from .granite import (
+    GraniteConfig,
+    GraniteMoeConfig,
+    GraniteMoeHybridConfig,
+    GraniteMoeSharedConfig,
+    HyperCLOVAXConfig,
+)
+from .hunyuan import HunYuanDenseConfig, HunYuanMoeConfig
+from .lfm2 import Lfm2Config, Lfm2MoeConfig
+from .like_llama import (
+    ArceeConfig,
+    CwmConfig,
+    Ernie45Config,
+    HeliumConfig,
+    InternLM2Config,
+    InternLM3Config,
+    Jais2Config,
+    MiniCPMConfig,
+    NemotronConfig,
+    OlmoConfig,
+    SeedOssConfig,
+    StableLmConfig,
+)
 from .llama4 import Llama4TextConfig
+from .mamba import BambaConfig, FalconH1Config
 from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
 from .modernbert import ModernBertConfig
 from .nearest import not_supported
-from .olmo import Olmo2Config, Olmo3Config, OlmoeConfig
+from .nemotron_h import NemotronHConfig
+from .olmo import FlexOlmoConfig, Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
+from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
 from .smollm3 import SmolLM3Config
+from .starcoder import GPTBigCodeConfig, Starcoder2Config
 from .t5 import T5Config
 from .text_part import text_part
 from .vision import vision_of
@@ -55,9 +86,18 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Qwen2MoeForCausalLM": ("qwen2_moe", Qwen2MoeConfig),
     "Qwen3ForCausalLM": ("qwen3", Qwen3Config),
     "Qwen3MoeForCausalLM": ("qwen3_moe", Qwen3MoeConfig),
+    "Qwen3NextForCausalLM": ("qwen3_next", Qwen3NextConfig),
+    "Qwen3_5ForCausalLM": ("qwen3_5_text", Qwen3_5Config),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe_text", Qwen3_5MoeConfig),
+    "Lfm2ForCausalLM": ("lfm2", Lfm2Config),
+    "Lfm2MoeForCausalLM": ("lfm2_moe", Lfm2MoeConfig),
+    "BambaForCausalLM": ("bamba", BambaConfig),
+    "FalconH1ForCausalLM": ("falcon_h1", FalconH1Config),
+    "NemotronHForCausalLM": ("nemotron_h", NemotronHConfig),
     "GemmaForCausalLM": ("gemma", GemmaConfig),
     "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
     "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
+    "Gemma4ForCausalLM": ("gemma4_text", Gemma4Config),
     "Phi3ForCausalLM": ("phi3", Phi3Config),
     "GraniteForCausalLM": ("granite", GraniteConfig),
     "GraniteMoeForCausalLM": ("granitemoe", GraniteMoeConfig),
@@ -74,6 +114,35 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "PhiForCausalLM": ("phi", PhiConfig),
     "CohereForCausalLM": ("cohere", CohereConfig),
     "Cohere2ForCausalLM": ("cohere2", Cohere2Config),
+    "SeedOssForCausalLM": ("seed_oss", SeedOssConfig),
+    "GlmForCausalLM": ("glm", GlmConfig),
+    "Glm4ForCausalLM": ("glm4", Glm4Config),
+    "ExaoneForCausalLM": ("exaone", ExaoneConfig),
+    "Exaone4ForCausalLM": ("exaone4", Exaone4Config),
+    "InternLM2ForCausalLM": ("internlm2", InternLM2Config),
+    "InternLM3ForCausalLM": ("internlm3", InternLM3Config),
+    "MiniCPMForCausalLM": ("minicpm", MiniCPMConfig),
+    "CwmForCausalLM": ("cwm", CwmConfig),
+    "ArceeForCausalLM": ("arcee", ArceeConfig),
+    "Jais2ForCausalLM": ("jais2", Jais2Config),
+    "NemotronForCausalLM": ("nemotron", NemotronConfig),
+    "StableLmForCausalLM": ("stablelm", StableLmConfig),
+    "HeliumForCausalLM": ("helium", HeliumConfig),
+    "OlmoForCausalLM": ("olmo", OlmoConfig),
+    "Ernie4_5ForCausalLM": ("ernie4_5", Ernie45Config),
+    "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HunYuanDenseConfig),
+    "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", HunYuanMoeConfig),
+    "HyperCLOVAXForCausalLM": ("hyperclovax", HyperCLOVAXConfig),
+    "GraniteMoeSharedForCausalLM": ("granitemoeshared", GraniteMoeSharedConfig),
+    "FlexOlmoForCausalLM": ("flex_olmo", FlexOlmoConfig),
+    "Starcoder2ForCausalLM": ("starcoder2", Starcoder2Config),
+    "GPTBigCodeForCausalLM": ("gpt_bigcode", GPTBigCodeConfig),
+    "GPTJForCausalLM": ("gptj", GPTJConfig),
+    "GPTNeoForCausalLM": ("gpt_neo", GPTNeoConfig),
+    "FalconForCausalLM": ("falcon", FalconConfig),
+    "BloomForCausalLM": ("bloom", BloomConfig),
+    "MptForCausalLM": ("mpt", MptConfig),
+    "BaichuanForCausalLM": ("baichuan", BaichuanConfig),
     "DeepseekV2ForCausalLM": ("deepseek_v2", DeepseekV2Config),
     "DeepseekV3ForCausalLM": ("deepseek_v3", DeepseekV3Config),
     "DeepseekV32ForCausalLM": ("deepseek_v32", DeepseekV32Config),
@@ -82,6 +151,7 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "MiniCPM3ForCausalLM": ("minicpm3", MiniCPM3Config),
     "YoutuForCausalLM": ("youtu", YoutuConfig),
 }
+AS_LLAMA = ("exaone", "internlm3")  # types for which transformers writes Llama's class
 _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "Bert": ("bert", BertConfig),
     "Roberta": ("roberta", RobertaConfig),
@@ -155,6 +225,8 @@ def own_keys(architecture: str) -> dict[str, str]:
 
 def _architecture(config: Values) -> str:
     names = config.get("architectures")
+    if names == ["LlamaForCausalLM"] and config.get("model_type") in AS_LLAMA:
+        return ARCHITECTURES[config["model_type"]]
     if not isinstance(names, list) or not names:
         raise ConfigError("architectures is missing; `neuronserve models` lists those that are supported")
     if not isinstance(names[0], str) or names[0] not in FAMILIES:

@@ -11,7 +11,7 @@ from msgspec import Meta, field
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from ..layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
-from ..rope import DEFAULT_THETA, Theta, rope_object, rope_of
+from ..rope import Theta, rope_object, rope_of
 from ..spec import EmbeddingSpec, HeadSpec, NormSpec
 from .decoder import DecoderConfig
 
@@ -254,7 +254,6 @@ class PhiConfig(ClassicConfig, kw_only=True):
     num_hidden_layers: Layers = 24
     num_attention_heads: Heads = 32
     hidden_act: ActivationName = "gelu_new"  # type: ignore[assignment]
-    partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.5
     qk_layernorm: bool = False
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
@@ -263,10 +262,7 @@ class PhiConfig(ClassicConfig, kw_only=True):
         return super().attention(rope, window)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        path, rope = rope_object(values)
-        outer = {**values, "partial_rotary_factor": self.partial_rotary_factor}
-        length = self.max_position_embeddings
-        return self.on_all(rope_of(outer, rope, path, length, DEFAULT_THETA, may_be_partial=True))
+        return self.on_all(self.partial_rope(values, 0.5))
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)

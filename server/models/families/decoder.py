@@ -18,7 +18,7 @@ from ..config_values import (
     refuse,
 )
 from ..layer import AttentionSpec, NetworkSpec, RopeSpec
-from ..rope import read_rope
+from ..rope import DEFAULT_THETA, read_rope, rope_object, rope_of
 from ..spec import HeadSpec
 from .family import FamilyConfig, LayerType
 
@@ -46,6 +46,12 @@ class DecoderConfig(FamilyConfig, kw_only=True):
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(read_rope(values, self.max_position_embeddings))
+
+    def partial_rope(self, values: Values, share: float) -> RopeSpec:
+        """Return the rotation of a part of each head: `share` of it, where the file does not say."""
+        path, rope = rope_object(values)
+        outer = {"partial_rotary_factor": share, **values}
+        return rope_of(outer, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True)
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, has_bias=self.mlp_bias)

@@ -73,7 +73,7 @@ class LatentConfig(DecoderConfig, kw_only=True):
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         """Return the layers; scores of scaled rotations are multiplied as `mscale_all_dim` says."""
         layers, by = super().layers(values), rope_object(values)[1].get("mscale_all_dim") or 0.0
-        return tuple(replace(layer, mixer=_scaled(layer.mixer, by)) for layer in layers)
+        return tuple(replace(layer, mixer=_scaled(layer.attention, by)) for layer in layers)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return [rope and replace(rope, is_interleaved=self.rope_interleave) for rope in super().ropes(values)]

@@ -38,10 +38,10 @@ class GemmaConfig(DecoderConfig, kw_only=True):
     max_position_embeddings: Positions = 8192
     tie_word_embeddings: bool = True
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"  # type: ignore[assignment]
-    use_bidirectional_attention: bool = False
+    use_bidirectional_attention: bool | Literal["vision"] | None = False  # vision: the tokens of a picture alone
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        if self.use_bidirectional_attention:
+        if self.use_bidirectional_attention is True:
             raise refuse("use_bidirectional_attention", True, "not supported")
         return super().attention(rope, window)
 

@@ -56,27 +56,13 @@ class Traits:
     is_tied: bool = False
     is_rotated: bool = True
     has_learned_positions: bool = False
-    max_position: int = 0  # of files that state none; 0 = it must be stated
 
 
-_CLASSIC = Traits(norm="layer", activation="gelu_tanh", is_gated=False)
-DELTA_NET = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-_BIASED = replace(_CLASSIC, has_attention_bias=True, has_ffn_bias=True, is_tied=True)
 LIKE_LLAMA = (
-    "cwm",
     "deepseek",
-    "ernie4_5",
-    "exaone4",
     "exaone_moe",
-    "flex_olmo",
-    "glm",
-    "glm4",
-    "granitemoeshared",
-    "helium",
-    "internlm3",
     "llama",
     "minimax_m2",
-    "seed_oss",
     "solar_open",
     "vaultgemma",
 )
@@ -86,18 +72,10 @@ LIKE_LLAMA = (
 TRAITS: dict[str, Traits] = {
     **dict.fromkeys(LIKE_LLAMA, Traits()),
     "afmoe": Traits(placement="before_and_after", qk_norm="head", has_attention_gate=True),
-    # Positions of bloom: the trained length (arXiv 2211.05100); ALiBi has no limit.
-    "bloom": replace(_BIASED, has_embedding_norm=True, is_rotated=False, max_position=2048),
     "dbrx": Traits(norm="layer_no_bias"),
-    "falcon": replace(_CLASSIC, placement="parallel", activation="gelu", is_tied=True),
-    "gpt_bigcode": replace(_BIASED, is_rotated=False, has_learned_positions=True),
-    "gptj": replace(_CLASSIC, placement="parallel", has_ffn_bias=True, has_head_bias=True),
-    # Some layers of the next four are replaced by stand_in.py; these are the traits of the others.
-    **dict.fromkeys(DELTA_NET, Traits(qk_norm="head", has_attention_gate=True)),
+    # Some layers of the next are replaced by stand_in.py; these are the traits of the others.
     "gemma4_text": Traits(placement="before_and_after", qk_norm="head", activation="gelu_tanh", is_tied=True),
     "phimoe": Traits(norm="layer", has_attention_bias=True, has_head_bias=True),
-    "stablelm": Traits(norm="layer"),
-    "starcoder2": _BIASED,
 }
 
 
@@ -125,8 +103,6 @@ class GenericConfig(FamilyConfig, kw_only=True):
     tie_word_embeddings: bool | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
-    multi_query: bool = False
-    new_decoder_architecture: bool = False
 
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
@@ -172,8 +148,7 @@ class GenericConfig(FamilyConfig, kw_only=True):
         return HeadSpec(is_tied, self.traits.has_head_bias)
 
     def kv_heads(self) -> int:
-        shares_one = self.multi_query and not self.new_decoder_architecture
-        heads, kv_heads = self.num_attention_heads, 1 if shares_one else self.num_key_value_heads
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
         if kv_heads is not None and heads % kv_heads:
             raise refuse("num_attention_heads", heads, f"not a multiple of num_key_value_heads, which is {kv_heads}")
         return kv_heads or heads

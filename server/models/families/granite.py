@@ -1,7 +1,4 @@
-"""Granite 3, dense and with experts, and Granite 4 where all layers attend.
-
-Granite 4 calls every model a hybrid: where `layer_types` names state-space layers it is refused by that key.
-"""
+"""Granite 3, dense and with experts, and Granite 4, whose layers attend or are Mamba-2."""
 
 from __future__ import annotations
 
@@ -11,12 +8,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..config_values import Values, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
-from ..names import Names
+from ..config_values import Values, Width, read_record, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, NormPlacement, RopeSpec
+from ..names import LLAMA, Names
 from ..spec import EmbeddingSpec, HeadSpec
 from .decoder import DecoderConfig
 from .experts import expert_layers
+from .mamba import MAMBA_ROWS, MambaKeys
 
 # Files' own names of the router and of experts in one tensor.
 _IN_FILES = tuple(
@@ -38,10 +36,19 @@ MOE_NAMES = replace(
                 for at in ("mlp", "mlp.shared_expert")
                 for word, stored in _SHARED.items()
             },
+            **MAMBA_ROWS,
         },
         "model.",
     ),
     old_endings=_IN_FILES,
+)
+HYPERCLOVAX = Names.of(
+    {
+        "post_attention_layernorm": "post_norm1",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+        "post_feedforward_layernorm": "post_norm2",
+    },
+    "model.",
 )
 Multiplier = Annotated[float, Meta(gt=0.0, le=1e6)]
 ExpertCountOrNone = Annotated[int, Meta(ge=0, le=4096)]
@@ -70,6 +77,24 @@ class GraniteConfig(DecoderConfig, kw_only=True):
         return HeadSpec(self.tie_word_embeddings, scale=1.0 / self.logits_scaling)
 
 
+class HyperCLOVAXConfig(GraniteConfig, kw_only=True):
+    """Keys and defaults of HyperCLOVAXConfig: logits are multiplied, and branches may be normed."""
+
+    attention_multiplier: Multiplier | None = None  # type: ignore[assignment]  # None: head_dim ** -0.5
+    use_post_norm: bool = True
+
+    comes_with_code = True
+
+    def placement(self) -> NormPlacement:
+        return "before_and_after" if self.use_post_norm else "before"
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, scale=self.logits_scaling)
+
+    def names(self) -> Names:
+        return HYPERCLOVAX if self.use_post_norm else LLAMA
+
+
 class GraniteMoeConfig(GraniteConfig, kw_only=True):
     """Keys and defaults of GraniteMoeConfig."""
 
@@ -87,6 +112,16 @@ class GraniteMoeConfig(GraniteConfig, kw_only=True):
         return MOE_NAMES
 
 
+class GraniteMoeSharedConfig(GraniteMoeConfig, kw_only=True):
+    """Keys and defaults of GraniteMoeSharedConfig: a network that all tokens take, unless its size is 0."""
+
+    shared_intermediate_size: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+
+    def experts(self) -> ExpertsSpec:
+        size = self.shared_intermediate_size
+        return replace(super().experts(), shared=self.network(size) if size else None)
+
+
 class GraniteMoeHybridConfig(GraniteMoeConfig, kw_only=True):
     """Keys and defaults of GraniteMoeHybridConfig; without experts the shared network is the only one."""
 
@@ -97,9 +132,14 @@ class GraniteMoeHybridConfig(GraniteMoeConfig, kw_only=True):
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         types = self.layer_types or ["mamba"] * self.num_hidden_layers
         self.require_length(types)
-        if recurrent := [kind for kind in types if kind not in ATTENDS]:
-            raise refuse("layer_types", recurrent[0], "state-space layers are not supported, all must be attention")
-        return super().layers(values)
+        attends, layers = [kind in ATTENDS for kind in types], super().layers(values)
+        if not any(attends):
+            raise refuse("layer_types", types[0], "one layer at least must attend")
+        if all(attends):
+            return layers
+        state = read_record(values, MambaKeys).mixer(self.hidden_size)
+        each = zip(layers, attends, strict=True)
+        return tuple(layer if attending else replace(layer, mixer=state) for layer, attending in each)
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         shared = self.network(self.shared_intermediate_size)

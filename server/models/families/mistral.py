@@ -101,10 +101,10 @@ class Ministral3Config(MistralConfig, kw_only=True):
         path, rope = self._rope_object(values)
         beta = read_record(rope, _Scaling, path).llama_4_scaling_beta
         layers = super().layers(values)
-        rotation = layers[0].mixer.rope
+        rotation = layers[0].attention.rope
         floor = (rotation.original_max_position if rotation is not None else 0) or self.max_position_embeddings
         temperature = TemperatureSpec(beta, floor, shift=0)
-        return tuple(replace(layer, mixer=replace(layer.mixer, temperature=temperature)) for layer in layers)
+        return tuple(replace(layer, mixer=replace(layer.attention, temperature=temperature)) for layer in layers)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         path, rope = self._rope_object(values)

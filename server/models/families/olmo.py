@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
-from ..rope import ropes_by_type
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec, Routing
+from ..rope import read_rope, ropes_by_type
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
@@ -44,6 +44,26 @@ class Olmo3Config(Olmo2Config, kw_only=True):
     def _types(self) -> list[LayerType]:
         """Every fourth layer attends to everything, where the file does not say."""
         return self.types_by_period(4) if self.layer_types is None else self.layer_types
+
+
+class FlexOlmoConfig(Olmo2Config, kw_only=True):
+    """Keys and defaults of FlexOlmoConfig: OLMo 2 with experts on every layer."""
+
+    vocab_size: Vocab = 100_352
+    max_position_embeddings: Positions = 4096
+    rms_norm_eps: Epsilon = 1e-6
+    num_experts: ExpertCount = 7
+    num_experts_per_tok: ExpertCount = 5
+    norm_topk_prob: bool = False
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        return self.on_all(read_rope(values, self.max_position_embeddings, OLMO3_THETA))
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        network, divides = self.network(self.intermediate_size), self.norm_topk_prob
+        routing: Routing = "softmax_of_chosen" if divides else "softmax"
+        experts = ExpertsSpec(self.num_experts, self.num_experts_per_tok, network, routing=routing)
+        return expert_layers(experts, self.on_all(True), network)
 
 
 class OlmoeConfig(DecoderConfig, kw_only=True):

@@ -25,6 +25,7 @@ from tests.checkpoint.gguf.test_tokenizer import read, write
 GOLDEN = json.loads((Path(__file__).parent / "llama_cpp.json").read_text(encoding="utf-8"))
 TEXTS: list[str] = GOLDEN["texts"]
 MARKS = ("<s>", "</s>", "<|", "<unk>", "<0x", "▁")  # in text
+LOSSY = ("bert-bge", "nomic-bert-moe")  # of encoders: case, accents or spaces are lost
 CASES = [(case, pre) for case in GOLDEN["cases"] for pre in case["pre"]]
 
 
@@ -63,7 +64,11 @@ def test_tokens_are_those_of_llama_cpp(tmp_path: Path, case: dict[str, Any], pre
             assert tokenizer.encode(text).ids == ids, text
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: f"{case['vocabulary']} {case['switches']}")
+@pytest.mark.parametrize(
+    "case",
+    [case for case in GOLDEN["cases"] if case["vocabulary"] not in LOSSY],
+    ids=lambda case: f"{case['vocabulary']} {case['switches']}",
+)
 def test_texts_come_back_whole_and_streamed(tmp_path: Path, case: dict[str, Any]) -> None:
     """Except for white space behind a token of Phi 3 that takes it in, and for what NFC changes."""
     tokenizer = Tokenizer(tokenizer_of(tmp_path, case, case["pre"][0]))

@@ -1,0 +1,42 @@
+"""The blocks of one sequence, and those of a prefix that it may share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .hashing import HashChain
+from .state_slots import NO_STATE, SequenceState
+
+
+class SequenceBlocks:
+    """The blocks of one sequence: `tables[g][i]` holds positions `i * block_size` and up for the layers of group `g`.
+
+    Only the manager changes them. A table never gets shorter while the sequence runs. Freed tables are replaced, never
+    emptied, because a plan may still refer to them.
+    """
+
+    __slots__ = ("chain", "num_blocks", "num_dropped", "num_named", "num_source_blocks", "state", "tables")
+
+    def __init__(self, chain: HashChain, num_groups: int, num_source_blocks: int = 0) -> None:
+        self.chain, self.num_source_blocks = chain, num_source_blocks
+        self.clear(num_groups)
+
+    def clear(self, num_groups: int) -> None:
+        """Begin new tables without a block."""
+        self.tables: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
+        self.num_blocks = 0  # allocated; a table with a window covers the later ones when it gets there
+        self.num_named = 0  # leading blocks that were offered to the prefix cache
+        self.num_dropped = [0] * num_groups  # leading blocks given back, replaced by the null block
+        self.state = SequenceState()
+
+
+class Prefix(NamedTuple):
+    """Cached blocks of a prefix, for each group; the null block replaces blocks that no later token looks at."""
+
+    num_blocks: int
+    tables: tuple[Sequence[int], ...]
+    state: int = NO_STATE  # slot of the state after these blocks, where layers keep one
+
+
+NO_PREFIX = Prefix(0, ())

@@ -1,0 +1,118 @@
+"""State slots: the states of one sequence in all layers that keep one, and snapshots of such states.
+
+A sequence holds a slot while it has computed tokens. A *snapshot* is a slot that has the digest of a whole prefix as
+its name: when a step ends at a boundary that is worth it, the sequence leaves its slot behind under that name and goes
+on in another one, which costs no copy. A later sequence with the same prefix reads the snapshot once. Snapshots without
+a reader are reused least recently freed first, as blocks are. Slot 0 is the state before any token, never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .blocks import BlockPool
+
+NO_STATE = 0
+
+
+class SequenceState:
+    """The slots of one sequence. `held` and `left` are pairs of a number of computed tokens and a slot."""
+
+    __slots__ = ("held", "is_boundary", "left", "slot", "spare")
+
+    def __init__(self) -> None:
+        self.slot = NO_STATE  # of the state after the scheduled tokens
+        self.spare = NO_STATE  # allocated, and not written yet
+        self.is_boundary = False  # the state in `slot` may become a snapshot
+        self.left: list[tuple[int, int]] = []  # snapshots without a name, which steps in flight write
+        self.held: list[tuple[int, int]] = []  # slots that steps in flight read for the last time
+
+    @property
+    def slots(self) -> list[int]:
+        """All slots that the sequence holds."""
+        held = [slot for _, slot in self.held]
+        return held + [slot for slot in (self.slot, self.spare) if slot != NO_STATE]
+
+
+class StateSlots:
+    """Allocation, snapshots and release over one `BlockPool` of slots."""
+
+    def __init__(self, num_slots: int, block_size: int, snapshot_blocks: int, takes_snapshots: bool) -> None:
+        """`snapshot_blocks`: blocks between two snapshots of one sequence, besides the one at the end of its prompt."""
+        self.pool = BlockPool(num_slots)
+        self._block_size, self._interval = block_size, snapshot_blocks * block_size
+        self._takes_snapshots = takes_snapshots
+
+    def next_boundary(self, start: int, num_prompt_tokens: int) -> int | None:
+        """Return the first number of tokens after `start` whose state is worth a snapshot.
+
+        Worth it are multiples of the interval, and the last whole block of a prompt: a longer prompt begins with it.
+        """
+        if not self._takes_snapshots:
+            return None
+        regular = (start // self._interval + 1) * self._interval
+        last = (num_prompt_tokens - 1) // self._block_size * self._block_size
+        return last if start < last < regular else regular
+
+    def is_free_for(self, snapshot: int) -> bool:
+        """Return whether a sequence that begins with `snapshot` can get a slot."""
+        is_taken = snapshot != NO_STATE and self.pool.ref_counts[snapshot] == 0
+        return self.pool.num_free > is_taken
+
+    def begin(self, state: SequenceState, snapshot: int) -> None:
+        """Allocate the slot of a sequence that holds none, and let it begin with a snapshot, or with no state."""
+        assert not state.slots, "a sequence begins without slots"
+        if snapshot != NO_STATE:
+            self.pool.hold(snapshot)
+        state.slot, state.spare = snapshot, self.pool.take()
+
+    def place(self, state: SequenceState, start: int, end: int, num_prompt_tokens: int) -> tuple[int, int]:
+        """Return the slots that a step reads and writes which computes the tokens from `start` to `end`."""
+        read = state.slot
+        if state.spare != NO_STATE:
+            self._move(state, state.spare, end)
+            state.spare = NO_STATE
+        elif state.is_boundary and self.pool.num_free:
+            self._move(state, self.pool.take(), end)
+        elif state.is_boundary:  # every slot is in use: the snapshot is given up
+            self.pool.forget(read)
+            state.left = [each for each in state.left if each[1] != read]
+        state.is_boundary = end == self.next_boundary(start, num_prompt_tokens)
+        if state.is_boundary:
+            state.left.append((end, state.slot))
+        return read, state.slot
+
+    def _move(self, state: SequenceState, slot: int, end: int) -> None:
+        if state.slot != NO_STATE:
+            state.held.append((end, state.slot))
+        state.slot = slot
+
+    def commit(self, state: SequenceState, digests: Sequence[bytes], num_computed_tokens: int) -> None:
+        """Name the snapshots of the first `num_computed_tokens` tokens, whose blocks have these digests."""
+        while state.left and state.left[0][0] <= num_computed_tokens:
+            tokens, slot = state.left.pop(0)
+            self.pool.name(slot, digests[tokens // self._block_size - 1])
+
+    def drop(self, state: SequenceState, num_computed_tokens: int) -> None:
+        """Release the slots that no step reads after `num_computed_tokens` tokens are computed."""
+        while state.held and state.held[0][0] <= num_computed_tokens:
+            self.pool.release(state.held.pop(0)[1])
+
+    def free(self, state: SequenceState) -> None:
+        """Release every slot of a sequence. Snapshots stay."""
+        for slot in state.slots:
+            self.pool.release(slot)
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Drop the snapshots with these names."""
+        for slot in [self.pool.cached[digest] for digest in digests if digest in self.pool.cached]:
+            self.pool.hold(slot)  # so that it is released as one without a name
+            self.pool.forget(slot)
+            self.pool.release(slot)
+
+
+def placed(
+    states: StateSlots | None, state: SequenceState, tokens: tuple[int, int], num_prompt_tokens: int
+) -> tuple[int, int]:
+    """Return `StateSlots.place` of the tokens from the first number to the second; no slots where there are none."""
+    return (NO_STATE, NO_STATE) if states is None else states.place(state, *tokens, num_prompt_tokens)

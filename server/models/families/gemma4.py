@@ -1,0 +1,114 @@
+"""Gemma 4 (text): global layers have heads of their own, values are normed, and a learned number ends each layer.
+
+The last layers may read keys and values of earlier ones. Experts, where there are some, stand beside a network that all
+tokens take, each with norms of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from ..config_values import MAX_LAYERS, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
+from ..names import Names
+from ..rope import ropes_by_type
+from ..spec import NormSpec
+from .experts import ExpertCount, expert_layers
+from .gemma import GEMMA3_THETA, Gemma3Config
+
+NAMES = Names.of({"mlp.experts": "experts", "mlp.gate": "router.proj", "mlp.router": "router"}, "model.")
+# Configurations that leave rope_parameters out: Gemma4TextConfig.default_rope_parameters.
+LOCAL_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+WHOLE_ROPE = {"rope_type": "proportional", "rope_theta": GEMMA3_THETA, "partial_rotary_factor": 0.25}
+
+
+class Gemma4Config(Gemma3Config, kw_only=True):
+    """Keys and defaults of Gemma4TextConfig."""
+
+    vocab_size: Vocab = 262_144
+    num_hidden_layers: Layers = 30
+    sliding_window: Positions | None = 512
+    global_head_dim: HeadDim = 512
+    num_global_key_value_heads: Heads | None = None  # null: as many as local layers
+    per_layer_config: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - msgspec copies an empty one
+    attention_k_eq_v: bool = False
+    num_kv_shared_layers: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 0
+    hidden_size_per_layer_input: Annotated[int, Meta(ge=0, le=1 << 16)] = 256
+    use_double_wide_mlp: bool = False
+    enable_moe_block: bool = False
+    num_experts: ExpertCount | None = None
+    top_k_experts: ExpertCount | None = None
+    moe_intermediate_size: Width | None = None
+
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        if self.hidden_size_per_layer_input:
+            raise refuse(
+                "hidden_size_per_layer_input", self.hidden_size_per_layer_input, "not supported, only 0: no embeddings"
+            )
+        types, layers = self.types(), super().layers(values)
+        found = [layer.mixer for layer in layers if isinstance(layer.mixer, AttentionSpec)]
+        mixers = [self._mixer(i, mixer) for i, mixer in enumerate(found)]
+        own = self.num_hidden_layers - self.num_kv_shared_layers
+        for i in range(own, self.num_hidden_layers):
+            if types[i] not in types[:own]:
+                raise refuse("num_kv_shared_layers", self.num_kv_shared_layers, f"no layer before has {types[i]}")
+            mixers[i] = replace(mixers[i], kv_source=own - 1 - types[:own][::-1].index(types[i]))
+        return tuple(replace(layer, mixer=mixer, has_scalar=True) for layer, mixer in zip(layers, mixers, strict=True))
+
+    def _mixer(self, i: int, mixer: AttentionSpec) -> AttentionSpec:
+        """Return the attention of layer `i`. transformers 5 writes what its heads differ in by the layer's index."""
+        is_whole = self.types()[i] == "full_attention"
+        heads, size = mixer.num_kv_heads, mixer.head_dim
+        if is_whole:
+            size = self.global_head_dim
+            heads = (self.attention_k_eq_v and self.num_global_key_value_heads) or heads
+        stated = {int(at): keys for at, keys in self.per_layer_config.items() if at.isdecimal()}
+        if self.per_layer_config:
+            found = {"head_dim": mixer.head_dim, "num_key_value_heads": mixer.num_kv_heads} | stated.get(i, {})
+            size, heads = found["head_dim"], found["num_key_value_heads"]
+        if not (isinstance(size, int) and isinstance(heads, int) and size > 0 and heads > 0):
+            raise refuse("per_layer_config", self.per_layer_config, "heads must be counted by positive numbers")
+        if mixer.num_heads % heads:
+            raise refuse("num_key_value_heads", heads, f"does not divide num_attention_heads, {mixer.num_heads}")
+        return replace(
+            mixer,
+            num_kv_heads=heads,
+            head_dim=size,
+            scale=1.0,
+            has_value_norm=True,
+            is_value_key=self.attention_k_eq_v and is_whole,
+        )
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        if not values.get("rope_parameters"):
+            rope = {"sliding_attention": LOCAL_ROPE, "full_attention": WHOLE_ROPE}
+            values = {**values, "rope_parameters": rope}
+        local, whole = ropes_by_type(values, self.max_position_embeddings, 10_000.0, GEMMA3_THETA)
+        return [local if name == "sliding_attention" else whole for name in self.types()]
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        layers, by = self.num_hidden_layers, 2 if self.use_double_wide_mlp else 1
+        wide = range(layers - self.num_kv_shared_layers, layers)
+        dense = [self.network(self.intermediate_size * (by if i in wide else 1)) for i in range(layers)]
+        if not self.enable_moe_block:
+            return dense
+        if by > 1 and wide:
+            raise refuse("use_double_wide_mlp", True, "not supported beside experts")
+        experts = ExpertsSpec(
+            self.num_experts or 0,
+            self.top_k_experts or 0,
+            self.network(self.moe_intermediate_size or self.intermediate_size),
+            shared=dense[0],
+            has_own_norms=True,
+        )
+        return expert_layers(experts, self.on_all(True), dense[0])
+
+    def norm(self) -> NormSpec:
+        return NormSpec(eps=self.rms_norm_eps)
+
+    def names(self) -> Names:
+        return NAMES

@@ -1,0 +1,124 @@
+"""GPT-J and GPT-Neo: separate projections without biases, under names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..names import Names
+from ..spec import EmbeddingSpec, HeadSpec
+from .classic import ACTIVATIONS, ActivationName, ClassicConfig
+
+_BLOCKS = {
+    "model.embed_tokens": "transformer.wte",
+    "model.embed_positions": "transformer.wpe",
+    "model.norm": "transformer.ln_f",
+    "model.layers": "transformer.h",
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+}
+GPTJ = Names.of(
+    {
+        **_BLOCKS,
+        "self_attn": "attn",
+        "self_attn.o_proj": "attn.out_proj",
+        "up_proj": "fc_in",
+        "down_proj": "fc_out",
+    },
+    "transformer.",
+    (".attn.bias", ".attn.masked_bias"),
+)
+GPT_NEO = Names.of(
+    {
+        **_BLOCKS,
+        "self_attn": "attn.attention",
+        "self_attn.o_proj": "attn.attention.out_proj",
+        "up_proj": "c_fc",
+        "down_proj": "c_proj",
+    },
+    "transformer.",
+    (".attention.bias", ".attention.masked_bias"),
+)
+
+
+class GPTJConfig(ClassicConfig, kw_only=True):
+    """Keys and defaults of GPTJConfig: one norm for both branches, side by side; the output layer has a bias."""
+
+    vocab_size: Vocab = 50_400
+    hidden_size: Width = field(default=4096, name="n_embd")
+    intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
+    num_hidden_layers: Layers = field(default=28, name="n_layer")
+    num_attention_heads: Heads = field(default=16, name="n_head")
+    max_position_embeddings: Positions = field(default=2048, name="n_positions")
+    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
+    rotary_dim: Annotated[int, Meta(ge=2, le=1024, multiple_of=2)] | None = 64
+    activation_function: ActivationName = "gelu_new"
+
+    def __post_init__(self) -> None:
+        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_qkv_bias=False, has_o_bias=False)
+
+    def ropes(self, _: Values) -> Sequence[RopeSpec]:
+        size = self.head_size()
+        if (self.rotary_dim or 0) > size:
+            raise refuse("rotary_dim", self.rotary_dim, f"more than the elements of a head, which are {size}")
+        share = (self.rotary_dim + 0.5) / size if self.rotary_dim not in (None, size) else 1.0  # rounded down
+        return self.on_all(RopeSpec(partial_factor=share, is_interleaved=True))
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
+
+    def placement(self) -> NormPlacement:
+        return "parallel"
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, has_bias=True)
+
+    def names(self) -> Names:
+        return GPTJ
+
+
+class GPTNeoConfig(ClassicConfig, kw_only=True):
+    """Keys and defaults of GPTNeoConfig: learned positions, scores without a scale, windows on some layers."""
+
+    vocab_size: Vocab = 50_257
+    hidden_size: Width = 2048
+    intermediate_size: Width = 0  # 0: four times the hidden size
+    num_hidden_layers: Layers = field(default=24, name="num_layers")
+    num_attention_heads: Heads = field(default=16, name="num_heads")
+    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
+    tie_word_embeddings: bool = True
+    activation_function: ActivationName = "gelu_new"
+    window_size: Positions = 256
+    attention_types: tuple[tuple[tuple[Literal["global", "local"], ...], Layers], ...] = ((("global", "local"), 12),)
+
+    def __post_init__(self) -> None:
+        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_qkv_bias=False, scale=1.0)
+
+    def windows(self) -> Sequence[int]:
+        types = [kind for kinds, count in self.attention_types for kind in kinds * count]
+        if len(types) != self.num_hidden_layers:
+            raise refuse("attention_types", self.attention_types, f"must name {self.num_hidden_layers} layers")
+        return [self.window_size * (kind == "local") for kind in types]
+
+    def ropes(self, _: Values) -> Sequence[None]:
+        return self.on_all(None)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
+
+    def embedding(self) -> EmbeddingSpec:
+        return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)
+
+    def names(self) -> Names:
+        return GPT_NEO

@@ -1,0 +1,97 @@
+"""Nemotron-H: layers of one branch each, Mamba-2, attention without rotations, or a feed-forward network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import LayerSpec, NetworkSpec
+from ..names import Names
+from ..state_layer import Mamba2Spec, StateMixer
+from .hybrid import HybridConfig, StateDim, StateHeads, Taps, one_module
+from .mamba import MAMBA_ROWS
+
+Kind = Literal["mamba", "attention", "mlp"]
+_KINDS: dict[str, Kind] = {
+    "M": "mamba",
+    "*": "attention",
+    "-": "mlp",
+    "mamba": "mamba",
+    "linear_attention": "mamba",
+    "attention": "attention",
+    "full_attention": "attention",
+    "mlp": "mlp",
+}
+_WORDS = {
+    "model.embed_tokens": "backbone.embeddings",
+    "model.norm": "backbone.norm_f",
+    "model.layers": "backbone.layers",
+    **one_module(("input_layernorm", "post_attention_layernorm"), "norm"),
+    **dict.fromkeys(("self_attn", "mlp", "mamba"), "mixer"),
+    **dict.fromkeys(MAMBA_ROWS, "mixer.in_proj"),
+}
+_NAMES = Names.of(_WORDS, "backbone.")
+
+
+class NemotronHConfig(HybridConfig, kw_only=True):
+    """Keys and defaults of NemotronHConfig."""
+
+    vocab_size: Vocab = 131_072
+    intermediate_size: Width = 21_504
+    num_hidden_layers: Layers = 4  # as many as the pattern has; a number in the file is not read
+    num_key_value_heads: Heads | None = 8
+    head_dim: HeadDim | None = 128
+    max_position_embeddings: Positions = 4096
+    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
+    mlp_hidden_act: Literal["relu2"] = "relu2"
+    mamba_hidden_act: Literal["silu"] = "silu"
+    hybrid_override_pattern: str | None = None
+    layers_block_type: tuple[str, ...] | None = None
+    ssm_state_size: StateDim = 128
+    mamba_num_heads: StateHeads = 128
+    mamba_head_dim: StateDim = 64
+    n_groups: StateHeads = 8
+    conv_kernel: Taps = 4
+    time_step_min: Annotated[float, Meta(ge=0.0, le=1e3)] = 0.001
+    use_conv_bias: bool = True
+    use_bias: bool = False
+
+    def __post_init__(self) -> None:
+        self.num_hidden_layers = len(self._kinds())
+
+    def _kinds(self) -> Sequence[Kind]:
+        """Return the branch of each layer."""
+        pattern = self.layers_block_type or self.hybrid_override_pattern or ("mamba", "attention", "mlp")
+        if unknown := [each for each in pattern if each not in _KINDS]:
+            key = "layers_block_type" if self.layers_block_type else "hybrid_override_pattern"
+            raise refuse(key, unknown[0], f"supported are {', '.join(_KINDS)}")
+        return [_KINDS[each] for each in pattern]
+
+    def state_mixer(self, _: Values) -> StateMixer:
+        heads, groups = self.mamba_num_heads, self.n_groups
+        if heads % groups:
+            raise refuse("mamba_num_heads", heads, f"not a multiple of n_groups, which is {groups}")
+        sizes = heads, self.mamba_head_dim, groups, self.ssm_state_size, self.conv_kernel
+        return Mamba2Spec(*sizes, self.use_conv_bias, self.use_bias, least_step=self.time_step_min)
+
+    def attends(self) -> Sequence[bool]:
+        return [kind == "attention" for kind in self._kinds()]
+
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        layers = zip(super().layers(values), self._kinds(), strict=True)
+        return tuple(
+            replace(layer, mixer=None) if kind == "mlp" else replace(layer, feed_forward=None) for layer, kind in layers
+        )
+
+    def ropes(self, _: Values) -> Sequence[None]:
+        return self.on_all(None)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, "relu2", is_gated=False, has_bias=self.mlp_bias)
+
+    def names(self) -> Names:
+        return _NAMES

@@ -1,0 +1,139 @@
+"""Qwen3-Next, Qwen 3.5 and Qwen 3.6: gated DeltaNet, and attention with a gate on each fourth layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from msgspec import Meta
+
+from ..config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
+from ..names import Names
+from ..rope import DEFAULT_THETA, rope_object, rope_of
+from ..spec import NormSpec
+from ..state_layer import GatedDeltaNetSpec, StateMixer
+from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
+from .hybrid import HybridConfig, StateDim, StateHeads, Taps, one_module
+
+_KINDS = {"full_attention": True, "linear_attention": False}
+_GATE = {"self_attn.gate_proj": "self_attn.q_proj"}  # of each head behind its query
+_NAMES = Names.of(
+    {
+        **_GATE,
+        **one_module(("linear_attn.in_q", "linear_attn.in_k", "linear_attn.in_v"), "linear_attn.in_proj_qkv"),
+        **{f"linear_attn.in_{part}": f"linear_attn.in_proj_{part}" for part in "zba"},
+    },
+    "model.",
+)
+_NEXT_NAMES = Names.of(
+    {
+        **_GATE,
+        **one_module([f"linear_attn.in_{part}" for part in "qkvz"], "linear_attn.in_proj_qkvz"),
+        **one_module(("linear_attn.in_b", "linear_attn.in_a"), "linear_attn.in_proj_ba"),
+    },
+    "model.",
+)
+
+
+class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's name
+    """Keys and defaults of Qwen3_5TextConfig."""
+
+    vocab_size: Vocab = 248_320
+    intermediate_size: Width = 12_288
+    num_attention_heads: Heads = 16
+    num_key_value_heads: Heads | None = 4
+    head_dim: HeadDim | None = 256
+    max_position_embeddings: Positions = 32_768
+    linear_conv_kernel_dim: Taps = 4
+    linear_key_head_dim: StateDim = 128
+    linear_value_head_dim: StateDim = 128
+    linear_num_key_heads: StateHeads = 16
+    linear_num_value_heads: StateHeads = 32
+    partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
+    full_attention_interval: Layers = 4
+    layer_types: tuple[str, ...] | None = None
+
+    def state_mixer(self, _: Values) -> StateMixer:
+        keys, values = self.linear_num_key_heads, self.linear_num_value_heads
+        if values % keys:
+            raise refuse("linear_num_value_heads", values, f"not a multiple of linear_num_key_heads, which is {keys}")
+        sizes = self.linear_key_head_dim, self.linear_value_head_dim, self.linear_conv_kernel_dim
+        return GatedDeltaNetSpec(keys, values, *sizes)
+
+    def attends(self) -> Sequence[bool]:
+        return self.types(self.layer_types, _KINDS, self.full_attention_interval)
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="head", has_gate=True)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
+        path, rope = rope_object(values)
+        outer = {**values, "partial_rotary_factor": self.partial_rotary_factor}
+        rotation = rope_of(outer, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True)
+        return self.on_all(rotation)
+
+    def norm(self) -> NormSpec:
+        return NormSpec(eps=self.rms_norm_eps, offset=1.0)
+
+    def names(self) -> Names:
+        return _NAMES
+
+
+class Qwen3_5MoeConfig(Qwen3_5Config, kw_only=True):  # noqa: N801 - the model's name
+    """Keys and defaults of Qwen3_5MoeTextConfig: every layer has experts, and a network that all tokens take."""
+
+    hidden_size: Width = 2048
+    num_hidden_layers: Layers = 40
+    num_key_value_heads: Heads | None = 2
+    num_experts: ExpertCount = 256
+    num_experts_per_tok: ExpertCount = 8
+    moe_intermediate_size: Width = 512
+    shared_expert_intermediate_size: Width = 512
+    norm_topk_prob: bool = True
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        experts = ExpertsSpec(
+            self.num_experts,
+            self.num_experts_per_tok,
+            self.network(self.moe_intermediate_size),
+            self.network(self.shared_expert_intermediate_size),
+            has_shared_gate=True,
+            routing="softmax_of_chosen" if self.norm_topk_prob else "softmax",
+        )
+        return expert_layers(experts, self.chooses(), self.dense())
+
+    def chooses(self) -> Sequence[bool]:
+        """Return whether each layer has experts."""
+        return self.on_all(True)
+
+    def dense(self) -> NetworkSpec:
+        """Return the network of layers without experts."""
+        return self.network(self.shared_expert_intermediate_size)
+
+
+class Qwen3NextConfig(Qwen3_5MoeConfig, kw_only=True):
+    """Keys and defaults of Qwen3NextConfig."""
+
+    vocab_size: Vocab = 151_936
+    intermediate_size: Width = 5632
+    num_hidden_layers: Layers = 48
+    num_experts: ExpertCount = 512
+    num_experts_per_tok: ExpertCount = 10
+    decoder_sparse_step: Layers = 1
+    mlp_only_layers: tuple[LayerIndex, ...] | None = None
+
+    def state_mixer(self, values: Values) -> StateMixer:
+        mixer = super().state_mixer(values)
+        assert isinstance(mixer, GatedDeltaNetSpec)
+        return replace(mixer, takes_turns=True)
+
+    def chooses(self) -> Sequence[bool]:
+        return sparse_layers(self.num_hidden_layers, self.decoder_sparse_step, self.mlp_only_layers or ())
+
+    def dense(self) -> NetworkSpec:
+        return self.network(self.intermediate_size)
+
+    def names(self) -> Names:
+        return _NEXT_NAMES

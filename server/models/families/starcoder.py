@@ -1,0 +1,63 @@
+"""StarCoder (GPT-BigCode) and StarCoder 2: layer norms, biases, networks without a gate; one KV head or few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from ..config_values import MAX_POSITIONS, Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
+from ..layer import NetworkSpec
+from ..names import Names
+from ..spec import NormSpec
+from .classic import ACTIVATIONS, GPT2, ActivationName, GPT2Config
+from .decoder import DecoderConfig
+
+BIGCODE = replace(GPT2, is_transposed=False)
+STARCODER2 = Names.of({"up_proj": "c_fc", "down_proj": "c_proj"}, "model.")
+
+
+class GPTBigCodeConfig(GPT2Config, kw_only=True):
+    """Keys and defaults of GPTBigCodeConfig: all heads share keys and values, or each has its own beside it."""
+
+    activation_function: ActivationName = "gelu_pytorch_tanh"
+    multi_query: bool = True
+
+    def kv_heads(self) -> int:
+        if self.num_key_value_heads not in (None, 1, self.num_attention_heads):
+            raise refuse("num_key_value_heads", self.num_key_value_heads, "must be 1, or as many as heads")
+        return 1 if self.multi_query else self.num_attention_heads
+
+    def names(self) -> Names:
+        return replace(BIGCODE, take_turns=not self.multi_query)
+
+
+class Starcoder2Config(DecoderConfig, kw_only=True):
+    """Keys and defaults of Starcoder2Config."""
+
+    vocab_size: Vocab = 49_152
+    hidden_size: Width = 3072
+    intermediate_size: Width = 12_288
+    num_hidden_layers: Layers = 30
+    num_attention_heads: Heads = 24
+    num_key_value_heads: Heads | None = 2
+    max_position_embeddings: Positions = 4096
+    rms_norm_eps: Epsilon = field(default=1e-5, name="norm_epsilon")
+    tie_word_embeddings: bool = True
+    hidden_act: ActivationName = "gelu_pytorch_tanh"  # type: ignore[assignment]
+    attention_bias: bool = field(default=True, name="use_bias")
+    sliding_window: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)] | None = None
+
+    def windows(self) -> Sequence[int]:
+        return self.on_all(self.sliding_window or 0)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=self.attention_bias)
+
+    def norm(self) -> NormSpec:
+        return NormSpec("layer", self.rms_norm_eps)
+
+    def names(self) -> Names:
+        return STARCODER2
