@@ -37,7 +37,6 @@ TINY_STATES: dict[str, TinyShape] = {
         *("NemotronHForCausalLM", 8, 2, 8),
         {
             "layers_block_type": ["linear_attention", "full_attention", "linear_attention", "mlp"],
-            "hidden_act": "relu2",
             "mamba_num_heads": 8,
             "mamba_head_dim": 16,
             "n_groups": 4,
