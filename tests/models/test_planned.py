@@ -26,7 +26,7 @@ from tests.model_specs import network_of, windows_of
 # The first four are remote code there, the next five cannot be built by 5.x from its defaults, the last two have other
 # layers.
 NOT_IN_TRANSFORMERS = {"deepseek", "baichuan", "internlm2", "minicpm", "dbrx", "ministral", "nemotron"}
-NOT_IN_TRANSFORMERS |= {"hunyuan_v1_dense", "hunyuan_v1_moe", "granitemoehybrid", "gemma4_text"}
+NOT_IN_TRANSFORMERS |= {"hunyuan_v1_dense", "hunyuan_v1_moe", "granitemoehybrid", "gemma4_text", "dots1", "glm4_moe"}
 SINCE = {"internlm3": (5, 23)}  # releases of transformers that were the first to know a type
 SMALL: dict[str, Any] = {
     "model_type": "llama",
