@@ -19,6 +19,16 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptRules:
+    """Limits of what a model of speech writes, as Whisper's generation config states them."""
+
+    suppressed: tuple[int, ...] = ()  # tokens that are never written
+    begin_suppressed: tuple[int, ...] = ()  # tokens that do not come first
+    first_time: int | None = None  # the token of 0.00 s, which those of later times follow; None: no times are written
+    max_initial_time: int | None = None  # most steps from 0.00 s to the first time; None: any
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling of one sequence. The API makes it after validation, so every value is in range."""
 
@@ -39,6 +49,7 @@ class SamplingParams:
     logprobs: int | None = None  # None = not wanted; k = of the sampled token and the k best
     prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
     logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these tokens and the sampled one, instead of the best
+    transcript: TranscriptRules | None = None  # of a model of speech
     grammar: str = ""  # grammar of the output in llguidance's form (text/grammar.py); "" = none
 
 
@@ -55,11 +66,7 @@ class PoolingParams:
 
 @dataclass(frozen=True, slots=True)
 class MediaItem:
-    """One picture of a prompt, as the model's image processor returns it.
-
-    Its placeholder tokens are the first `num_tokens` tokens with the model's picture id from `offset` on. Tokens that
-    end rows of a picture may stand between them.
-    """
+    """One picture of a prompt, or sound, as its processor returns it. Ends of rows may stand between placeholders."""
 
     digest: bytes  # SHA-256 of `grid` and the processed values
     offset: int  # position of its first placeholder in the prompt
@@ -67,7 +74,7 @@ class MediaItem:
     pixels: bytes = field(repr=False)  # C order; patches [n, d] or crops [crops, 3, height, width]
     shape: tuple[int, ...]
     dtype: Literal["float32", "bfloat16"] = "float32"
-    grid: tuple[int, int, int] = (1, 0, 0)  # frames, rows and columns of patches, where the family has them
+    grid: tuple[int, int, int] = (1, 0, 0)  # of patches [n, d]: frames, rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +179,7 @@ class StepPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural-log probabilities at one position, from the raw logits (before temperature and penalties).
-
-    With a grammar, they are among the tokens that it allows.
-    """
+    """Natural-log probabilities at one position, before temperature and penalties, among tokens that are allowed."""
 
     sampled: float  # of the sampled token, or of the prompt's token
     top_token_ids: tuple[int, ...] = ()

@@ -50,12 +50,18 @@ def random_model(name: str, **options: Any) -> Any:
     if kind == "t5" and known.get("tie_word_embeddings") is False:
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
         config.tie_word_embeddings = False
+    return drawn(model)
+
+
+def drawn(model: Any) -> Any:
+    """The model with every parameter drawn. Positions by sines are not saved, so they stay."""
+    kept = "embed_positions" if model.config.model_type == "marian" else "proj_out"
     with torch.no_grad():
         for parameter, values in model.named_parameters():
-            if kind == "marian" and "embed_positions" in parameter:
-                continue  # it is not saved
+            if kept in parameter:
+                continue
             is_gain = values.dim() == 1 and parameter.endswith("weight")
-            scale = 0.2 if values.dim() == 1 else values.shape[-1] ** -0.5
+            scale = 0.2 if values.dim() == 1 else values[0].numel() ** -0.5
             values.copy_(is_gain + torch.randn_like(values) * scale)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))

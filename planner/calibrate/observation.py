@@ -98,8 +98,7 @@ def shape_of(row: PublishedRow) -> ModelSpec:
 
 def _bare(model: ModelSpec) -> ModelSpec:
     """Return the model with what the cost model reads alone, so that rows which agree in it count as one model."""
-    kept = ((each.attention, each.feed_forward) for each in model.layers)
-    layers = tuple(LayerSpec(_bare_attention(mixer), _bare_ffn(network)) for mixer, network in kept if network)
+    layers = tuple(LayerSpec(_bare_attention(each.attention), _bare_ffn(each.feed_forward)) for each in model.layers)
     stack = StackSpec("decoder", model.hidden_size, EmbeddingSpec(model.vocab_size, model.hidden_size), layers)
     return ModelSpec("", (stack,), 0, HeadSpec())
 
@@ -108,11 +107,11 @@ def _bare_attention(spec: AttentionSpec) -> AttentionSpec:
     return AttentionSpec(spec.num_heads, spec.num_kv_heads, spec.head_dim, has_gate=spec.has_gate)
 
 
-def _bare_ffn(spec: FeedForward) -> FeedForward:
+def _bare_ffn(spec: FeedForward | None) -> FeedForward | None:
     if isinstance(spec, ExpertsSpec):
         shared = None if spec.shared is None else _bare_network(spec.shared)
         return ExpertsSpec(spec.count, spec.per_token, _bare_network(spec.expert), shared)
-    return _bare_network(spec)
+    return None if spec is None else _bare_network(spec)
 
 
 def _bare_network(spec: NetworkSpec) -> NetworkSpec:

@@ -33,7 +33,7 @@ def cache_bytes_per_step(engine: LoadedEngine, batch: int, num_tokens: int) -> i
         for each in model.attention_layers
     )
     slots = cache.num_blocks * cache.block_size  # tokens whose K and V of the largest layer a core holds
-    return batch * len(kv.shards) * seen * 2 * kv.tensor_bytes // (slots * largest)
+    return batch * len(kv.shards) * seen * kv.num_tensors * kv.tensor_bytes // (slots * largest)
 
 
 def _share(model: ModelSpec, matrix: PackedShape, num_tokens: int) -> float:

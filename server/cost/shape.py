@@ -49,11 +49,14 @@ def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
 
 # Published times of such models take part in no fit: Neuron's software has no such layer, and each port its own.
 STATE_REASON = "no fit saw a layer that keeps a state"
+HEADS_REASON = "no fit saw layers with heads of their own"
 
 
 def unfitted(model: ModelSpec) -> str:
     """Return why the fits saw no layers like some of the model's; empty if they did."""
-    return model.stand_in if model.state_mixer is None else STATE_REASON
+    if model.state_mixer is not None:
+        return STATE_REASON
+    return HEADS_REASON if len({(*each.heads, each.head_dim) for each in model.attentions}) > 1 else ""
 
 
 def matrix_params(model: ModelSpec) -> int:
@@ -92,19 +95,19 @@ def cached_positions(model: ModelSpec, positions: int) -> int:
 
 @lru_cache(maxsize=256)
 def kv_elements(model: ModelSpec, tp: int, positions: int) -> int:
-    """Return the elements of K on one core that a token of one sequence reads, summed over the layers."""
+    """Return the elements of K and V on one core that a token of one sequence reads, summed over the layers."""
     share, layers = CoreShare.of(model, tp), Counter(model.attention_layers)
+    rows = {each: each.num_tensors * share.of_heads(each.heads).kv * each.head_dim for each in layers}
     return sum(
-        min(positions, _cached_window(model, each) or positions) * share.of_heads(each.heads).kv * each.head_dim * count
-        for each, count in layers.items()
+        min(positions, _cached_window(model, each) or positions) * rows[each] * count for each, count in layers.items()
     )
 
 
 @lru_cache(maxsize=256)
-def query_elements(model: ModelSpec, tp: int) -> int:
-    """Return the elements of a token's queries on one core, summed over the layers."""
+def pair_products(model: ModelSpec, tp: int) -> int:
+    """Return the multiplications of a token's queries with a key and its value on one core, summed over the layers."""
     share = CoreShare.of(model, tp)
-    return sum(share.of_heads(each.heads).query * each.head_dim for each in model.attention_layers)
+    return sum(share.of_heads(each.heads).query * each.products_per_pair for each in model.attention_layers)
 
 
 @lru_cache(maxsize=256)

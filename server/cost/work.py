@@ -19,7 +19,7 @@ from .shape import (
     CoreShape,
     cached_positions,
     kv_elements,
-    query_elements,
+    pair_products,
     state_bytes,
     state_flops,
 )
@@ -102,7 +102,7 @@ class StepWork:
 
     def kv_bytes(self, positions: int) -> float:
         """Return the bytes of K and V on one core of one sequence that was compiled for `positions` positions."""
-        return 2.0 * kv_elements(self.model, self.core.tp, positions) * self.runtime.kv_bytes
+        return kv_elements(self.model, self.core.tp, positions) * self.runtime.kv_bytes
 
     @property
     def states_moved(self) -> float:
@@ -115,7 +115,7 @@ class StepWork:
 
     def attention_flops(self, pairs: float) -> float:
         """Return one core's operations for `pairs` query-key pairs in every head and layer: scores, weighted values."""
-        return 4.0 * pairs * query_elements(self.model, self.core.tp)
+        return 2.0 * pairs * pair_products(self.model, self.core.tp)
 
     def decode(self, batch: int, bucket: int) -> Work:
         """Return the work of a decode of `batch` slots over the compiled `bucket`, for any contents of the slots."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..types import SamplingParams, ScheduledSeq, TokenLogprobs
+from .transcript_rules import apply_rules
 
 Row = npt.NDArray[np.float32]
 
@@ -22,7 +23,7 @@ def num_generated(seq: ScheduledSeq) -> int:
 def changes_logits(s: SamplingParams) -> bool:
     """True when `adjust` may change a row of such a sequence."""
     has_penalty = s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0
-    return bool(s.logit_bias or has_penalty or s.min_tokens)
+    return bool(s.logit_bias or has_penalty or s.min_tokens or s.transcript)
 
 
 def adjust(row: Row, seq: ScheduledSeq) -> None:
@@ -40,6 +41,8 @@ def adjust(row: Row, seq: ScheduledSeq) -> None:
     if s.presence_penalty or s.frequency_penalty:
         drawn, counts = np.unique(np.array(seq.history[seq.num_prompt_tokens :], np.int64), return_counts=True)
         row[drawn] -= s.presence_penalty + s.frequency_penalty * counts
+    if s.transcript is not None:
+        apply_rules(row, s.transcript, seq.history[seq.num_prompt_tokens :], s.eos_token_ids)
     if _bans_ends(seq):
         row[list(s.eos_token_ids + s.stop_token_ids)] = -math.inf
 

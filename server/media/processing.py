@@ -21,9 +21,12 @@ from ..text.limited_process import Handler, Work
 from .families import FAMILIES, Layout, PictureFamily
 from .picture import PictureError, decode
 
-TIMEOUT_S = 10.0  # of one picture; the largest takes about a second on a free host
+TIMEOUT_S = 30.0  # of one picture; the largest takes seconds
 PREPARE_TIMEOUT_S = 60.0  # imports
 MEMORY_BYTES = 2048 * 2**20  # beyond what the process starts with
+
+
+Grid = tuple[int, int, int]
 
 
 class ProcessedPicture(msgspec.Struct, frozen=True):
@@ -32,7 +35,8 @@ class ProcessedPicture(msgspec.Struct, frozen=True):
     digest: bytes  # SHA-256 of shape, grid and values
     pixels: bytes  # float32 in C order
     shape: tuple[int, ...]  # patches [n, d], or crops [crops, 3, height, width]
-    grid: tuple[int, int, int]  # frames, and rows and columns of patches or crops; zeros where it is not divided
+    grid: Grid  # frames, and rows and columns of patches; zeros where the shape tells them
+    division: tuple[int, int]  # rows and columns of patches or crops; zeros where it is not divided
 
 
 def picture_work(model_type: str, options: Mapping[str, Any], layout: Layout, most_pixels: int) -> Work:
@@ -62,29 +66,30 @@ def _read(family: PictureFamily, processor: Any, layout: Layout, most_pixels: in
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = processor(images=[image], return_tensors="np")
-        return msgspec.msgpack.encode(_processed(found["pixel_values"], _grid(family, found, layout)))
+        return msgspec.msgpack.encode(_processed(found["pixel_values"], *_grid(family, found, layout)))
     except ValueError as error:  # such as an aspect ratio that the model cannot read
         raise PictureError(f"cannot be read by this model: {str(error).splitlines()[0][:200]}") from error
     except MemoryError as error:
         raise PictureError(f"takes more than {MEMORY_BYTES >> 20} MiB of memory") from error
 
 
-def _grid(family: PictureFamily, found: Mapping[str, Any], layout: Layout) -> tuple[int, int, int]:
-    """Return frames, rows and columns of the one picture."""
+def _grid(family: PictureFamily, found: Mapping[str, Any], layout: Layout) -> tuple[Grid, tuple[int, int]]:
+    """Return grid and division of the one picture."""
     match family.grid:
         case "image_grid_thw":
             frames, rows, columns = (int(each) for each in found["image_grid_thw"][0])
-            return frames, rows, columns
+            return (frames, rows, columns), (rows, columns)
         case "image_sizes":
             height, width = (int(each) for each in found["image_sizes"][0])
-            return 1, height // layout.patch, width // layout.patch
+            division = height // layout.patch, width // layout.patch
+            return (1, *division), division
         case "rows cols":
-            return 1, int(found["rows"][0][0]), int(found["cols"][0][0])
+            return (1, 0, 0), (int(found["rows"][0][0]), int(found["cols"][0][0]))
         case _:
-            return 1, 0, 0
+            return (1, 0, 0), (0, 0)
 
 
-def _processed(values: Any, grid: tuple[int, int, int]) -> ProcessedPicture:
+def _processed(values: Any, grid: Grid, division: tuple[int, int]) -> ProcessedPicture:
     import numpy as np
 
     array = np.ascontiguousarray(values, dtype=np.float32)
@@ -92,4 +97,4 @@ def _processed(values: Any, grid: tuple[int, int, int]) -> ProcessedPicture:
         array = array[0]
     pixels = array.tobytes()
     digest = hashlib.sha256(repr((array.shape, grid)).encode() + pixels).digest()
-    return ProcessedPicture(digest, pixels, array.shape, grid)
+    return ProcessedPicture(digest, pixels, array.shape, grid, division)

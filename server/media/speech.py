@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..text.fair_threads import text_threads
 from ..text.limited_pool import LimitedPool
 from ..text.limited_process import Refusal
 from ..text.tokenizer import Tokenizer, read_json
-from ..types import MediaItem
+from ..types import MediaItem, TranscriptRules
 from .config import MediaConfig
 from .sound import SoundCall, SoundError, SoundWindow, sound_work
 
@@ -35,11 +35,18 @@ class SpeechTokens:
     tasks: dict[str, int]
     languages: dict[str, int]  # by their codes
     suppressed: tuple[int, ...]  # never written
+    begin_suppressed: tuple[int, ...] = ()  # not written first
+    max_initial_time: int | None = None  # most steps from 0.00 s to the first time
 
     @property
     def first_time(self) -> int:
         """The token of 0.00 s; larger ids are later times."""
         return self.no_timestamps + 1
+
+    def rules(self, has_times: bool) -> TranscriptRules:
+        """Return the limits of a transcript."""
+        limits = self.suppressed, self.begin_suppressed
+        return TranscriptRules(*limits, self.first_time if has_times else None, self.max_initial_time)
 
     def prompt(self, language: str | None, task: str, has_times: bool) -> tuple[int, ...]:
         """Return the tokens before a transcript. Raises InvalidRequest."""
@@ -120,6 +127,13 @@ def speech_reader(directory: Path, tokenizer: Tokenizer, config: MediaConfig) ->
         return None
     options = read_json(directory / "preprocessor_config.json", dict[str, Any])
     defaults = read_json(directory / "generation_config.json", dict[str, Any])
-    suppressed = defaults.get("suppress_tokens", model.get("suppress_tokens")) or ()
-    tokens = speech_tokens(tokenizer, tuple(each for each in suppressed if 0 <= each < tokenizer.vocab_size))
+
+    def known(name: str) -> tuple[int, ...]:
+        return tuple(each for each in defaults.get(name, model.get(name)) or () if 0 <= each < tokenizer.vocab_size)
+
+    tokens = replace(
+        speech_tokens(tokenizer, known("suppress_tokens")),
+        begin_suppressed=known("begin_suppress_tokens"),
+        max_initial_time=defaults.get("max_initial_timestamp_index"),
+    )
     return SpeechReader(tokens, options, model.get("max_source_positions", 1500), config)

@@ -97,7 +97,7 @@ class _Builder:
         return WeightRows(names.module(module), outputs, is_transposed=is_transposed, factor=factor)
 
     def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
-        name = f"{self._spec.names.module(module)}.{tensor}".rstrip(".")
+        name = self._spec.names.module(f"{module}.{tensor}".rstrip("."))
         return Vector(name, axis.size, axis if axis.is_split else None)
 
     def prelude(self) -> list[Op]:
@@ -113,8 +113,8 @@ class _Builder:
             ops.append(AddRows(rows, self.hidden, "token_types"))
         if table.has_norm:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
-        attention = self._spec.attention
-        if attention.num_distance_buckets:
+        attention = next(iter(self._spec.attentions), None)
+        if attention is not None and attention.num_distance_buckets:
             each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
             name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
             weight = Vector(name, each.size, each, is_folded=True)

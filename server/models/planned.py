@@ -13,10 +13,11 @@ from ..typed_json import shown
 from .config_values import ConfigError, Values, read_record, refuse
 from .families import ARCHITECTURES, FAMILIES, model_spec_of
 from .families.generic import TRAITS, GenericConfig
+from .families.granite import GraniteMoeHybridConfig
+from .families.hybrid import HybridConfig
 from .families.slopes import TRAINED_LENGTH
 from .families.text_part import TEXT_PARTS
 from .spec import ModelSpec
-from .stand_in import STAND_INS, with_stand_ins
 
 # Other names of a key, in the order of preference; a dot goes into an object.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -67,6 +68,7 @@ NOT_EXPRESSED = {
     "enable_moe_block": "experts beside a network for all tokens",
     "cross_attention_layers": "cross attention",
 }
+OF_STATES = ("a state in place of keys and values", "linear attention", "layers of several kinds")
 BY_LAYER = ("num_key_value_heads", "num_kv_heads")  # keys whose value may be a list, one number a layer
 
 
@@ -81,24 +83,23 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    stand_in, known = STAND_INS.get(str(values.get("model_type"))), _known_keys(values)
+    has_states, reader = _has_states(values), FAMILIES.get(ARCHITECTURES.get(str(values.get("model_type")), ""))
     for key, mechanism in _mechanisms(values):
-        if key not in known:
+        is_read = reader is not None and key in reader.__struct_fields__
+        if not is_read and not (has_states and mechanism in OF_STATES):
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
     model_type = _model_type(values)
     keys = {"model_type": model_type, **_first_names(values)}
     if model_type == "bloom":
         keys.setdefault("max_position_embeddings", TRAINED_LENGTH)
-    for key in REQUIRED:
+    for key in () if has_states else REQUIRED:  # those families have defaults, or derive the number of layers
         if key not in keys:
             raise ConfigError(f"{key} is missing" + _or_else(SYNONYMS[key]))
     if model_type not in TRAITS:
         spec = model_spec_of({**values, **keys, "architectures": [ARCHITECTURES[model_type]]})
     else:
         spec = read_record(keys, GenericConfig).spec(model_type, keys)
-    if stand_in is not None:
-        spec = with_stand_ins(spec, {**values, **keys}, stand_in)
     return replace(spec, architecture=stated or model_type)
 
 
@@ -108,12 +109,10 @@ def _mechanisms(values: Values) -> Iterator[tuple[str, str]]:
     yield from ((key, "KV heads that differ by layer") for key in BY_LAYER if isinstance(values.get(key), list))
 
 
-def _known_keys(values: Values) -> tuple[str, ...]:
-    """Return the keys that the reader of the file's type knows."""
-    model_type = str(values.get("model_type"))
-    if model_type in STAND_INS:
-        return STAND_INS[model_type].__struct_fields__
-    return FAMILIES[ARCHITECTURES[model_type]].__struct_fields__ if model_type in ARCHITECTURES else ()
+def _has_states(values: Values) -> bool:
+    """Return whether a family with layers that keep a state reads files of this type."""
+    family = FAMILIES.get(ARCHITECTURES.get(str(values.get("model_type")), ""))
+    return family is not None and issubclass(family, (HybridConfig, GraniteMoeHybridConfig))
 
 
 def _model_type(values: Values) -> str:

@@ -43,7 +43,7 @@ class PictureLimits:
 
 
 class VectorBooks:
-    """Which vectors are kept, for how many open requests, and which are dropped for others."""
+    """Vectors that are kept, by digest, and the number of open requests that need each."""
 
     def __init__(self, limits: PictureLimits) -> None:
         self._limits = limits

@@ -17,7 +17,8 @@ from neuronserve.server.checkpoint.model_config import MAX_CONFIG_BYTES, read_mo
 from neuronserve.server.config import AttentionSpan
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.models.families import FAMILIES, own_keys
-from neuronserve.server.models.layer import ExpertsSpec, NetworkSpec, RopeSpec, TemperatureSpec
+from neuronserve.server.models.families.deepseek import LatentConfig
+from neuronserve.server.models.layer import ExpertsSpec, LatentAttentionSpec, NetworkSpec, RopeSpec, TemperatureSpec
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import HeadSpec, ModelSpec, NormSpec
 from neuronserve.server.models.tensors import tensor_shapes
@@ -85,8 +86,13 @@ def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, archit
     width = "moe_intermediate_size" if hasattr(theirs, "moe_intermediate_size") else "intermediate_size"
     assert network_of(ours, -1).size == (getattr(theirs, keys.get(width, width)) or 4 * ours.hidden_size)
     assert ours.num_heads == theirs.num_attention_heads
-    assert ours.num_kv_heads == (getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads)
-    assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
+    if isinstance(latent := ours.attention, LatentAttentionSpec):
+        sizes = latent.rank, latent.rotary, latent.size, latent.value_size, latent.query_rank
+        ranks = theirs.kv_lora_rank, theirs.qk_rope_head_dim, theirs.qk_nope_head_dim
+        assert sizes == (*ranks, theirs.v_head_dim, theirs.q_lora_rank)
+    else:
+        assert ours.num_kv_heads == (getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads)
+        assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
     assert ours.vocab_size == theirs.vocab_size
     assert ours.max_position == theirs.max_position_embeddings
     assert ours.stack.norm.eps == getattr(theirs, keys.get("rms_norm_eps", "rms_norm_eps"), 1e-5)
@@ -114,7 +120,7 @@ def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, archit
 
 
 def test_null_kv_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
-    for architecture in FAMILIES:
+    for architecture in (name for name, family in FAMILIES.items() if not issubclass(family, LatentConfig)):
         changes = {"architectures": [architecture], "num_key_value_heads": None, **layers_of(architecture, 4)}
         assert spec_of(tmp_path, **changes).num_kv_heads == 8
     assert spec_of(tmp_path, "num_key_value_heads").num_kv_heads == 8

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+
+from tools.random_checkpoint.tokenizer import tokenizer_json
 
 VOCAB, MAX_TOKENS = 384, 256
 
@@ -70,3 +74,10 @@ def random_model(name: str, **changes: Any) -> Any:
             is_gain = values.dim() == 1 and each.endswith("weight")
             values.copy_(is_gain + torch.randn_like(values) * 0.2)
     return model
+
+
+def save(model: Any, directory: Path) -> Path:
+    """Write the checkpoint of a model, with a tokenizer that has a token for each id."""
+    model.save_pretrained(directory)
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer_json(VOCAB)))
+    return directory

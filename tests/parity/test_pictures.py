@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, Pictures]]:
     """(name, tensor_parallel_size, chunk) -> a loaded engine with its encoder."""
 
-    @cache
+    @lru_cache(maxsize=3)
     def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, Pictures]:
         config = EngineConfig(
             model_path=str(model_of(name)[1]),
@@ -181,7 +181,7 @@ def test_a_picture_of_another_form_is_refused(engine_of: Any, name: str) -> None
         replace(item, num_tokens=item.num_tokens + 1),
         replace(item, pixels=item.pixels[:-4]),
         replace(item, shape=(0, *item.shape[1:]), pixels=b""),
-        replace(item, grid=(1, 1 << 20, 1 << 20)),
+        replace(item, grid=(1, 1 << 20, 1 << 20), shape=(*item.shape[:-1], 1 << 20)),
     ):
         assert tower.refusal(wrong)
 

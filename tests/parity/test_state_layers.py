@@ -128,7 +128,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bamba": ("bamba", MAMBA | {"num_hidden_layers": 3, "attn_layer_indices": [1]}),
     "nemotron-h": ("nemotron_h", NEMOTRON),
     "qwen3-next": ("qwen3_next", QWEN | EXPERTS | {"mlp_only_layers": [1]}),
-    "qwen3-next-heads": ("qwen3_next", QWEN | EXPERTS | {"linear_num_key_heads": 7, "linear_num_value_heads": 14}),
+    "qwen3-next-heads": (
+        "qwen3_next",
+        QWEN | EXPERTS | {"linear_num_key_heads": 7, "linear_num_value_heads": 7, "linear_value_head_dim": 20},
+    ),
 }
 
 

@@ -47,11 +47,29 @@ SIGLIP_EYES: dict[str, Any] = {
     "patch_size": 4,
 }
 PIXTRAL_EYES: dict[str, Any] = {**SIGLIP_EYES, "model_type": "pixtral", "num_attention_heads": 2, "head_dim": 20}
+QWEN35_EYES = {key: value for key, value in QWEN3_EYES.items() if not key.startswith("deepstack")}
+SHARED = {"shared_expert_intermediate_size": 20}
+QWEN35 = {
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "rope_parameters": {
+        **ROPE,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    },
+}
 TOKEN = 7  # placeholder
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # family, text, eyes, whole
     "qwen2.5-vl": ("Qwen2_5_VL", QWEN25, QWEN25_EYES, {"image_token_id": TOKEN}),
     "qwen3-vl": ("Qwen3VL", QWEN3, QWEN3_EYES, {"image_token_id": TOKEN}),
     "qwen3-vl-moe": ("Qwen3VLMoe", {**QWEN3, **EXPERTS}, QWEN3_EYES, {"image_token_id": TOKEN}),
+    "qwen3.5": ("Qwen3_5", QWEN35, QWEN35_EYES, {"image_token_id": TOKEN}),
+    "qwen3.5-moe": ("Qwen3_5Moe", {**QWEN35, **EXPERTS, **SHARED}, QWEN35_EYES, {"image_token_id": TOKEN}),
     "smolvlm": ("SmolVLM", {"model_type": "llama"}, SIGLIP_EYES, {"image_token_id": TOKEN, "scale_factor": 3}),
     "idefics3": ("Idefics3", {"model_type": "llama"}, SIGLIP_EYES, {"image_token_id": TOKEN}),
     "gemma3": (
@@ -69,14 +87,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
 }
 
 
-def random_vision_model(name: str, directory: Path) -> Any:
-    """Write a random model of that name, and return it."""
+def random_vision_model(name: str, directory: Path, vocab_size: int = 101, **changes: Any) -> Any:
+    """Write a random model of that name, its whole configuration changed, and return it."""
     family, text, eyes, whole = MODELS[name]
-    config = getattr(transformers, f"{family}Config")(text_config={**TEXT, **text}, vision_config=eyes, **whole)
+    config = getattr(transformers, f"{family}Config")(
+        text_config={**TEXT, **text, "vocab_size": vocab_size}, vision_config=eyes, **{**whole, **changes}
+    )
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config)
-    for parameter in model.parameters():
+    for at, parameter in model.named_parameters():
+        if "language_model" in at and name.startswith("qwen3.5"):
+            continue  # larger weights would amplify the rounding of its states, in transformers too
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
         else:

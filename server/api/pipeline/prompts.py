@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from ...errors import InvalidRequest
 from ...text.chat_template import RESERVED, TemplateInput
-from ...types import MediaItem
+from ...types import MediaItem, TranscriptRules
 from ..http.json_meter import require_small
 from ..service import ServedModel
 from ..wire.chat import IMAGE, ROLES, TEXT, ChatInput, ContentPart, Message
@@ -35,6 +35,7 @@ class Prompt:
     text: str | None  # None when the client sent ids
     param: str
     media: tuple[MediaItem, ...] = ()  # pictures in it
+    transcript: TranscriptRules | None = None  # of what follows it, where sound is transcribed
 
 
 def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:

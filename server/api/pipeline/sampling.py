@@ -36,7 +36,8 @@ def sampled(rendered: Rendered) -> Sampled:
         room = room_of(service.model, prompt, rendered.max_tokens)
         _check_room(request, prompt, 0 if rendered.max_tokens == 0 else room)
         for child in range(n):
-            sampling = replace(shared, max_tokens=room, seed=(shared.seed + child) & SEED_MASK)
+            seed = (shared.seed + child) & SEED_MASK
+            sampling = replace(shared, max_tokens=room, seed=seed, transcript=prompt.transcript)
             sequences.append(PlannedSequence(prompt, sampling))
     return Sampled(request, sequences, n, rendered.constraint)
 

@@ -14,7 +14,7 @@ from ...errors import InvalidRequest
 from ...media.sound import LEAST_SECONDS, SoundWindow
 from ...media.speech import SpeechReader
 from ...media.transcript import Segment, segments_of
-from ...types import MediaItem
+from ...types import MediaItem, TranscriptRules
 from ..http.origin import Origin
 from ..service import Service
 from ..wire.audio import AudioForm, SpeechRequest, TranscriptSegment
@@ -25,7 +25,7 @@ from .start import start
 from .validate import validated
 
 Task = Literal["transcribe", "translate"]
-SUPPRESSION = -100.0  # added to logits
+PREFERENCE = 100.0  # added to logits
 
 
 @dataclass(slots=True)
@@ -133,12 +133,13 @@ class Transcription:
             text = self.service.model.tokenizer.encode(" " + self.form.prompt.strip(), False)
             before = (tokens.previous, *text[-(self.service.model.info.max_model_len // 2 - 1) :])
         logprobs = {"logprobs": 0} if self.form.response_format == "verbose_json" else {}
-        return await self._generation((*before, *ids), item, None, {"min_tokens": 1, **logprobs})
+        fields: dict[str, object] = {"min_tokens": 1, **logprobs}
+        return await self._generation((*before, *ids), item, None, fields, tokens.rules(self.has_times))
 
     async def _detected(self, item: MediaItem) -> str:
         """Return the language of a window: the likeliest of their tokens after the start of a transcript."""
         languages = self.reader.tokens.languages
-        bias = {str(token_id): -SUPPRESSION for token_id in languages.values()}
+        bias = {str(token_id): PREFERENCE for token_id in languages.values()}
         fields = {"temperature": 0.0, "logit_bias": bias}
         [delta] = await collect((await self._generation((self.reader.tokens.start,), item, 1, fields)).deltas())
         by_token = {token_id: language for language, token_id in languages.items()}
@@ -155,14 +156,18 @@ class Transcription:
         return exp(delta.logprobs[0].top_logprobs[at])
 
     async def _generation(
-        self, ids: tuple[int, ...], item: MediaItem, most: int | None, fields: dict[str, object]
+        self,
+        ids: tuple[int, ...],
+        item: MediaItem,
+        most: int | None,
+        fields: dict[str, object],
+        rules: TranscriptRules | None = None,
     ) -> Generation:
         """Return the generation after a prompt of the decoder. Raises RequestError."""
-        bias = {str(token_id): SUPPRESSION for token_id in self.reader.tokens.suppressed}
-        given = {"temperature": self.form.temperature, "seed": self.form.seed, "logit_bias": bias or None, **fields}
+        given = {"temperature": self.form.temperature, "seed": self.form.seed, **fields}
         body = SpeechRequest.model_validate({"model": self.form.model, **given})
         request = validated(self.origin, body, self.service)
-        return await start(request, [Prompt(ids, None, "prompt", (item,))], most)
+        return await start(request, [Prompt(ids, None, "prompt", (item,), rules)], most)
 
 
 def speech_of(service: Service) -> SpeechReader:

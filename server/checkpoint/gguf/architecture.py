@@ -50,6 +50,7 @@ class Architecture:
     words: Keys = field(default_factory=dict)  # words in the model's tensor names, each with the package's word
     has_heads_apart: bool = False  # the file has all of q, then k, then v; the model has q, k and v of each KV head
 
+    has_key_heads_in_turns: bool = False  # value heads of gated DeltaNet, which the model has by key head
     state_layer: str = ""  # in `layer_types`, a layer without attention: the file has no KV heads for it
 
     def is_read_with_config(self, tensor: str) -> bool:

@@ -42,6 +42,14 @@ def _hunyuan_moe(config: Config) -> Config:
     return {"num_shared_expert": config.get("num_shared_expert") or 1}
 
 
+def _qwen35(config: Config) -> Config:
+    """Derive the size of value heads, and leave out layers that predict further tokens."""
+    derived: Config = {"num_hidden_layers": config["num_hidden_layers"] - config.get("nextn_predict_layers", 0)}
+    if heads := config.get("linear_num_value_heads"):
+        derived["linear_value_head_dim"] = config.get("ssm_inner_size", 0) // heads
+    return derived
+
+
 _BLOOM: Keys = {
     "context_length": "seq_length",
     "block_count": "n_layer",
@@ -73,6 +81,16 @@ _FALCON: Keys = {
 _EXAONE: Keys = {"block_count": "num_layers", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon"}
 _MINICPM: Keys = {"embedding_scale": "scale_emb", "residual_scale": "residual_scale", "logit_scale": "logits_scaling"}
 _HUNYUAN_MOE: Keys = {"expert_used_count": "moe_topk", "expert_shared_count": "num_shared_expert"}
+_QWEN35: Keys = {
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "ssm.inner_size": "ssm_inner_size",
+    "full_attention_interval": "full_attention_interval",
+    "nextn_predict_layers": "nextn_predict_layers",
+}
+_QWEN35_WORDS: Keys = {".dt_bias": ".dt_proj.bias"}
 _LFM2: Keys = {
     "attention.layer_norm_rms_epsilon": "norm_eps",
     "shortconv.l_cache": "conv_L_cache",
@@ -128,4 +146,20 @@ MORE = (
     Architecture("mpt", "MptForCausalLM", "mpt", _MPT, derived=_mpt),
     Architecture("lfm2", "Lfm2ForCausalLM", "lfm2", _LFM2, _ADJUSTED, state_layer="conv"),
     Architecture("lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", _LFM2, _ADJUSTED, words=_LFM2_WORDS, state_layer="conv"),
+    *(
+        Architecture(
+            name,
+            hub_name,
+            model_type,
+            _QWEN35,
+            derived=_qwen35,
+            norm_shift=1.0,
+            words=_QWEN35_WORDS,
+            has_key_heads_in_turns=True,
+        )
+        for name, hub_name, model_type in (
+            ("qwen35", "Qwen3_5ForCausalLM", "qwen3_5_text"),
+            ("qwen35moe", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
+        )
+    ),
 )

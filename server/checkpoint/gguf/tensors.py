@@ -1,8 +1,8 @@
 """Tensors of GGUF files under the model's own names, with the values of its own checkpoint.
 
-The package `gguf` maps the names. Four changes that conversion to GGUF makes are undone: rows of query and key heads in
-the order of rotary pairs, queries of all heads before the keys where the model has them head by head, norms with 1
-added, and the experts of a layer in one tensor. Rows are converted to float32 on request; nothing is kept.
+The package `gguf` maps the names. What conversion to GGUF changes is undone: orders of heads (orders.py), norms with 1
+added, decays as powers, and the experts of a layer in one tensor. Rows are converted to float32 on request, and nothing
+is kept.
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ...config.formats import Quantization
 from ...models.decoder import decoder_graph
 from ...models.graph import linears
 from ...models.spec import ModelSpec
+from ...models.state_layer import GatedDeltaNetSpec
 from ..stored import GroupedCodes
 from .architecture import Architecture
 from .architectures import architecture_of
 from .files import Entry, GgufFiles
 from .groups import GROUP, GROUPED, grouped
+from .orders import Order, by_key_heads, in_pairs, in_runs
 from .types import Bytes, Float32
 
 EXPERT = re.compile(r"(\.experts)\.(\d+)\.")
 ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
 FUSED = re.compile(r"blk\.\d+\.attn_qkv\.(weight|bias)")
-NORM = "norm.weight"
+NORM, STATE_NORM = "norm.weight", ".ssm_norm.weight"
+DECAY = ".ssm_a"
+STATE_PART = re.compile(r"\.linear_attn\.(in_proj_qkv|in_proj_z|in_proj_a|in_proj_b|A_log|dt_bias|conv1d|out_proj)\b")
+PER_HEAD = ("in_proj_a", "in_proj_b", "A_log", "dt_bias")  # one value for a head
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,11 @@ class GgufTensor:
     name: str  # in the file
     shape: tuple[int, ...]
     first_row: int = 0
-    num_heads: int = 0  # heads whose rows are in rotary pairs, or KV heads in runs; 0 = rows are in the model's order
-    num_queries: int = 0  # of each KV head, with runs of all queries, keys and values; 0 = rotary pairs
     is_turned: bool = False  # the model has [inputs, outputs], the file [outputs, inputs]
     shift: float = 0.0  # added to the file's values
+    is_exponent: bool = False  # the file has -exp of the values
+    order: Order | None = None  # of rows; None: as in the model
+    columns: Order | None = None
 
     @property
     def path(self) -> Path:
@@ -60,13 +65,18 @@ class GgufTensor:
     def rows(self, begin: int, end: int) -> Float32:
         """Return [begin, end) of the first axis as float32."""
         if len(self.shape) == 1:
-            whole = self.entry.info.type.values(self.entry.bytes_of(self.first_row, self.first_row + 1, self.name))
-            values: Float32 = whole[0, self._places(0, self.shape[0])[begin:end]] + np.float32(self.shift)
-            return values
+            return self._vector(begin, end)
         if self.is_turned:
             whole = self.entry.info.type.values(self._bytes(0, self.shape[1]))
             return np.ascontiguousarray(whole[:, begin:end].T)
-        return self.entry.info.type.values(self._bytes(begin, end)).reshape(end - begin, *self.shape[1:])
+        values: Float32 = self.entry.info.type.values(self._bytes(begin, end)).reshape(end - begin, *self.shape[1:])
+        return values if self.columns is None else values[:, self.columns]
+
+    def _vector(self, begin: int, end: int) -> Float32:
+        whole = self.entry.info.type.values(self.entry.bytes_of(self.first_row, self.first_row + 1, self.name))
+        values: Float32 = whole[0, self._places(begin, end)] + np.float32(self.shift)
+        with np.errstate(invalid="ignore", divide="ignore"):  # the caller refuses values that are not finite
+            return np.log(-values) if self.is_exponent else values
 
     @property
     def held_by(self) -> Quantization | None:
@@ -79,11 +89,17 @@ class GgufTensor:
     @property
     def group(self) -> int:
         """Number of inputs that share a scale; 0 where `grouped` cannot read the tensor."""
-        return GROUP if self.dtype in GROUPED and len(self.shape) > 1 and not self.is_turned else 0
+        is_whole = self.columns is None or bool((self.columns.reshape(-1, GROUP)[:, 0] % GROUP == 0).all())
+        return GROUP if self.dtype in GROUPED and len(self.shape) > 1 and not self.is_turned and is_whole else 0
 
     def grouped(self, begin: int, end: int) -> GroupedCodes:
         """Return the codes of rows [begin, end)."""
-        return grouped(self.dtype, self._bytes(begin, end))
+        found = grouped(self.dtype, self._bytes(begin, end))
+        if self.columns is None:
+            return found
+        groups = self.columns[::GROUP] // GROUP
+        offsets = None if found.offsets is None else found.offsets[:, groups]
+        return GroupedCodes(found.codes[:, self.columns], found.scales[:, groups], offsets, GROUP)
 
     def _bytes(self, begin: int, end: int) -> Bytes:
         """Return the bytes of the model's rows [begin, end). The file is read once, over all rows in between."""
@@ -92,32 +108,18 @@ class GgufTensor:
             return self.entry.bytes_of(0, 0, self.name)
         first, last = int(places.min()), int(places.max()) + 1
         rows = self.entry.bytes_of(self.first_row + first, self.first_row + last, self.name)
-        return rows if not self.num_heads else rows[places - first]
+        return rows if self.order is None else rows[places - first]
 
-    def _places(self, begin: int, end: int) -> npt.NDArray[np.intp]:
-        """Return the file's rows of the model's rows.
-
-        Rows j and d / 2 + j of a head of d rows in pairs are the rows 2j and 2j + 1 of the file. In runs, the queries
-        of a KV head are in the run of queries, its key and value in the runs of keys and values.
-        """
-        rows = np.arange(begin, end)
-        if not self.num_heads:
-            return rows
-        size = self.shape[0] // self.num_heads
-        head, row = rows // size, rows % size
-        if self.num_queries:
-            width = size // (self.num_queries + 2)
-            part = np.maximum(row // width - self.num_queries + 1, 0)  # 0: a query, 1: the key, 2: the value
-            keys = (self.num_queries + part - 1) * self.num_heads * width + head * width + row % width
-            return np.where(part == 0, head * self.num_queries * width + row, keys)
-        return head * size + row % (size // 2) * 2 + row // (size // 2)
+    def _places(self, begin: int, end: int) -> Order:
+        """Return the file's rows of the model's rows."""
+        return np.arange(begin, end) if self.order is None else self.order[begin:end]
 
 
 def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]) -> dict[str, GgufTensor]:
     """Return the expected tensors that the files have, and surplus tensors under the files' names."""
     architecture = architecture_of(files)
     names = _names(architecture, spec.num_layers, expected)
-    there = {name: stored for name, stored in names.items() if stored in files.entries}
+    there = {name: stored for name, given in names.items() if (stored := _stored(files, given)) is not None}
     found = {name: _tensor(files, architecture, spec, name, stored) for name, stored in there.items()}
     turned = {part.weight for linear in linears(decoder_graph(spec)) for part in linear.parts if part.is_transposed}
     for name in turned & found.keys():
@@ -152,9 +154,14 @@ def _known(name: str, row: Architecture) -> str:
     return name
 
 
+def _stored(files: GgufFiles, name: str) -> str | None:
+    """Return the file's name of a tensor, which some have without an ending."""
+    return next((each for each in (name, name.removesuffix(".weight")) if each in files.entries), None)
+
+
 def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, stored: str) -> GgufTensor:
     entry = files.entries[stored]
-    shape, first_row, num_heads, num_queries = entry.info.shape, 0, 0, 0
+    shape, first_row, order = entry.info.shape, 0, None
     if (expert := EXPERT.search(name)) is not None and len(shape) > 1:
         _, *rest = shape
         shape, first_row = tuple(rest), int(expert[2]) * (rest[0] if len(rest) > 1 else 1)
@@ -162,9 +169,26 @@ def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, sto
         num_heads = spec.num_heads if part[1] == "q" else spec.num_kv_heads
         if shape[0] % (2 * num_heads):
             raise files.error(f"has {shape[0]} rows, which {num_heads} heads do not divide into pairs", stored)
+        order = in_pairs(shape[0], num_heads)
     if row.has_heads_apart and FUSED.fullmatch(stored):
-        num_heads, num_queries = spec.num_kv_heads, spec.num_heads // spec.num_kv_heads
-        if shape[0] % ((num_queries + 2) * num_heads):
+        kv_heads, queries = spec.num_kv_heads, spec.num_heads // spec.num_kv_heads
+        if shape[0] % ((queries + 2) * kv_heads):
             raise files.error(f"has {shape[0]} rows, which are not q, k and v of {spec.num_heads} heads", stored)
-    shift = -row.norm_shift if stored.endswith(NORM) else 0.0
-    return GgufTensor(entry, stored, shape, first_row, num_heads, num_queries, shift=shift)
+        order = in_runs(shape[0], kv_heads, queries)
+    shift = -row.norm_shift if stored.endswith(NORM) and not stored.endswith(STATE_NORM) else 0.0
+    tensor = GgufTensor(entry, stored, shape, first_row, shift=shift, is_exponent=stored.endswith(DECAY), order=order)
+    return _of_state(files, spec, name, tensor) if row.has_key_heads_in_turns else tensor
+
+
+def _of_state(files: GgufFiles, spec: ModelSpec, name: str, tensor: GgufTensor) -> GgufTensor:
+    """Return a tensor of gated DeltaNet in the model's order of value heads."""
+    part = STATE_PART.search(name)
+    mixer = next((layer.mixer for layer in spec.layers if isinstance(layer.mixer, GatedDeltaNetSpec)), None)
+    if part is None or mixer is None:
+        return tensor
+    is_columns, width = part[1] == "out_proj", 1 if part[1] in PER_HEAD else mixer.value_dim
+    size, heads = tensor.shape[int(is_columns)], (mixer.num_key_heads, mixer.num_value_heads)
+    if size < mixer.num_value_heads * width:
+        raise files.error(f"has {size} values, which are not those of {mixer.num_value_heads} heads", tensor.name)
+    order = by_key_heads(size, *heads, width)
+    return replace(tensor, columns=order) if is_columns else replace(tensor, order=order)

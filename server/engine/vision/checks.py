@@ -11,11 +11,14 @@ VALUE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def grid_of(item: MediaItem, vision: VisionSpec) -> tuple[int, int, int]:
-    """Return the number of frames or crops, and the rows and columns of patches of each."""
+    """Return the number of frames or crops, and the rows and columns of patches of each.
+
+    Crops say it by their own size, and their grid may be that of crops.
+    """
     if len(item.shape) == 2:
         return item.grid
-    height, width = (item.grid[i] or item.shape[i + 1] // vision.patch.size for i in (1, 2))
-    return item.shape[0], height, width
+    crops, _, height, width = item.shape
+    return crops, height // vision.patch.size, width // vision.patch.size
 
 
 def num_windows(vision: VisionSpec, height: int, width: int) -> int:
@@ -48,5 +51,4 @@ def _fits(item: MediaItem, vision: VisionSpec, frames: int, height: int, width: 
         return False
     if len(item.shape) == 2:
         return item.shape == (frames * height * width, patch.values)
-    _, channels, rows, columns = item.shape
-    return channels == patch.channels and height * patch.size <= rows and width * patch.size <= columns
+    return item.shape[1] == patch.channels

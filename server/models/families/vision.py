@@ -15,7 +15,7 @@ from ..names import Names
 from ..rope import read_rope
 from ..vision import Average, Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
 from .vision_keys import ACTIVATIONS, Eyes, HiddenAct, Side, Text, Whole, linear
-from .vision_qwen import read_qwen3, read_qwen25
+from .vision_qwen import read_qwen3, read_qwen25, read_qwen35
 
 
 class _SiglipEyes(Eyes, kw_only=True, rename={
@@ -138,6 +138,8 @@ _READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec]] = {
     "Qwen2_5_VLForConditionalGeneration": read_qwen25,
     "Qwen3VLForConditionalGeneration": read_qwen3,
     "Qwen3VLMoeForConditionalGeneration": read_qwen3,
+    "Qwen3_5ForConditionalGeneration": read_qwen35,
+    "Qwen3_5MoeForConditionalGeneration": read_qwen35,
     "SmolVLMForConditionalGeneration": _idefics3,
     "Idefics3ForConditionalGeneration": _idefics3,
     "Gemma3ForConditionalGeneration": _gemma3,

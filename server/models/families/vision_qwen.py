@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isqrt
 from typing import Annotated, Any
 
@@ -123,3 +124,8 @@ def read_qwen3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
         read.spatial_merge_size,
         tuple((layer, tap(i)) for i, layer in enumerate(taps)),
     )
+
+
+def read_qwen35(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    """Return the encoder of Qwen3.5: that of Qwen3-VL without taps."""
+    return replace(read_qwen3({**eyes, "deepstack_visual_indexes": ()}, whole, text), token_id=whole.token_id(248_056))

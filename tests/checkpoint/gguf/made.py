@@ -25,7 +25,7 @@ ARCHITECTURES = {row.model_type: row.name for row in ROWS.values()} | {
 }
 PAIRED, SHIFTED = (
     ("llama", "granite", "granitemoe", "smollm3", "minicpm", "arcee", "olmo"),
-    ("gemma", "gemma2", "gemma3", "nemotron"),
+    ("gemma", "gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe"),
 )  # rotary pairs; norms with 1 added
 TURNED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2's, stored [inputs, outputs]
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -112,7 +112,7 @@ def write_gguf(
             name = name.replace(ours, known)  # noqa: PLW2901
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
-        stored += "" if stored.endswith((".weight", ".bias")) else ".weight"
+        stored += "" if stored.endswith((".weight", ".bias", ".ssm_a")) else ".weight"
         converted = convert(architecture, config, name, values)
         its_kind = kind if isinstance(kind, gguf.GGMLQuantizationType) else kind(name)
         if values.ndim > 1 and its_kind != F32:
@@ -147,6 +147,8 @@ def together(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def convert(architecture: str, config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
     """Convert a tensor as the conversion to GGUF does."""
+    if ".linear_attn." in name:
+        return of_state(config, name, values)
     if architecture in SHIFTED and name.endswith("norm.weight"):
         return values + np.float32(1)
     if architecture == "gpt2" and TURNED.search(name):
@@ -164,6 +166,21 @@ def convert(architecture: str, config: dict[str, Any], name: str, values: np.nda
         halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
         return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
     return values
+
+
+def of_state(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """Convert a tensor of Qwen 3.5's gated DeltaNet: value heads take turns by key head, decays are powers."""
+    keys, heads, width = (config[f"linear_{key}"] for key in ("num_key_heads", "num_value_heads", "value_head_dim"))
+    part = name.split(".linear_attn.")[1].split(".", maxsplit=1)[0]
+    values = -np.exp(values) if part == "A_log" else values.squeeze(1) if part == "conv1d" else values
+    if part == "norm":
+        return values
+    if part == "out_proj":
+        return np.ascontiguousarray(of_state(config, ".linear_attn.in_proj_z", values.T).T)
+    width = width if part in ("in_proj_qkv", "in_proj_z", "conv1d") else 1
+    first, tail = values[: -heads * width], values[-heads * width :]
+    turned = tail.reshape(keys, heads // keys, width, *tail.shape[1:]).swapaxes(0, 1)
+    return np.concatenate([first, turned.reshape(tail.shape)])
 
 
 def write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
