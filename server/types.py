@@ -129,16 +129,6 @@ class ScheduledSeq(NamedTuple):
     state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
 
     @property
-    def num_source_tokens(self) -> int:
-        """Positions of the encoder that cross attention reads; 0 without an encoder."""
-        return 0 if self.source is None else self.source.num_source_tokens
-
-    @property
-    def is_encoded(self) -> bool:
-        """True when the encoder's pass comes before this step's work: nothing of the sequence is computed yet."""
-        return self.source is not None and self.start == 0
-
-    @property
     def prompt_targets(self) -> range:
         """Positions of the prompt's tokens whose log-probabilities this step returns, each by the token before it.
 

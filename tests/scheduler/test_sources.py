@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
+from neuronserve.server.engine.cross.queries import is_encoded, num_source_tokens
 from neuronserve.server.types import StepPlan
 from tests.scheduler.scheduler_harness import FULL, Bench, expected_output, request
 
@@ -25,12 +26,12 @@ class SourceBench(Bench):
         self.num_encoded = 0
 
     def execute(self, plan: StepPlan) -> Any:
-        lengths = [seq.num_source_tokens for seq in plan.prefill if seq.is_encoded]
+        lengths = [num_source_tokens(seq) for seq in plan.prefill if is_encoded(seq)]
         assert sum(lengths) <= max(BUDGET, *lengths, 0)
         self.num_encoded += len(lengths)
         for seq in plan.seqs:
-            assert seq.is_encoded == (seq.start == 0)
-            assert len(seq.block_tables[1]) == -(-seq.num_source_tokens // SIZE)
+            assert is_encoded(seq) == (seq.start == 0)
+            assert len(seq.block_tables[1]) == -(-num_source_tokens(seq) // SIZE)
         prefill, decode = (
             tuple(seq._replace(block_tables=seq.block_tables[:1]) for seq in part)
             for part in (plan.prefill, plan.decode)
@@ -67,5 +68,5 @@ def test_a_text_beyond_the_budget_is_encoded_alone() -> None:
     for i in range(3):
         bench.add(request(str(i), [1, 2], 3, num_source_tokens=LONGEST))
     plans = [bench.step() for _ in range(3)]
-    assert [sum(seq.is_encoded for seq in plan.prefill) for plan in plans] == [1, 1, 1]
+    assert [sum(is_encoded(seq) for seq in plan.prefill) for plan in plans] == [1, 1, 1]
     assert [len(plan.decode) for plan in plans] == [0, 1, 2], "the others get their tokens in the same steps"
