@@ -24,44 +24,12 @@ LIVE: tuple[str, ...] = (
 # Those of tests/parity/test_families.py, without their ending.
 LIVE += tuple(
     f"{name}ForCausalLM"
-    for name in [
-        "SeedOss",
-        "Glm",
-        "Glm4",
-        "Exaone",
-        "Exaone4",
-        "InternLM2",
-        "InternLM3",
-        "MiniCPM",
-        "Cwm",
-        "Arcee",
-        "Jais2",
-        "Nemotron",
-        "StableLm",
-        "Helium",
-        "Olmo",
-        "Ernie4_5",
-        "Ernie4_5_Moe",
-        "Glm4Moe",
-        "SolarOpen",
-        "Dots1",
-        "ExaoneMoe",
-        "MiniMaxM2",
-        "HunYuanDenseV1",
-        "HunYuanMoEV1",
-        "HyperCLOVAX",
-        "GraniteMoeShared",
-        "FlexOlmo",
-        "Starcoder2",
-        "GPTBigCode",
-        "GPTJ",
-        "GPTNeo",
-        "Falcon",
-        "Bloom",
-        "Mpt",
-        "Baichuan",
-        "Gemma4",
-    ]
+    for name in (
+        *("SeedOss", "Glm", "Glm4", "Exaone", "Exaone4", "InternLM2", "InternLM3", "MiniCPM", "Cwm", "Arcee", "Jais2"),
+        *("Nemotron", "StableLm", "Helium", "Olmo", "Ernie4_5", "Ernie4_5_Moe", "Glm4Moe", "SolarOpen", "Dots1"),
+        *("ExaoneMoe", "MiniMaxM2", "HunYuanDenseV1", "HunYuanMoEV1", "HyperCLOVAX", "GraniteMoeShared"),
+        *("FlexOlmo", "Starcoder2", "GPTBigCode", "GPTJ", "GPTNeo", "Falcon", "Bloom", "Mpt", "Baichuan", "Gemma4"),
+    )
 )
 # Families that write calls in this form; a checkpoint's own template decides.
 TOOLS: dict[str, tuple[ToolParserName, ...]] = {
