@@ -217,7 +217,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "glm4_moe": Family("glm4_moe", ODD | EXPERTS | {"use_qk_norm": True, "partial_rotary_factor": 0.4}),
     "glm4_moe-groups": Family("glm4_moe", SIZES | EXPERTS | {"n_group": 3, "topk_group": 2, "attention_bias": True}),
-    "solar_open": Family("solar_open", ODD | EXPERTS | {"head_dim": 16}),
+    "solar_open": Family("solar_open", ODD | {**EXPERTS, "head_dim": 16, "first_k_dense_replace": 0}),
     "dots1": Family("dots1", ODD | EXPERTS | {"norm_topk_prob": True, "sliding_window": 21, "max_window_layers": 1}),
     "exaone_moe": Family("exaone_moe", ODD | EXPERTS | WINDOW | {"num_experts": 6, "num_shared_experts": 1}),
     "minimax_m2": Family("minimax_m2", SIZES | {"num_local_experts": 5, "num_experts_per_tok": 3, "rotary_dim": 8}),

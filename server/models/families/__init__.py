@@ -38,7 +38,7 @@ from .encoder import (
 )
 from .exaone import Exaone4Config, ExaoneConfig
 from .family import FamilyConfig
-from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
+from .gemma import Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig
 from .gemma4 import Gemma4Config
 from .glm import Glm4Config, GlmConfig
 from .gpt import GPTJConfig, GPTNeoConfig
@@ -197,7 +197,7 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
     name.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + ending: family
     for name, family in GENERATORS.items()
     for ending in ("Model", "ForSequenceClassification")
-}
+} | dict.fromkeys(("Gemma3TextModel", "Gemma3TextForSequenceClassification"), Gemma3TextConfig)
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
     **ENCODER_DECODERS,

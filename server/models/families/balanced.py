@@ -222,6 +222,7 @@ class Ernie45MoeConfig(Ernie45Config, kw_only=True):
     num_hidden_layers: Layers = 28
     num_attention_heads: Heads = 20
     num_key_value_heads: Heads | None = 4
+    head_dim: HeadDim | None = None
     moe_intermediate_size: Width = 1536
     moe_k: ExpertCount = 6
     moe_num_experts: ExpertCount = 64
