@@ -17,8 +17,11 @@ FLOAT32_TOLERANCE = 1e-5  # largest error over largest logit
 BFLOAT16_TOLERANCE = 0.02  # mean error over mean logit; rounding the weights alone costs 0.006 to 0.014
 # Shapes in which it costs more, in transformers too: norms of small outputs of a state, and other choices of experts.
 AMPLIFIED = {
-    **{"tiny-lfm2-moe": 0.05, "tiny-qwen3-5-moe": 0.1, "tiny-qwen3-next": 0.1},
-    **{"tiny-bamba": 0.04, "tiny-nemotron-h": 0.04},
+    "tiny-lfm2-moe": 0.05,
+    "tiny-qwen3-5-moe": 0.1,
+    "tiny-qwen3-next": 0.1,
+    "tiny-bamba": 0.04,
+    "tiny-nemotron-h": 0.04,
 }
 
 
