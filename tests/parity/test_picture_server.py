@@ -47,11 +47,9 @@ Serving = Callable[[str], tuple[Any, Server]]
 def write_checkpoint(name: str, directory: Path) -> Any:
     """Write a random model with a tokenizer of bytes; return transformers' model."""
     mark, token_name, _, options = CASES[name]
-    family, text, eyes, whole = vision_models.MODELS[name]
     with pytest.MonkeyPatch.context() as patch:
-        own = {**text, "vocab_size": VOCAB_SIZE, "max_position_embeddings": 2048}
-        patch.setitem(vision_models.MODELS, name, (family, own, eyes, {**whole, token_name: IDS[mark]}))
-        model = vision_models.random_vision_model(name, directory)
+        patch.setitem(vision_models.TEXT, "max_position_embeddings", 2048)
+        model = vision_models.random_vision_model(name, directory, VOCAB_SIZE, **{token_name: IDS[mark]})
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
