@@ -66,11 +66,7 @@ class PoolingParams:
 
 @dataclass(frozen=True, slots=True)
 class MediaItem:
-    """One picture of a prompt, as the model's image processor returns it.
-
-    Its placeholder tokens are the first `num_tokens` tokens with the model's picture id from `offset` on. Tokens that
-    end rows of a picture may stand between them.
-    """
+    """One picture of a prompt, or sound, as its processor returns it. Ends of rows may stand between placeholders."""
 
     digest: bytes  # SHA-256 of `grid` and the processed values
     offset: int  # position of its first placeholder in the prompt
@@ -173,10 +169,7 @@ class StepPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural-log probabilities at one position, from the raw logits (before temperature and penalties).
-
-    With a grammar, they are among the tokens that it allows.
-    """
+    """Natural-log probabilities at one position, before temperature and penalties, among tokens that are allowed."""
 
     sampled: float  # of the sampled token, or of the prompt's token
     top_token_ids: tuple[int, ...] = ()

@@ -49,11 +49,14 @@ def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
 
 # Published times of such models take part in no fit: Neuron's software has no such layer, and each port its own.
 STATE_REASON = "no fit saw a layer that keeps a state"
+HEADS_REASON = "no fit saw layers with heads of their own"
 
 
 def unfitted(model: ModelSpec) -> str:
     """Return why the fits saw no layers like some of the model's; empty if they did."""
-    return model.stand_in if model.state_mixer is None else STATE_REASON
+    if model.state_mixer is not None:
+        return STATE_REASON
+    return HEADS_REASON if len({(*each.heads, each.head_dim) for each in model.attentions}) > 1 else ""
 
 
 def matrix_params(model: ModelSpec) -> int:

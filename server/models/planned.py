@@ -18,7 +18,6 @@ from .families.hybrid import HybridConfig
 from .families.slopes import TRAINED_LENGTH
 from .families.text_part import TEXT_PARTS
 from .spec import ModelSpec
-from .stand_in import STAND_INS, with_stand_ins
 
 # Other names of a key, in the order of preference; a dot goes into an object.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -84,11 +83,9 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    stand_in, has_states = STAND_INS.get(str(values.get("model_type"))), _has_states(values)
-    served = ARCHITECTURES.get(str(values.get("model_type")), "")
-    readers = [reader for reader in (stand_in, FAMILIES.get(served)) if reader is not None]
+    has_states, reader = _has_states(values), FAMILIES.get(ARCHITECTURES.get(str(values.get("model_type")), ""))
     for key, mechanism in _mechanisms(values):
-        is_read = any(key in reader.__struct_fields__ for reader in readers)
+        is_read = reader is not None and key in reader.__struct_fields__
         if not is_read and not (has_states and mechanism in OF_STATES):
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")
@@ -103,8 +100,6 @@ def planned_spec(config: Values) -> ModelSpec:
         spec = model_spec_of({**values, **keys, "architectures": [ARCHITECTURES[model_type]]})
     else:
         spec = read_record(keys, GenericConfig).spec(model_type, keys)
-    if stand_in is not None:
-        spec = with_stand_ins(spec, {**values, **keys}, stand_in)
     return replace(spec, architecture=stated or model_type)
 
 

@@ -92,7 +92,6 @@ class ModelSpec:
     num_nextn_layers: int = 0  # layers after the last that predict further tokens; they are neither loaded nor computed
     served_positions: int = 0  # longest context that is computed; 0 = max_position
     why_served: str = ""  # why longer contexts are not
-    stand_in: str = ""  # for planning: why some layers are priced as others; empty: none is
 
     def __hash__(self) -> int:
         """Hash a few sizes: graphs are looked up by model, and hashing every layer would take longer."""

@@ -12,14 +12,13 @@ from neuronserve.server.cost.calibration import shipped_calibration
 from neuronserve.server.cost.evidence import Phase
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pipeline import PipelineModel
-from neuronserve.server.cost.shape import STATE_REASON, cached_positions, state_bytes, state_flops
+from neuronserve.server.cost.shape import HEADS_REASON, STATE_REASON, cached_positions, state_bytes, state_flops
 from neuronserve.server.cost.spread import interval
 from neuronserve.server.cost.stand_ins import series_errors, steps, steps_of
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.models.public import candidates
 from neuronserve.server.models.spec import ModelSpec
-from neuronserve.server.models.stand_in import GlobalHeadsConfig
 
 CALIBRATION = shipped_calibration()
 
@@ -66,7 +65,7 @@ def test_a_planned_step_has_the_band_of_these_rows_and_says_why() -> None:
 
 def test_global_heads_of_one_series_have_a_factor_of_two_on_both_sides() -> None:
     """Three rows of Gemma 4 31B: decode is within a quarter, and a prompt of 8,192 takes ten times the formula's."""
-    rows = steps_of(GlobalHeadsConfig.reason)
+    rows = steps_of(HEADS_REASON)
     assert {row.model for row in rows} == {"gemma-4-31b-it"}
     assert all(0.75 < row.error("decode", CALIBRATION) < 1.25 for row in rows)
     band = PipelineModel.of(of("gemma-4-31b-it"), instance("trn2.3xlarge"), 4, 1, Runtime()).band("decode", 1, 4096)

@@ -8,6 +8,14 @@ import msgspec
 
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
+from .balanced import (
+    Dots1Config,
+    Ernie45MoeConfig,
+    ExaoneMoeConfig,
+    Glm4MoeConfig,
+    MiniMaxM2Config,
+    SolarOpenConfig,
+)
 from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
@@ -130,6 +138,12 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "HeliumForCausalLM": ("helium", HeliumConfig),
     "OlmoForCausalLM": ("olmo", OlmoConfig),
     "Ernie4_5ForCausalLM": ("ernie4_5", Ernie45Config),
+    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", Ernie45MoeConfig),
+    "Glm4MoeForCausalLM": ("glm4_moe", Glm4MoeConfig),
+    "SolarOpenForCausalLM": ("solar_open", SolarOpenConfig),
+    "Dots1ForCausalLM": ("dots1", Dots1Config),
+    "ExaoneMoeForCausalLM": ("exaone_moe", ExaoneMoeConfig),
+    "MiniMaxM2ForCausalLM": ("minimax_m2", MiniMaxM2Config),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HunYuanDenseConfig),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", HunYuanMoeConfig),
     "HyperCLOVAXForCausalLM": ("hyperclovax", HyperCLOVAXConfig),

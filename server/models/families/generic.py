@@ -60,10 +60,7 @@ class Traits:
 
 LIKE_LLAMA = (
     "deepseek",
-    "exaone_moe",
     "llama",
-    "minimax_m2",
-    "solar_open",
     "vaultgemma",
 )
 
@@ -73,8 +70,6 @@ TRAITS: dict[str, Traits] = {
     **dict.fromkeys(LIKE_LLAMA, Traits()),
     "afmoe": Traits(placement="before_and_after", qk_norm="head", has_attention_gate=True),
     "dbrx": Traits(norm="layer_no_bias"),
-    # Some layers of the next are replaced by stand_in.py; these are the traits of the others.
-    "gemma4_text": Traits(placement="before_and_after", qk_norm="head", activation="gelu_tanh", is_tied=True),
     "phimoe": Traits(norm="layer", has_attention_bias=True, has_head_bias=True),
 }
 
