@@ -79,7 +79,7 @@ def planned_spec(config: Values) -> ModelSpec:
     architectures that the records of a model do not express.
     """
     stated = _first_name(config)
-    if stated in FAMILIES or (stated in TEXT_PARTS and str(config.get("model_type")) not in STAND_INS):
+    if stated in FAMILIES or stated in TEXT_PARTS:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
