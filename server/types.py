@@ -66,11 +66,7 @@ class PoolingParams:
 
 @dataclass(frozen=True, slots=True)
 class MediaItem:
-    """One picture of a prompt, as the model's image processor returns it.
-
-    Its placeholder tokens are the first `num_tokens` tokens with the model's picture id from `offset` on. Tokens that
-    end rows of a picture may stand between them.
-    """
+    """One picture of a prompt, or sound, as its processor returns it. Ends of rows may stand between placeholders."""
 
     digest: bytes  # SHA-256 of `grid` and the processed values
     offset: int  # position of its first placeholder in the prompt
@@ -133,16 +129,6 @@ class ScheduledSeq(NamedTuple):
     state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
 
     @property
-    def num_source_tokens(self) -> int:
-        """Positions of the encoder that cross attention reads; 0 without an encoder."""
-        return 0 if self.source is None else self.source.num_source_tokens
-
-    @property
-    def is_encoded(self) -> bool:
-        """True when the encoder's pass comes before this step's work: nothing of the sequence is computed yet."""
-        return self.source is not None and self.start == 0
-
-    @property
     def prompt_targets(self) -> range:
         """Positions of the prompt's tokens whose log-probabilities this step returns, each by the token before it.
 
@@ -183,10 +169,7 @@ class StepPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural-log probabilities at one position, from the raw logits (before temperature and penalties).
-
-    With a grammar, they are among the tokens that it allows.
-    """
+    """Natural-log probabilities at one position, before temperature and penalties, among tokens that are allowed."""
 
     sampled: float  # of the sampled token, or of the prompt's token
     top_token_ids: tuple[int, ...] = ()

@@ -54,6 +54,13 @@ FAMILIES: dict[str, Family] = {
         BERT | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "local_attention": 9, "pad_token_id": 0},
     ),
     "qwen3": Family("qwen3", DECODER | {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}),
+    # EmbeddingGemma: a decoder's layers whose tokens attend to both sides.
+    "gemma3": Family(
+        "gemma3_text",
+        DECODER
+        | {"use_bidirectional_attention": True, "sliding_window": 24, "query_pre_attn_scalar": 16}
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
     "llama": Family("llama", DECODER | {"tie_word_embeddings": True}),
     # Embeddings narrower than the stream, and so are the last states.
     "opt-narrow": Family("opt", BERT | {"ffn_dim": 88, "word_embed_proj_dim": 24, "do_layer_norm_before": False}),

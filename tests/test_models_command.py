@@ -30,7 +30,7 @@ def test_a_checkpoint_that_can_be_served(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"architectures": ["FalconForCausalLM"]}, "architecture 'FalconForCausalLM' is not supported; nearest is "),
+        ({"architectures": ["NewForCausalLM"]}, "architecture 'NewForCausalLM' is not supported; nearest is "),
         ({"hidden_act": "mish"}, "hidden_act"),
         ({"auto_map": {"AutoModel": "m.M"}}, "code that comes with a checkpoint is never run"),
         ({"quantization_config": {"quant_method": "hqq"}}, "quantization_config.quant_method is 'hqq'"),

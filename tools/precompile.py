@@ -30,6 +30,8 @@ from neuronserve.server.kernels.dispatch import linear_kernels_of, shared_kernel
 from neuronserve.server.kernels.isa.cache import PREBUILT, mark_prebuilt, use_cache
 from neuronserve.server.kernels.isa.jit import Kernel
 from neuronserve.server.kernels.isa.target import compiled_features
+from neuronserve.server.kernels.latent import attention as latent_attention
+from neuronserve.server.kernels.latent import heads as latent_heads
 from neuronserve.server.kernels.logits import finish_logits
 from neuronserve.server.kernels.matmul import groups as groups4
 from neuronserve.server.kernels.matmul import packing, quantize
@@ -49,6 +51,8 @@ def kernels() -> Iterator[Kernel]:
         shared = shared_kernels(dtype, head_dim, 32, isa, kv_dtype)
         yield from (*shared.kernels, shared.embed_rows)
     yield from (finish_logits, head_squares, sample)
+    yield from (*latent_heads.WRITES.values(), *latent_heads.QUERIES.values(), *latent_heads.VALUES.values())
+    yield from latent_attention.KERNELS.values()
 
 
 def compile_host_functions() -> None:

@@ -26,7 +26,7 @@ from neuronserve.server.device.catalog import Instance, instance, instances
 from neuronserve.server.errors import DeviceError, DeviceMemoryError, StartError
 from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.decoder import decoder_graph
-from neuronserve.server.models.families import ENCODERS, GENERATORS
+from neuronserve.server.models.families import ENCODER_DECODERS, ENCODERS, GENERATORS
 from neuronserve.server.models.families.text_part import TEXT_PARTS
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import linear_modules, num_params
@@ -185,6 +185,7 @@ def _lists() -> dict[str, Iterable[str]]:
     return {
         "generate text (architectures of config.json; also as ...Model and ...ForSequenceClassification)": GENERATORS,
         "the text model of these multimodal architectures; pictures are refused": TEXT_PARTS,
+        "turn texts or sound into text": ENCODER_DECODERS,
         "encode texts (with the endings Model, ForMaskedLM and ForSequenceClassification)": ENCODERS,
         "weights (--quantization; files of the same, GPTQ, AWQ, packed compressed-tensors and GGUF are read)": (
             "none",

@@ -46,6 +46,8 @@ def _hold(cache: KVCacheManager, request: Request, context_len: int) -> Sequence
             raise SettingsError(f"context_len is {context_len}: the KV cache holds {num_tokens} tokens in all")
         cache.commit(blocks, tokens, end)
         cache.drop(blocks, end)
+    if cache.states is not None:  # the context is found where it has a snapshot of its state
+        cache.states.pool.name(blocks.state.spare, blocks.chain.digests[context_len // cache.config.block_size - 1])
     return blocks
 
 

@@ -56,7 +56,7 @@ def unfitted(model: ModelSpec) -> str:
     """Return why the fits saw no layers like some of the model's; empty if they did."""
     if model.state_mixer is not None:
         return STATE_REASON
-    return HEADS_REASON if len({(each.heads, each.head_dim) for each in model.attentions}) > 1 else ""
+    return HEADS_REASON if len({(*each.heads, each.head_dim) for each in model.attentions}) > 1 else ""
 
 
 def matrix_params(model: ModelSpec) -> int:

@@ -21,6 +21,7 @@ from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import placed
 from ..types import MediaItem, Request, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .cross.encoder import SourceEncoder
+from .cross.queries import is_encoded
 from .logits import prompt_logprobs, prompt_rows
 from .loop import Pending
 from .sampler import Sampler
@@ -81,7 +82,7 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute every token of the plan, and sample for the sequences that need it."""
         if self.encoder is not None:
-            self.encoder.run([seq for seq in plan.prefill if seq.is_encoded])
+            self.encoder.run([seq for seq in plan.prefill if is_encoded(seq)])
         is_alone = len(plan.seqs) == 1 and len(plan.seqs[0].token_ids) == 1
         with self._pool.only(self.num_threads_alone if is_alone else self._pool.num_threads):
             return self._execute(plan)
@@ -147,7 +148,7 @@ class ModelRunner:
             known = token_ids, len(token_ids), lora, None, media, source
             state = placed(cache.states, blocks.state, (start, start + len(chunk)), len(token_ids))
             seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, *known, state)
-            if self.encoder is not None and seq.is_encoded:
+            if self.encoder is not None and is_encoded(seq):
                 self.encoder.run([seq])
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample(range(len(chunk)))

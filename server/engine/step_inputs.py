@@ -18,7 +18,7 @@ from ..kernels.attention.items import COUNTER_BYTES
 from ..kernels.records import STEP, STEP_BYTES, WORD, StepRecord
 from ..types import ScheduledSeq
 from .attention_work import AttentionEntry, AttentionWork
-from .cross.queries import CrossQueries
+from .cross.queries import CrossQueries, num_source_tokens
 
 Int32 = npt.NDArray[np.int32]
 
@@ -173,7 +173,7 @@ class StepInputs:
             if end > self._max_model_len:
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
             for (_, span), table in zip(self._groups, seq.block_tables, strict=True):
-                needed = seq.num_source_tokens if span.source else end
+                needed = num_source_tokens(seq) if span.source else end
                 if needed > (held := len(table) * self._block_size):
                     raise StepTooLarge(seq.request_id, f"a context of {needed} tokens", f"{held} in its block table")
             if num_tokens > len(self.token_ids):

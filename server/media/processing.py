@@ -21,7 +21,7 @@ from ..text.limited_process import Handler, Work
 from .families import FAMILIES, Layout, PictureFamily
 from .picture import PictureError, decode
 
-TIMEOUT_S = 10.0  # of one picture; the largest takes about a second on a free host
+TIMEOUT_S = 30.0  # of one picture; the largest takes seconds
 PREPARE_TIMEOUT_S = 60.0  # imports
 MEMORY_BYTES = 2048 * 2**20  # beyond what the process starts with
 

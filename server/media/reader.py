@@ -86,6 +86,7 @@ class PictureReader:
             raise PictureError("must be a data URL with base64, such as data:image/png;base64,...")
         if found[1].lower() not in MEDIA_TYPES:
             raise PictureError(f"has the media type {found[1][:40]!r}; known are {', '.join(sorted(MEDIA_TYPES))}")
+        self._require_size((len(url) - found.end()) * 3 // 4 - 2)  # without padding
         try:
             data = base64.b64decode(url[found.end() :], validate=True)
         except (binascii.Error, ValueError) as error:
@@ -95,9 +96,13 @@ class PictureReader:
     def _processed(self, data: bytes) -> ProcessedPicture:
         if not data:
             raise PictureError("is empty")
-        if len(data) > self.config.max_image_bytes:
-            raise PictureError(f"has {len(data)} bytes; the limit is {self.config.max_image_bytes} (--max-image-bytes)")
+        self._require_size(len(data))
         return msgspec.msgpack.decode(self._pool.reply(data).data, type=ProcessedPicture)
+
+    def _require_size(self, num_bytes: int) -> None:
+        most = self.config.max_image_bytes
+        if num_bytes > most:
+            raise PictureError(f"has {num_bytes} bytes; the limit is {most} (--max-image-bytes)")
 
 
 def picture_reader(directory: Path, config: MediaConfig) -> PictureReader | None:

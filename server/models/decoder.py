@@ -97,7 +97,7 @@ class _Builder:
         return WeightRows(names.module(module), outputs, is_transposed=is_transposed, factor=factor)
 
     def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
-        name = f"{self._spec.names.module(module)}.{tensor}"
+        name = self._spec.names.module(f"{module}.{tensor}".rstrip("."))
         return Vector(name, axis.size, axis if axis.is_split else None)
 
     def prelude(self) -> list[Op]:

@@ -173,6 +173,7 @@ class ChoiceSpec:
     groups: int = 1
     top_groups: int = 1  # groups from which a token's experts come
     best_of_group: int = 1  # scores, the largest of a group, whose sum is the group's
+    is_bias_folded: bool = False  # the bias is stored with two dimensions, [1, experts]
 
     @property
     def is_plain(self) -> bool:

@@ -63,7 +63,9 @@ class NetworkGraph:
         parts: tuple[WeightRows, ...] = (self._part(f"{at}gate", Axis("experts", spec.count)),)
         if spec.has_shared_gate:
             parts = (*parts, self._part(f"{at}shared_expert_gate", Axis("experts", 1)))
-        each = Axis("rows", spec.count)
+        bias = self._vector(f"{at}gate.e_score_correction_bias", Axis("rows", spec.count), "")
+        if spec.choice.is_bias_folded:
+            bias = replace(bias, axis=Axis("rows", 1, spec.count), is_folded=True)
         return Experts(
             router=Linear("router", parts, self._hidden, spec.has_router_bias),
             first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
@@ -74,7 +76,7 @@ class NetworkGraph:
             weighs_inputs=spec.weighs_inputs,
             has_shared_gate=spec.has_shared_gate,
             choice=spec.choice,
-            choice_bias=self._vector(f"{at}gate", each, "e_score_correction_bias") if spec.choice.has_bias else None,
+            choice_bias=bias if spec.choice.has_bias else None,
             scaling=spec.scaling,
         )
 

@@ -83,10 +83,9 @@ def planned_spec(config: Values) -> ModelSpec:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else dict(config)
-    has_states = _has_states(values)
-    family = FAMILIES.get(ARCHITECTURES.get(str(values.get("model_type")), ""))
+    has_states, reader = _has_states(values), FAMILIES.get(ARCHITECTURES.get(str(values.get("model_type")), ""))
     for key, mechanism in _mechanisms(values):
-        is_read = family is not None and key in family.__struct_fields__
+        is_read = reader is not None and key in reader.__struct_fields__
         if not is_read and not (has_states and mechanism in OF_STATES):
             named = stated or shown(values.get("model_type"))
             raise refuse(key, values[key], f"{named} has {mechanism}, which the cost model does not price")

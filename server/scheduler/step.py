@@ -76,7 +76,7 @@ class StepDraft:
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
         self.budget -= end - start
-        if placed.is_encoded:
+        if placed.source is not None and not start:
             self.num_encoded += request.num_source_tokens
             self.budget -= request.num_source_tokens
 

@@ -219,6 +219,12 @@ def test_truncation_would_cut_pictures(pictures: Server) -> None:
     assert answer.json()["error"]["param"] == "truncate_prompt_tokens"
 
 
+def test_ids_of_a_prompt_have_no_pictures(pictures: Server) -> None:
+    given = {"kv_transfer_params": {"prompt_token_ids": [1, 2]}}
+    answer = post(pictures, "/v1/chat/completions", chat("a", image(picture()), **given))
+    assert answer.json()["error"]["param"] == "kv_transfer_params.prompt_token_ids"
+
+
 def test_terms_of_other_dialects(pictures: Server) -> None:
     """Errors name the field that the client has sent."""
     bad = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}

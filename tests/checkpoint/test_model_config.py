@@ -498,8 +498,8 @@ class TestGranite4:
         ({"architectures": ["GraniteMoeForCausalLM"], "num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
         ({"architectures": ["GraniteMoeForCausalLM"], "num_local_experts": 1}, "num_experts_per_tok is 2"),
         (
-            {"architectures": ["GPTJForCausalLM"]},
-            "'GPTJForCausalLM' is not supported; nearest is LlamaForCausalLM; `neuronserve",
+            {"architectures": ["NewForCausalLM"]},
+            "'NewForCausalLM' is not supported; nearest is LlamaForCausalLM; `neuronserve",
         ),
         ({"architectures": []}, "architectures is missing"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is missing"),

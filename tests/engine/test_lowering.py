@@ -111,7 +111,6 @@ def test_two_halves_in_order_compute_what_the_whole_does(
             lambda spec: with_attention(with_stack(spec, kind="encoder"), score_cap=30.0),
             "layer 0: no kernel computes Attention to both sides with a cap, sinks or chunks",
         ),
-        (lambda spec: with_attention(spec, has_gate=True), "layer 0: no kernel computes AttentionGate"),
     ],
 )
 def test_an_op_without_a_kernel_is_refused_by_name(placement: Placement, change: Change, complaint: str) -> None:

@@ -142,23 +142,33 @@ class Case:
         scratch[:] = 0xFF  # NaN
         partials = aligned((2 * num_slots * self.heads * row_state_bytes(self.pad),), np.uint8)
         arrivals = np.zeros(2 * num_slots, np.int64)
+        shared = {
+            "ldc": self.heads * self.pad,
+            "output_width": self.heads * self.pad,
+            "kv_heads": 1,
+            "head_dim": self.pad,
+            "head_pad": self.pad,
+            "block_size": self.block,
+            "groups": address(groups),
+            "scratch": address(scratch),
+            "scratch_stride": stride,
+            "tile_tokens": tile_tokens,
+            "block_bytes": self.block_bytes,
+            "block_stride": self.block_bytes,
+            "state_rows": round_up(rows, 16),
+            "max_group": self.heads,
+            "partials": address(partials),
+            "arrivals": address(arrivals),
+            "kv_group": 1,
+        }
         attention = [
             AttentionOperands(
-                *(address(absorbed[core]), self.heads * self.pad, *[address(self.caches[core])] * 2),
-                *(address(absorbed[core]), self.heads * self.pad, 1, self.pad, self.pad, self.block, 0),
-                *(
-                    0,
-                    0,
-                    address(groups),
-                    address(scratch),
-                    stride,
-                    tile_tokens,
-                    0,
-                    0,
-                    self.block_bytes,
-                    self.block_bytes,
-                ),
-                *(round_up(rows, 16), self.heads, address(partials), address(arrivals), 1),
+                **{
+                    **dict.fromkeys(AttentionOperands._fields, 0),
+                    **shared,
+                    **dict.fromkeys(("qkv", "output"), address(absorbed[core])),
+                    **dict.fromkeys(("k_cache", "v_cache"), address(self.caches[core])),
+                }
             )
             for core in range(2)
         ]

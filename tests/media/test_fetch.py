@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import ssl
 import time
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
 from neuronserve.server.media.fetch import Address, Fetcher, FetchError, is_public, resolve
+from tests.api.test_tls import make_certificate
 
 BODY = b"picture"
 NAMES = {"pictures.test": ["127.0.0.1"], "other.test": ["127.0.0.1"], "inner.test": ["127.0.0.2"]}
+NAMES["localhost"] = ["127.0.0.1"]
 NAMES["both.test"] = ["127.0.0.1", "10.0.0.1"]
 
 
@@ -132,6 +137,28 @@ async def test_the_time_of_a_fetch_is_bounded(site: Site) -> None:
     with pytest.raises(FetchError, match=r"not fetched within 0\.5 s"):
         await fetcher("pictures.test", timeout_s=0.5).get(f"http://pictures.test:{site.port}/slow")
     assert time.monotonic() - begin < 20  # it would never end
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+async def test_a_certificate_is_checked_against_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection goes to an address, which the certificate has too, but the server must prove its name."""
+    cert, key = make_certificate(tmp_path, "localhost")
+    site, asked, context = Site(), list[str](), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    context.sni_callback = lambda _, name, __: asked.append(name)
+    server = await asyncio.start_server(site.answer, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        with pytest.raises(FetchError, match=r"was not fetched from localhost"):
+            await fetcher("localhost").get(f"https://localhost:{port}/file")  # nobody has signed it
+        trusting = ssl.create_default_context(cafile=str(cert))
+        monkeypatch.setattr("httpcore2.default_ssl_context", lambda **_: trusting)
+        assert await fetcher("localhost").get(f"https://localhost:{port}/file") == BODY
+        with pytest.raises(FetchError, match=r"was not fetched from other\.test"):
+            await fetcher("other.test").get(f"https://other.test:{port}/file")
+        assert asked == ["localhost", "localhost", "other.test"]
+    finally:
+        server.close()
 
 
 async def test_names_of_this_host_are_refused(site: Site) -> None:

@@ -106,6 +106,14 @@ def baichuan_13b(config: Config, tensors: dict[str, torch.Tensor]) -> tuple[Conf
     return config | {"model_max_length": POSITIONS}, tensors
 
 
+EXPERTS: Config = {
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
 GEMMA4 = ODD | {
     "head_dim": 16,
     "global_head_dim": 24,
@@ -206,6 +214,16 @@ FAMILIES: dict[str, Family] = {
     "gemma4-experts": Family(
         "gemma4_text",
         GEMMA4 | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 40},
+    ),
+    "glm4_moe": Family("glm4_moe", ODD | EXPERTS | {"use_qk_norm": True, "partial_rotary_factor": 0.4}),
+    "glm4_moe-groups": Family("glm4_moe", SIZES | EXPERTS | {"n_group": 3, "topk_group": 2, "attention_bias": True}),
+    "solar_open": Family("solar_open", ODD | {**EXPERTS, "head_dim": 16, "first_k_dense_replace": 0}),
+    "dots1": Family("dots1", ODD | EXPERTS | {"norm_topk_prob": True, "sliding_window": 21, "max_window_layers": 1}),
+    "exaone_moe": Family("exaone_moe", ODD | EXPERTS | WINDOW | {"num_experts": 6, "num_shared_experts": 1}),
+    "minimax_m2": Family("minimax_m2", SIZES | {"num_local_experts": 5, "num_experts_per_tok": 3, "rotary_dim": 8}),
+    "ernie4_5_moe": Family(
+        "ernie4_5_moe",
+        ODD | {"moe_num_experts": 5, "moe_k": 3, "moe_intermediate_size": 24, "moe_layer_end_index": 2},
     ),
     "baichuan": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan),
     "baichuan-13b": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan_13b, slopes_instead_of_rotation),

@@ -130,7 +130,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-next": ("qwen3_next", QWEN | EXPERTS | {"mlp_only_layers": [1]}),
     "qwen3-next-heads": (
         "qwen3_next",
-        QWEN | EXPERTS | {"linear_num_key_heads": 7, "linear_num_value_heads": 7, "linear_value_head_dim": 33},
+        QWEN | EXPERTS | {"linear_num_key_heads": 7, "linear_num_value_heads": 7, "linear_value_head_dim": 20},
     ),
 }
 

@@ -13,8 +13,10 @@ from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.plan.search import plan
 from neuronserve.server.checkpoint.model_config import read_model_spec
 from neuronserve.server.errors import CheckpointError, SettingsError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.models.public import NAMED, known_model
 from neuronserve.server.models.tensors import num_params
+from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from tools.random_checkpoint.shapes import SHAPES
 
 DEFAULT_MODEL = Path(__file__).parents[2] / "server" / "default_model"
@@ -106,8 +108,6 @@ def test_a_public_model_is_planned_by_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "mechanism"),
     [
-        ("deepseek-ai/DeepSeek-V3-0324", "latent attention (MLA)"),
-        ("kimi-k2-instruct", "latent attention (MLA)"),
         ("google/gemma-4-E2B-it", "KV heads that differ by layer"),
         ("Falcon-H1-0.5B-Instruct", "a state in place of keys and values"),
         ("Llama-3.2-11B-Vision-Instruct", "cross attention"),
@@ -132,10 +132,29 @@ def test_a_file_of_a_model_that_is_not_priced_is_refused_in_one_line_by_its_key(
 ) -> None:
     file = tmp_path / "config.json"
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
-    names = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+    names = {"architectures": ["LongcatFlashForCausalLM"], "model_type": "longcat_flash"}
     file.write_text(json.dumps({**names, **sizes, "max_position_embeddings": 4096, "kv_lora_rank": 16}))
     assert cli.main([command, str(file), "--device", "trn2.48xlarge"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith(
-        "kv_lora_rank is 16: DeepseekV3ForCausalLM has latent attention (MLA), which the cost model does not price"
+        "kv_lora_rank is 16: LongcatFlashForCausalLM has latent attention (MLA), which the cost model does not price"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "weights_gib", "row_elements", "layers"),
+    [
+        ("deepseek-ai/DeepSeek-V3-0324", 671.0e9 * 2 / GIB, 512 + 64, 61),
+        ("kimi-k2-instruct", 1026.4e9 * 2 / GIB, 512 + 64, 61),
+        ("zai-org/GLM-5", 743.2e9 * 2 / GIB, 512 + 64, 78),
+    ],
+)
+def test_latent_attention_caches_one_row_of_a_token_on_every_core(
+    name: str, weights_gib: float, row_elements: int, layers: int
+) -> None:
+    """K and V of all heads would be 2 * heads * head size elements: 71 times as many for DeepSeek-V3."""
+    model, shape = resolve_shape(name), ServingShape("bfloat16", 2048, 32, StepLimits(512, 4, 8))
+    for tp in (1, 4):
+        footprint = Footprint.of(model, tp, shape)
+        assert footprint.kv_block == layers * row_elements * 2 * 32
+        assert tp * footprint.fixed["weights"] / GIB == pytest.approx(weights_gib, rel=0.06)

@@ -28,7 +28,8 @@ GROUPS = (
 )
 
 
-OWN = ("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids")  # fields of Request
+# Fields of Request.
+OWN = ("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "num_source_tokens")
 
 
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:

@@ -14,7 +14,7 @@ from neuronserve.server.text.parsers.call_formats import CALLS
 from tools import validation_tables
 from tools.cost_tables import blocks
 from tools.doc_tables import DOCS, PAGES, main, written
-from tools.family_table import REAL, SHAPE_OF, TOOLS
+from tools.family_table import LIVE, REAL, SHAPE_OF, TOOLS
 
 SLOW = {"guides/load-tests.md"}
 
@@ -68,7 +68,7 @@ def test_the_last_kept_release_is_of_the_shipped_calibration() -> None:
 
 
 def test_every_family_is_tried_and_every_parser_exists() -> None:
-    assert SHAPE_OF.keys() == GENERATORS.keys()
+    assert {*SHAPE_OF, *LIVE} == GENERATORS.keys()
     assert TOOLS.keys() <= GENERATORS.keys()
     assert {parser for parsers in TOOLS.values() for parser in parsers} <= CALLS.keys()
     assert all(REAL.values())

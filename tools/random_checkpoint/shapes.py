@@ -12,10 +12,12 @@ from neuronserve.server.models.families import ARCHITECTURES, GENERATORS, own_ke
 from neuronserve.server.models.public import NAMED
 from tools.random_checkpoint.attention_shapes import TINY_ATTENTION
 from tools.random_checkpoint.expert_shapes import TINY_EXPERTS
+from tools.random_checkpoint.state_shapes import TINY_STATES
 from tools.random_checkpoint.tokenizer import END_OF_TEXT, END_OF_TURN, special_token_ids
 
 Config = dict[str, Any]
 
+TINY_OTHERS = TINY_ATTENTION | TINY_EXPERTS | TINY_STATES
 MODEL_TYPES = {name: model_type for model_type, name in ARCHITECTURES.items() if name in GENERATORS}
 
 
@@ -191,7 +193,7 @@ SHAPES: dict[str, Shape] = {
     ),
     **{
         name: _tiny(architecture, heads, kv_heads, head_dim, **options)
-        for name, (architecture, heads, kv_heads, head_dim, options) in (TINY_ATTENTION | TINY_EXPERTS).items()
+        for name, (architecture, heads, kv_heads, head_dim, options) in TINY_OTHERS.items()
     },
     # Layer norms, learned positions, biases; fused projections stored transposed; a tied output layer.
     "tiny-gpt2": Shape("GPT2LMHeadModel", 3, 64, 176, 4, 4, 384, 512, 16, is_tied=True, eps=1e-5),

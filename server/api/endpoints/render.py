@@ -61,7 +61,7 @@ class RenderedRequest(WireModel):
     stream: bool
     cache_salt: str | None
     priority: int
-    features: None = None  # of images: there are none
+    features: None = None  # pictures are shown as their placeholders alone
 
 
 @router.post("/v1/chat/completions/render", responses=RESPONSES, openapi_extra=documented(ChatRequest))

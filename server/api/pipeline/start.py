@@ -10,9 +10,10 @@ from ..http.origin import Origin
 from ..service import ServedModel, Service
 from ..tools.output import compile_output
 from ..tools.plan import tool_plan
-from ..wire.chat import ChatRequest, TransferParams
+from ..wire.chat import ChatRequest
 from .checked import CheckedGeneration
 from .generation import Generation
+from .pictures import has_pictures
 from .prompts import Prompt, chat_prompt, check_ids
 from .sampling import sampled
 from .stages import Rendered, Validated
@@ -24,7 +25,7 @@ async def chat_generation(origin: Origin, body: ChatRequest, service: Service, c
     request = validated(origin, body, service, clips=clips)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
-    prompt = _given_prompt(service.model, body.kv_transfer_params) or await chat_prompt(
+    prompt = _given_prompt(service.model, body) or await chat_prompt(
         service.model, body, request.plan.tools.offered, most=request.max_prompt_tokens
     )
     _, max_tokens = body.token_limit
@@ -37,8 +38,9 @@ async def prompt_of(service: Service, body: ChatRequest) -> Prompt:
     return await chat_prompt(service.model, body, tool_plan(service.model, service.config, body).offered)
 
 
-def _given_prompt(model: ServedModel, given: TransferParams | None) -> Prompt | None:
+def _given_prompt(model: ServedModel, body: ChatRequest) -> Prompt | None:
     """Return the prompt of `kv_transfer_params.prompt_token_ids`, which another server has made of the messages."""
+    given = body.kv_transfer_params
     if given is None:
         return None
     refused = next((name for name, value in (given.model_extra or {}).items() if value), None)
@@ -48,6 +50,8 @@ def _given_prompt(model: ServedModel, given: TransferParams | None) -> Prompt | 
     if given.prompt_token_ids is None:
         return None
     param = "kv_transfer_params.prompt_token_ids"
+    if any(has_pictures(message) for message in body.messages):
+        raise InvalidRequest(f"{param} has no pictures, but messages have.", param)
     ids = check_ids(given.prompt_token_ids, model.vocab_size, param)
     return Prompt(ids, model.tokenizer.decode(ids, skip_special_tokens=False), param)
 

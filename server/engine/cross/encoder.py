@@ -13,6 +13,7 @@ from ...kernels.program import Program
 from ...kernels.workers import WorkerPool
 from ...types import SamplingParams, ScheduledSeq
 from ..step_inputs import StepInputs
+from .queries import num_source_tokens
 from .sound import SoundStem
 
 _NO_SAMPLE = SamplingParams(max_tokens=0)
@@ -41,7 +42,7 @@ class SourceEncoder:
         block = 0
         for seq in seqs:
             ids = () if seq.source is None else seq.source.source_token_ids
-            ids = ids or (0,) * seq.num_source_tokens
+            ids = ids or (0,) * num_source_tokens(seq)
             end = block + -(-len(ids) // self.block_size)
             tables = range(block, end), seq.block_tables[-1]
             yield ScheduledSeq(seq.request_id, ids, 0, tables, False, _NO_SAMPLE, (), 0)

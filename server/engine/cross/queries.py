@@ -14,6 +14,16 @@ from ...types import ScheduledSeq
 Int32 = npt.NDArray[np.int32]
 
 
+def num_source_tokens(seq: ScheduledSeq) -> int:
+    """Return the positions of the encoder that a sequence's cross attention reads; 0 without an encoder."""
+    return 0 if seq.source is None else seq.source.num_source_tokens
+
+
+def is_encoded(seq: ScheduledSeq) -> bool:
+    """Return whether the encoder's pass comes before this step: nothing of the sequence is computed yet."""
+    return seq.source is not None and seq.start == 0
+
+
 class CrossQueries:
     """An entry for each token, at the last position of its sequence's encoder, which sees all keys."""
 
@@ -39,7 +49,7 @@ class CrossQueries:
         if not len(self.rows):
             return
         counts = [len(seq.token_ids) for seq in seqs]
-        last = [max(0, seq.num_source_tokens - 1) for seq in seqs]
+        last = [max(0, num_source_tokens(seq) - 1) for seq in seqs]
         num_tokens = sum(counts)
         self.positions[:num_tokens] = np.repeat(last, counts)
         self.seqs[:num_tokens] = np.repeat(np.arange(len(seqs)), counts)

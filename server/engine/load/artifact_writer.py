@@ -65,6 +65,8 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileRepo
     tp, is_expert_parallel = config.tensor_parallel_size, config.enable_expert_parallel
     requested = with_types_of(instance(config.device), config.requested_formats)
     model = open_model(source, requested, tp, config.cpu_threads, is_expert_parallel)
+    if model.spec.source is not None:
+        raise SettingsError(f"{model.spec.architecture} has an encoder: it is served from its checkpoint")
     buckets = _buckets(config, model.spec)
     report = compile_report(config, model.spec, model.formats, buckets)
     use_cache(config.kernel_cache_dir)

@@ -8,6 +8,14 @@ import msgspec
 
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
+from .balanced import (
+    Dots1Config,
+    Ernie45MoeConfig,
+    ExaoneMoeConfig,
+    Glm4MoeConfig,
+    MiniMaxM2Config,
+    SolarOpenConfig,
+)
 from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
@@ -30,7 +38,7 @@ from .encoder import (
 )
 from .exaone import Exaone4Config, ExaoneConfig
 from .family import FamilyConfig
-from .gemma import Gemma2Config, Gemma3Config, GemmaConfig
+from .gemma import Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig
 from .gemma4 import Gemma4Config
 from .glm import Glm4Config, GlmConfig
 from .gpt import GPTJConfig, GPTNeoConfig
@@ -130,6 +138,12 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "HeliumForCausalLM": ("helium", HeliumConfig),
     "OlmoForCausalLM": ("olmo", OlmoConfig),
     "Ernie4_5ForCausalLM": ("ernie4_5", Ernie45Config),
+    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", Ernie45MoeConfig),
+    "Glm4MoeForCausalLM": ("glm4_moe", Glm4MoeConfig),
+    "SolarOpenForCausalLM": ("solar_open", SolarOpenConfig),
+    "Dots1ForCausalLM": ("dots1", Dots1Config),
+    "ExaoneMoeForCausalLM": ("exaone_moe", ExaoneMoeConfig),
+    "MiniMaxM2ForCausalLM": ("minimax_m2", MiniMaxM2Config),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HunYuanDenseConfig),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", HunYuanMoeConfig),
     "HyperCLOVAXForCausalLM": ("hyperclovax", HyperCLOVAXConfig),
@@ -183,7 +197,7 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
     name.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + ending: family
     for name, family in GENERATORS.items()
     for ending in ("Model", "ForSequenceClassification")
-}
+} | dict.fromkeys(("Gemma3TextModel", "Gemma3TextForSequenceClassification"), Gemma3TextConfig)
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
     **ENCODER_DECODERS,

@@ -25,7 +25,7 @@ from ..names import ROPE_FREQUENCIES, Names
 from ..rope import rope_object
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec
 from .decoder import DecoderConfig
-from .experts import ExpertCount, expert_layers
+from .experts import ExpertCount, checked_groups, expert_layers
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -187,12 +187,8 @@ class LatentExpertsConfig(LatentConfig, kw_only=True):
 
     def groups(self, best: int, *, has_bias: bool) -> ChoiceSpec:
         """Return a choice from the best groups. Raises ConfigError for groups that do not divide the experts."""
-        count, top, experts = self.n_group or 1, self.topk_group or 1, self.n_routed_experts
-        if experts % count or experts // count < best:
-            raise refuse("n_group", count, f"{experts} experts are no groups of {best} or more")
-        if top > count or top * (experts // count) < self.num_experts_per_tok:
-            raise refuse("topk_group", top, f"must be 1 to {count} groups with {self.num_experts_per_tok} experts")
-        return ChoiceSpec(has_bias, count, top, best)
+        choice = ChoiceSpec(has_bias, self.n_group or 1, self.topk_group or 1, best)
+        return checked_groups(choice, self.n_routed_experts, self.num_experts_per_tok)
 
 
 class DeepseekV2Config(LatentExpertsConfig, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, refuse
-from ..layer import ExpertsSpec, FeedForward, NetworkSpec
+from ..layer import ChoiceSpec, ExpertsSpec, FeedForward, NetworkSpec
 
 ExpertCount = Annotated[int, Meta(ge=1, le=4096)]
 LayerIndex = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
@@ -24,6 +24,16 @@ def expert_layers(experts: ExpertsSpec, chooses: Sequence[bool], dense: NetworkS
     if not any(chooses):
         raise refuse("num_experts", experts.count, "no layer has experts")
     return tuple(experts if choosing else dense for choosing in chooses)
+
+
+def checked_groups(choice: ChoiceSpec, experts: int, per_token: int) -> ChoiceSpec:
+    """Return `choice`. Raises ConfigError for groups that do not divide the experts, or have too few."""
+    count, top, best = choice.groups, choice.top_groups, choice.best_of_group
+    if experts % count or experts // count < best:
+        raise refuse("n_group", count, f"{experts} experts are no groups of {best} or more")
+    if top > count or top * (experts // count) < per_token:
+        raise refuse("topk_group", top, f"must be 1 to {count} groups with {per_token} experts")
+    return choice
 
 
 def sparse_layers(layers: int, step: int, mlp_only: Sequence[int]) -> list[bool]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from ..config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..rope import Theta, ropes_by_type
-from ..spec import EmbeddingSpec, HeadSpec, NormSpec
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec
 from .decoder import DecoderConfig
 from .family import LayerType
 
@@ -40,8 +40,10 @@ class GemmaConfig(DecoderConfig, kw_only=True):
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"  # type: ignore[assignment]
     use_bidirectional_attention: bool | Literal["vision"] | None = False  # vision: the tokens of a picture alone
 
+    may_see_both_sides: ClassVar[bool] = False
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        if self.use_bidirectional_attention is True:
+        if self.use_bidirectional_attention is True and not self.may_see_both_sides:
             raise refuse("use_bidirectional_attention", True, "not supported")
         return super().attention(rope, window)
 
@@ -107,3 +109,15 @@ class Gemma3Config(Gemma2Config, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         local, whole = ropes_by_type(values, self.max_position_embeddings, self.rope_local_base_freq, GEMMA3_THETA)
         return [local if name == "sliding_attention" else whole for name in self.types()]
+
+
+class Gemma3TextConfig(Gemma3Config, kw_only=True):
+    """The model without its output layer (EmbeddingGemma), whose tokens may attend to both sides."""
+
+    may_see_both_sides = True
+
+    def spec(self, architecture: str, values: Values) -> ModelSpec:
+        model = super().spec(architecture, values)
+        if self.use_bidirectional_attention is not True:
+            return model
+        return replace(model, stacks=(replace(model.stack, kind="encoder"),))

@@ -60,10 +60,7 @@ class Traits:
 
 LIKE_LLAMA = (
     "deepseek",
-    "exaone_moe",
     "llama",
-    "minimax_m2",
-    "solar_open",
     "vaultgemma",
 )
 

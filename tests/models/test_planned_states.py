@@ -1,4 +1,4 @@
-"""Planned models with a state, and with heads of several sizes, also from files without architectures."""
+"""Planned models with layers that keep a state, also of files without architectures."""
 
 from __future__ import annotations
 
@@ -37,18 +37,6 @@ def test_a_file_with_a_vision_encoder_nests_the_text() -> None:
         {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "text_config": text}
     )
     assert num_params(spec) == num_params(PUBLIC.spec)
-
-
-def test_global_layers_have_heads_of_their_own() -> None:
-    [gemma] = candidates("gemma-4-31b-it")
-    heads = {(each.num_kv_heads, each.head_dim) for each in gemma.spec.attention_layers}
-    assert heads == {(16, 256), (4, 512)}
-
-
-def test_embeddings_of_each_layer_are_refused() -> None:
-    [gemma] = candidates("gemma-4-31b-it")
-    with pytest.raises(ConfigError, match="hidden_size_per_layer_input is 256"):
-        planned_spec({**gemma.config, "hidden_size_per_layer_input": 256})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,250 @@
+"""Families whose routers choose experts by scores with a bias that balances them, with attention as Llama's.
+
+GLM-4.5 to 4.7, dots.llm1, EXAONE 4's experts (K-EXAONE), Solar Open, MiniMax M2 and ERNIE 4.5 with experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from ..config_values import MAX_LAYERS, Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
+from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
+from ..names import ROPE_FREQUENCIES, Names
+from ..rope import read_rope
+from .decoder import DecoderConfig
+from .exaone import Exaone4Config
+from .experts import ExpertCount, checked_groups, expert_layers
+from .like_llama import Ernie45Config
+
+Count = Annotated[int, Meta(ge=0, le=4096)]
+LayerCount = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
+Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
+
+
+def names_of(layers: int, further: int, words: dict[str, str]) -> Names:
+    """Return names of a model whose layers after the last predict further tokens, and are not computed."""
+    skipped = tuple(f"model.layers.{i}." for i in range(layers, layers + max(1, further)))
+    return replace(
+        Names.of({"shared_expert": "shared_experts"} | words, "model.", (ROPE_FREQUENCIES,)), skipped=skipped
+    )
+
+
+class Glm4MoeConfig(DecoderConfig, kw_only=True):
+    """Keys and defaults of Glm4MoeConfig: half of each head is rotated, and heads may be normed."""
+
+    vocab_size: Vocab = 151_552
+    intermediate_size: Width = 10_944
+    num_hidden_layers: Layers = 46
+    num_attention_heads: Heads = 96
+    num_key_value_heads: Heads | None = 8
+    max_position_embeddings: Positions = 131_072
+    rms_norm_eps: Epsilon = 1e-5
+    moe_intermediate_size: Width = 1408
+    num_experts_per_tok: ExpertCount = 8
+    n_shared_experts: Count | None = 1
+    n_routed_experts: ExpertCount = 128
+    routed_scaling_factor: Factor = 1.0
+    n_group: ExpertCount | None = 1
+    topk_group: ExpertCount | None = 1
+    first_k_dense_replace: LayerCount = 1
+    norm_topk_prob: bool = True
+    use_qk_norm: bool = False
+    num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=16)] = 1
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        self.require_no_bias("mlp_bias")
+        return replace(
+            super().attention(rope, window), qk_norm="head" if self.use_qk_norm else "none", has_o_bias=False
+        )
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        return self.on_all(self.partial_rope(values, 0.5))
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        size, shared = self.moe_intermediate_size, self.n_shared_experts or 0
+        experts = ExpertsSpec(
+            self.n_routed_experts,
+            self.num_experts_per_tok,
+            self.network(size),
+            shared=self.network(size * shared) if shared else None,
+            routing="sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid",
+            choice=checked_groups(
+                ChoiceSpec(True, self.n_group or 1, self.topk_group or 1, 2),
+                self.n_routed_experts,
+                self.num_experts_per_tok,
+            ),
+            scaling=self.routed_scaling_factor,
+        )
+        chooses = [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
+        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+
+    def names(self) -> Names:
+        return names_of(self.num_hidden_layers, self.num_nextn_predict_layers, {})
+
+
+class SolarOpenConfig(Glm4MoeConfig, kw_only=True):
+    """Keys and defaults of SolarOpenConfig: experts on all layers, and whole heads are rotated."""
+
+    vocab_size: Vocab = 196_608
+    num_hidden_layers: Layers = 48
+    num_attention_heads: Heads = 64
+    head_dim: HeadDim | None = 128
+    moe_intermediate_size: Width = 1280
+    first_k_dense_replace: LayerCount = 0
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        return self.on_all(replace(self.partial_rope(values, 1.0)))
+
+
+class Dots1Config(Glm4MoeConfig, kw_only=True):
+    """Keys and defaults of Dots1Config: heads are normed, and layers may slide."""
+
+    vocab_size: Vocab = 152_064
+    hidden_size: Width = 4608
+    num_hidden_layers: Layers = 62
+    num_attention_heads: Heads = 32
+    num_key_value_heads: Heads | None = 32
+    max_position_embeddings: Positions = 2048
+    rms_norm_eps: Epsilon = 1e-6
+    first_k_dense_replace: LayerCount = 0
+    norm_topk_prob: bool = False
+    sliding_window: Positions | None = 4096
+    max_window_layers: LayerCount = 62
+    layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="head", has_o_bias=self.attention_bias)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        return self.on_all(read_rope(values, self.max_position_embeddings))
+
+    def windows(self) -> Sequence[int]:
+        first = self.max_window_layers if self.sliding_window is not None else self.num_hidden_layers
+        types = self.layer_types or [
+            "sliding_attention" if i >= first else "full_attention" for i in range(self.num_hidden_layers)
+        ]
+        return self.sliding_windows(self.sliding_window, types)
+
+
+class ExaoneMoeConfig(Exaone4Config, kw_only=True):
+    """Keys and defaults of ExaoneMoeConfig: norms before branches, and experts."""
+
+    first_k_dense_replace: LayerCount = 1
+    mlp_layer_types: list[Literal["dense", "sparse"]] | None = None
+    moe_intermediate_size: Width = 1024
+    num_experts: ExpertCount = 64
+    num_experts_per_tok: ExpertCount = 8
+    num_shared_experts: Count = 1
+    norm_topk_prob: bool = True
+    routed_scaling_factor: Factor = 2.5
+    n_group: ExpertCount | None = 1
+    topk_group: ExpertCount | None = 1
+
+    def placement(self) -> NormPlacement:
+        return "before"
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        size, shared = self.moe_intermediate_size, self.num_shared_experts
+        experts = ExpertsSpec(
+            self.num_experts,
+            self.num_experts_per_tok,
+            self.network(size),
+            shared=self.network(size * shared) if shared else None,
+            routing="sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid",
+            choice=checked_groups(
+                ChoiceSpec(True, self.n_group or 1, self.topk_group or 1, 2), self.num_experts, self.num_experts_per_tok
+            ),
+            scaling=self.routed_scaling_factor,
+        )
+        layers = range(self.num_hidden_layers)
+        types = self.mlp_layer_types or ["sparse" if i >= self.first_k_dense_replace else "dense" for i in layers]
+        self.require_length(types)
+        chooses = [name == "sparse" for name in types]
+        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+
+    def names(self) -> Names:
+        bias = {"mlp.gate.e_score_correction_bias": "mlp.e_score_correction_bias"}
+        return names_of(self.num_hidden_layers, 1, bias)
+
+
+class MiniMaxM2Config(DecoderConfig, kw_only=True):
+    """Keys and defaults of MiniMaxM2Config: norms over all heads together, experts on all layers."""
+
+    vocab_size: Vocab = 200_064
+    hidden_size: Width = 3072
+    intermediate_size: Width = 1536
+    num_hidden_layers: Layers = 62
+    num_attention_heads: Heads = 48
+    num_key_value_heads: Heads | None = 8
+    head_dim: HeadDim | None = 128
+    max_position_embeddings: Positions = 196_608
+    num_experts_per_tok: ExpertCount = 8
+    num_local_experts: ExpertCount = 256
+    rotary_dim: Positions | None = None  # of a head, in files of its own code
+
+    comes_with_code = True
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="all_heads")
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        size = self.head_size()
+        share = 1.0 if self.rotary_dim is None else min(1.0, (self.rotary_dim + 0.5) / size)
+        rope = self.partial_rope({"rope_theta": 5_000_000.0, **values}, share)
+        return self.on_all(rope)
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        network = self.network(self.intermediate_size)
+        experts = ExpertsSpec(
+            self.num_local_experts,
+            self.num_experts_per_tok,
+            network,
+            routing="sigmoid_of_chosen",
+            choice=ChoiceSpec(has_bias=True),
+        )
+        return expert_layers(experts, self.on_all(True), network)
+
+    def names(self) -> Names:
+        words = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+        bias = {"mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias"}
+        return Names.of(words | bias, "model.")
+
+
+class Ernie45MoeConfig(Ernie45Config, kw_only=True):
+    """Keys and defaults of Ernie4_5_MoeConfig."""
+
+    hidden_size: Width = 2560
+    intermediate_size: Width = 12_288
+    num_hidden_layers: Layers = 28
+    num_attention_heads: Heads = 20
+    num_key_value_heads: Heads | None = 4
+    head_dim: HeadDim | None = None
+    moe_intermediate_size: Width = 1536
+    moe_k: ExpertCount = 6
+    moe_num_experts: ExpertCount = 64
+    moe_num_shared_experts: Count = 2
+    moe_layer_start_index: LayerCount = 1
+    moe_layer_end_index: Annotated[int, Meta(ge=-1, le=MAX_LAYERS)] = -1
+    moe_layer_interval: Layers = 1
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        size, shared, layers = self.moe_intermediate_size, self.moe_num_shared_experts, self.num_hidden_layers
+        experts = ExpertsSpec(
+            self.moe_num_experts,
+            self.moe_k,
+            self.network(size),
+            shared=self.network(size * shared) if shared else None,
+            choice=ChoiceSpec(has_bias=True, is_bias_folded=True),
+        )
+        last = layers - 1 if self.moe_layer_end_index == -1 else self.moe_layer_end_index
+        every = self.moe_layer_interval
+        chooses = [(i + 1) % every == 0 and self.moe_layer_start_index <= i <= last for i in range(layers)]
+        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+
+    def names(self) -> Names:
+        bias = {"mlp.gate.e_score_correction_bias": "mlp.moe_statics.e_score_correction_bias"}
+        return names_of(self.num_hidden_layers, 1, bias)
