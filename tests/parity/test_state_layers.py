@@ -274,7 +274,7 @@ Engines = Callable[..., LoadedEngine]
 
 
 @pytest.mark.parametrize("name", SERVED)
-@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 7, 64])
 def test_chunks_and_batches_of_mixed_steps_continue_from_their_states(
     case: Cases, engine: Engines, continued: Continued, name: str, chunk: int
 ) -> None:
