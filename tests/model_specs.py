@@ -44,7 +44,7 @@ def with_input(spec: ModelSpec, **changes: Any) -> ModelSpec:
 
 def windows_of(spec: ModelSpec) -> tuple[int, ...]:
     """Return the window of each layer."""
-    return tuple(layer.mixer.window for layer in spec.layers)
+    return tuple(getattr(layer.mixer, "window", 0) for layer in spec.layers)
 
 
 def experts_of(spec: ModelSpec) -> ExpertsSpec:

@@ -18,7 +18,15 @@ from neuronserve.server.config import AttentionSpan
 from neuronserve.server.errors import CheckpointError
 from neuronserve.server.models.families import FAMILIES, own_keys
 from neuronserve.server.models.families.deepseek import LatentConfig
-from neuronserve.server.models.layer import ExpertsSpec, LatentAttentionSpec, NetworkSpec, RopeSpec, TemperatureSpec
+from neuronserve.server.models.families.hybrid import HybridConfig
+from neuronserve.server.models.layer import (
+    AttentionSpec,
+    ExpertsSpec,
+    LatentAttentionSpec,
+    NetworkSpec,
+    RopeSpec,
+    TemperatureSpec,
+)
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.models.spec import HeadSpec, ModelSpec, NormSpec
 from neuronserve.server.models.tensors import tensor_shapes
@@ -76,7 +84,15 @@ def test_dimensions_are_read(tmp_path: Path) -> None:
     assert spec == with_attention(expected, rope=RopeSpec())
 
 
-@pytest.mark.parametrize("architecture", MODEL_TYPES)
+# Their tests in tests/parity read files that state these keys. Without them, transformers has no class (remote code),
+# no key or another name for a size, or a value that is refused here; the last two do not rotate layers without a window.
+STATED = ("InternLM2", "MiniCPM", "Baichuan", "Bloom", "Mpt", "GPTJ", "Falcon", "Lfm2", "Bamba", "NemotronH", "Gemma4")
+STATED += ("Glm4Moe", "Exaone4", "ExaoneMoe")
+
+
+@pytest.mark.parametrize(
+    "architecture", [name for name in MODEL_TYPES if name.removesuffix("ForCausalLM") not in STATED]
+)
 def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, architecture: str) -> None:
     theirs, keys = AutoConfig.for_model(MODEL_TYPES[architecture]), own_keys(architecture)
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], **layers_of(architecture, 32)}))
@@ -114,13 +130,17 @@ def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, archit
         is_rotated = (getattr(theirs, "no_rope_layers", None) or [1] * ours.num_layers)[layer]
         if architecture == "Cohere2ForCausalLM":
             is_rotated = name == "sliding_attention"
-        assert ours.layers[layer].mixer.rope == (plain if is_rotated else None)
+        if not isinstance(mixer := ours.layers[layer].mixer, AttentionSpec):
+            continue
+        assert mixer.rope == (plain if is_rotated else None)
         window = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}.get(name, "")
         assert windows_of(ours)[layer] == getattr(theirs, window, 0)
 
 
 def test_null_kv_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
-    for architecture in (name for name, family in FAMILIES.items() if not issubclass(family, LatentConfig)):
+    for architecture in (
+        name for name, family in FAMILIES.items() if not issubclass(family, LatentConfig | HybridConfig)
+    ):
         changes = {"architectures": [architecture], "num_key_value_heads": None, **layers_of(architecture, 4)}
         assert spec_of(tmp_path, **changes).num_kv_heads == 8
     assert spec_of(tmp_path, "num_key_value_heads").num_kv_heads == 8
@@ -296,7 +316,6 @@ class TestRope:
     @pytest.mark.parametrize(
         ("rope", "named"),
         [
-            ({"type": "dynamic", "factor": 2.0}, "'dynamic'"),
             ({"rope_type": "longrope", "short_factor": [1.0]}, "long_factor is missing"),
             (
                 {"rope_type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 4},
@@ -490,9 +509,7 @@ class TestGranite4:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        (GRANITE4 | {"layer_types": ["mamba", *["attention"] * 3]}, "layer_types is 'mamba': state-space layers"),
-        (GRANITE4 | {"layer_types": ["linear_attention"] * 4}, "layer_types is 'linear_attention': state-space"),
-        (GRANITE4 | {"layer_types": None}, "layer_types is 'mamba': state-space layers"),
+        (GRANITE4 | {"layer_types": None}, "layer_types is 'mamba': one layer at least must attend"),
         (GRANITE4 | {"layer_types": ["attention"]}, "must name the type of each of the 4 layers"),
         (GRANITE4 | {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
         ({"architectures": ["GraniteMoeForCausalLM"], "num_experts_per_tok": 0}, "num_experts_per_tok is 0"),

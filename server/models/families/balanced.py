@@ -97,7 +97,7 @@ class SolarOpenConfig(Glm4MoeConfig, kw_only=True):
     first_k_dense_replace: LayerCount = 0
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(replace(self.partial_rope(values, 1.0)))
+        return self.on_all(self.partial_rope({"rope_theta": 1_000_000.0, **values}, 1.0))
 
 
 class Dots1Config(Glm4MoeConfig, kw_only=True):
