@@ -11,6 +11,8 @@ import httpx
 import openai
 import pytest
 
+from neuronserve.server.text.parsers.call_formats import CALLS
+from neuronserve.server.text.parsers.formats import REASONING
 from tests.api.serving import Server, running_server
 from tests.text.parsers.conversations import CUT, GOLDEN, OSLO, F, Golden
 from tests.text.parsers.reading import FUNCTIONS, read
@@ -43,7 +45,9 @@ REASONING_SIGNS = {
 def template(golden: Golden) -> str:
     """A template with the family's signs, which the output's prompt is made by."""
     form = golden.form
-    signs = SIGNS[form.tools] + REASONING_SIGNS.get(form.reasoning, SIGNS.get(form.reasoning, ""))
+    tools = SIGNS[form.tools] if form.tools in SIGNS else " ".join(CALLS[form.tools].signs[0])
+    reasoning = REASONING_SIGNS.get(form.reasoning, SIGNS.get(form.reasoning))
+    signs = tools + (" ".join(REASONING[form.reasoning].signs[0]) if reasoning is None else reasoning)
     return MESSAGES + "{# " + signs + " #}" + form.prompt
 
 

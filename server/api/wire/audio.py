@@ -105,7 +105,7 @@ AUDIO_FORM: dict[str, Any] = {
         "response_format": {"enum": ["json", "text", "srt", "verbose_json", "vtt"]},
         "temperature": {"type": "number", "minimum": 0, "maximum": 1},
         "stream": {"type": "boolean"},
-        "timestamp_granularities[]": {"type": "array", "items": {"enum": ["word", "segment"]}},
+        "timestamp_granularities[]": {"type": "array", "maxItems": 2, "items": {"enum": ["word", "segment"]}},
     },
     "required": ["file"],
 }
