@@ -91,6 +91,7 @@ BEYOND_SCHEMAS = [
     Rule(r"/v1/responses/\{response_id\}/cancel", r"\S+ was not created with background\."),
     Rule(r"/v1/(responses|conversations)/\{\w+\}/(input_)?items", r"after is .*, which is no item of the list\."),
     Rule(r"/v1/messages/batches/\{batch_id\}(/results)?", r"The batch .* has not ended.*"),
+    Rule(r"/v1/audio/(transcriptions|translations)", r".* transcribes no sound\."),
 ]
 
 

@@ -574,7 +574,7 @@ class TestGranite4:
         ({**GPT2, "scale_attn_weights": False}, "scale_attn_weights is False"),
         ({**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention is True"),
-        ({**GPT2, "activation_function": "swish"}, "activation_function is 'swish'"),
+        ({**GPT2, "activation_function": "mish"}, "activation_function is 'mish'"),
         ({**OPT, "word_embed_proj_dim": 80}, "word_embed_proj_dim is 80: more than hidden_size, which is 64"),
         ({**OPT, "_remove_final_layer_norm": True}, "_remove_final_layer_norm is True"),
         ({**OPT, "layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False"),

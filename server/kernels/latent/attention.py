@@ -18,44 +18,14 @@ from ..attention.lane_rows import four_row_loops
 from ..attention.lanes import by_block, fetch_next, prepare, query_of
 from ..attention.softmax import IN_FLOAT32, LINE, softmax
 from ..attention.state import state_bytes
-from ..isa import simd
 from ..isa.jit import Kernel, inline, made_kernel
 from ..isa.memory import load_f32, load_i64, store_f32
 from ..records import ATTENTION
-
-
-def _scores(cell: CacheCell) -> Any:
-    load, size = cell.load, cell.size
-
-    @inline
-    def scores(q, q1, q2, q3, k, s, s1, s2, s3, row_pad, width):  # type: ignore[no-untyped-def]
-        """Compute the scores of `width` rows of the cache for four queries, two rows at a time."""
-        for t in range(0, width, 2):
-            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = simd.splat(0.0)
-            u = min(t + 1, width - 1)
-            k0, k1 = k + t * row_pad * size, k + u * row_pad * size
-            for d in range(0, row_pad, 16):
-                a, b = load(k0 + d * size), load(k1 + d * size)
-                x0, x1 = simd.load(q + d * 4), simd.load(q1 + d * 4)
-                x2, x3 = simd.load(q2 + d * 4), simd.load(q3 + d * 4)
-                a0, b0 = simd.fma(x0, a, a0), simd.fma(x0, b, b0)
-                a1, b1 = simd.fma(x1, a, a1), simd.fma(x1, b, b1)
-                a2, b2 = simd.fma(x2, a, a2), simd.fma(x2, b, b2)
-                a3, b3 = simd.fma(x3, a, a3), simd.fma(x3, b, b3)
-            store_f32(s + t * 4, simd.sum_lanes(a0))
-            store_f32(s + u * 4, simd.sum_lanes(b0))
-            store_f32(s1 + t * 4, simd.sum_lanes(a1))
-            store_f32(s1 + u * 4, simd.sum_lanes(b1))
-            store_f32(s2 + t * 4, simd.sum_lanes(a2))
-            store_f32(s2 + u * 4, simd.sum_lanes(b2))
-            store_f32(s3 + t * 4, simd.sum_lanes(a3))
-            store_f32(s3 + u * 4, simd.sum_lanes(b3))
-
-    return scores
+from .products import four_row_products
 
 
 def _keys(cell: CacheCell) -> Any:
-    scores, size, is_scaled = _scores(cell), cell.size, cell.is_scaled
+    scores, size, is_scaled = four_row_products(cell.load, cell.size), cell.size, cell.is_scaled
 
     @inline
     def keys(item, offset, width, place, at):  # type: ignore[no-untyped-def]
@@ -67,7 +37,7 @@ def _keys(cell: CacheCell) -> Any:
             r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
             q, q1, q2, q3 = query_of(item, r), query_of(item, r1), query_of(item, r2), query_of(item, r3)
             s, s1, s2, s3 = line + r * LINE, line + r1 * LINE, line + r2 * LINE, line + r3 * LINE
-            scores(q, q1, q2, q3, k, s, s1, s2, s3, row_pad, width)
+            scores(q, q1, q2, q3, k, row_pad * size, s, s1, s2, s3, row_pad, width)
         if is_scaled:
             behind = cache + load_i64(op + ATTENTION.block_size) * row_pad * size + at * 4
             scales = scales_of(item) + offset * 4

@@ -20,6 +20,7 @@ from ..isa.element_types import BFLOAT16, FLOAT32, Cell
 from ..isa.jit import Kernel, inline, made_kernel, share_begin
 from ..isa.memory import copy_4_bytes, load_f32, load_i32, load_i64, store_f32, store_i64
 from ..records import STEP
+from .products import four_row_products
 from .records import LATENT, LATENT_BYTES
 
 _TOKENS = 16  # of one item
@@ -162,35 +163,17 @@ def _queries(cell: Cell) -> Any:
 
 
 def _values(cell: Cell) -> Any:
-    load, size = cell.load, cell.size
+    products, size = four_row_products(cell.load, cell.size), cell.size
 
     @inline
     def expand(op, w, row, to, step_row, step_to, last):  # type: ignore[no-untyped-def]
         """Write four rows of a head's values, or fewer: row `last` is the last, and is written again."""
-        width, rank = load_i64(op + LATENT.weight_width) * size, load_i64(op + LATENT.rank)
-        count = load_i64(op + LATENT.value_size)
         r1, r2, r3 = min(1, last), min(2, last), min(3, last)
         row1, row2, row3 = row + r1 * step_row, row + r2 * step_row, row + r3 * step_row
-        for j in range(0, count, 2):
-            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = simd.splat(0.0)
-            second = min(j + 1, count - 1)
-            w0, w1 = w + j * width, w + second * width
-            for r in range(0, rank, 16):  # weights beyond the rank are zero
-                a, b = load(w0 + r * size), load(w1 + r * size)
-                x0, x1 = simd.load(row + r * 4), simd.load(row1 + r * 4)
-                x2, x3 = simd.load(row2 + r * 4), simd.load(row3 + r * 4)
-                a0, b0 = simd.fma(x0, a, a0), simd.fma(x0, b, b0)
-                a1, b1 = simd.fma(x1, a, a1), simd.fma(x1, b, b1)
-                a2, b2 = simd.fma(x2, a, a2), simd.fma(x2, b, b2)
-                a3, b3 = simd.fma(x3, a, a3), simd.fma(x3, b, b3)
-            store_f32(to + j * 4, simd.sum_lanes(a0))
-            store_f32(to + second * 4, simd.sum_lanes(b0))
-            store_f32(to + r1 * step_to + j * 4, simd.sum_lanes(a1))
-            store_f32(to + r1 * step_to + second * 4, simd.sum_lanes(b1))
-            store_f32(to + r2 * step_to + j * 4, simd.sum_lanes(a2))
-            store_f32(to + r2 * step_to + second * 4, simd.sum_lanes(b2))
-            store_f32(to + r3 * step_to + j * 4, simd.sum_lanes(a3))
-            store_f32(to + r3 * step_to + second * 4, simd.sum_lanes(b3))
+        to1, to2, to3 = to + r1 * step_to, to + r2 * step_to, to + r3 * step_to
+        rank, width = load_i64(op + LATENT.rank), load_i64(op + LATENT.weight_width) * size
+        # Weights beyond the rank are zero.
+        products(row, row1, row2, row3, w, width, to, to1, to2, to3, rank, load_i64(op + LATENT.value_size))
 
     @inline
     def run(op, step, head, begin, end):  # type: ignore[no-untyped-def]

@@ -8,19 +8,11 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import Activation, AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
-from .family import FamilyConfig
+from .family import ACTIVATIONS, ActivationName, FamilyConfig
 
-ActivationName = Literal["gelu", "gelu_new", "relu", "silu", "swish"]
-ACTIVATIONS: dict[ActivationName, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
 PADDING_ROWS = 2  # rows of the positions' table before the first token's
 # Tables that are the shared embedding's.
 LEFTOVERS = ("coder.embed_tokens.weight", "lm_head.weight", "proj_out.weight")

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
 from ..rope import Theta, rope_object, rope_of
 from ..spec import EmbeddingSpec, HeadSpec, NormSpec
 from .decoder import DecoderConfig
+from .family import ACTIVATIONS, ActivationName
 
-ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
-ACTIVATIONS: dict[ActivationName, Activation] = {  # three names of one formula
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
 OPT_PADDING_ROWS = 2  # rows of the positions' table before the first token's
 
 GPT2 = Names(

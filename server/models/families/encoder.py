@@ -12,20 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
-from ..layer import Activation, AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, NormSpec
-from .family import FamilyConfig
+from .family import ACTIVATIONS, ActivationName, FamilyConfig
 
-HiddenAct = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
-ACTIVATIONS: dict[HiddenAct, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
 Count = Annotated[int, Meta(ge=0, le=1 << 16)]
 FROM_TENSORFLOW = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
 # Tensors of older files, whose values follow from the rest.
@@ -41,7 +32,7 @@ class EncoderConfig(FamilyConfig, kw_only=True):
     num_attention_heads: Heads = 12
     intermediate_size: Width = 3072
     max_position_embeddings: Positions = 512
-    hidden_act: HiddenAct = "gelu"
+    hidden_act: ActivationName = "gelu"
     rms_norm_eps: Epsilon = msgspec.field(default=1e-12, name="layer_norm_eps")
 
     kind = "encoder"
@@ -163,7 +154,7 @@ class DistilBertConfig(EncoderConfig, kw_only=True):
     num_hidden_layers: Layers = msgspec.field(default=6, name="n_layers")
     num_attention_heads: Heads = msgspec.field(default=12, name="n_heads")
     intermediate_size: Width = msgspec.field(default=3072, name="hidden_dim")
-    hidden_act: HiddenAct = msgspec.field(default="gelu", name="activation")
+    hidden_act: ActivationName = msgspec.field(default="gelu", name="activation")
     sinusoidal_pos_embds: bool = False  # the table is in the files either way
 
     def names(self) -> Names:

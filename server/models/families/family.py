@@ -23,6 +23,7 @@ from ..config_values import (
     refuse,
 )
 from ..layer import (
+    Activation,
     AttentionSpec,
     FeedForward,
     LayerSpec,
@@ -36,6 +37,16 @@ from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, Stac
 
 T = TypeVar("T")
 LayerType = Literal["full_attention", "sliding_attention"]
+ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish"]
+ACTIVATIONS: dict[ActivationName, Activation] = {  # names of the formulas, by which files choose one
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 
 
 class FamilyConfig(msgspec.Struct, kw_only=True):

@@ -12,7 +12,8 @@ from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Wi
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, HeadSpec
-from .classic import ACTIVATIONS, ActivationName, ClassicConfig
+from .classic import ClassicConfig
+from .family import ACTIVATIONS, ActivationName
 
 _BLOCKS = {
     "model.embed_tokens": "transformer.wte",

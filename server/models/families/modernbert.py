@@ -17,8 +17,8 @@ from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSp
 from ..names import Names
 from ..rope import Theta, rope_object
 from ..spec import EmbeddingSpec, NormSpec
-from .encoder import ACTIVATIONS, EncoderConfig, HiddenAct
-from .family import LayerType
+from .encoder import EncoderConfig
+from .family import ACTIVATIONS, ActivationName, LayerType
 
 NAMES = Names.of(
     {
@@ -45,7 +45,7 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     num_attention_heads: Heads = 12
     intermediate_size: Width = 1152
     max_position_embeddings: Positions = 8192
-    hidden_act: HiddenAct = msgspec.field(default="gelu", name="hidden_activation")
+    hidden_act: ActivationName = msgspec.field(default="gelu", name="hidden_activation")
     rms_norm_eps: Epsilon = msgspec.field(default=1e-5, name="norm_eps")
     local_attention: Positions = 128
     global_attn_every_n_layers: Layers = 3

@@ -12,8 +12,9 @@ from ..config_values import MAX_POSITIONS, Epsilon, Heads, Layers, Positions, Vo
 from ..layer import NetworkSpec
 from ..names import Names
 from ..spec import NormSpec
-from .classic import ACTIVATIONS, GPT2, ActivationName, GPT2Config
+from .classic import GPT2, GPT2Config
 from .decoder import DecoderConfig
+from .family import ACTIVATIONS, ActivationName
 
 BIGCODE = replace(GPT2, is_transposed=False)
 STARCODER2 = Names.of({"up_proj": "c_fc", "down_proj": "c_proj"}, "model.")
