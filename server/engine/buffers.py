@@ -260,6 +260,7 @@ class ActivationBuffers:
         self.widths, self.sizes = Widths.of(spec, shard), sizes
         first = cores[0]
         self.hidden = first.allocate("activations", "hidden", sizes.hidden)
+        self.layer_inputs = first.allocate("activations", "inputs of layers", sizes.layer_inputs)
         self.normed = first.allocate("activations", "normed", sizes.normed)
         self.normed_scales = first.allocate("activations", "row scales", sizes.row_scales)
         self.sampled = first.allocate("activations", "sampled", sizes.sampled)

@@ -20,6 +20,8 @@ from ..models.ops import (
     Gated,
     HeadNorm,
     LatentAttention,
+    LayerInput,
+    LayerInputs,
     LayerNorm,
     Norm,
     NormOutput,
@@ -38,7 +40,7 @@ End = Literal["logits", "states", "stream"]
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),
     *(GatedNorm, HeadNorm, LatentAttention, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace),
-    *(NormOutput, Rope, StreamFactor, StreamNorm),
+    *(LayerInput, LayerInputs, NormOutput, Rope, StreamFactor, StreamNorm),
 )
 
 

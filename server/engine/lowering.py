@@ -43,6 +43,8 @@ from ..models.ops import (
     FinishLogits,
     Gated,
     LatentAttention,
+    LayerInput,
+    LayerInputs,
     LayerNorm,
     Norm,
     NormOutput,
@@ -70,8 +72,9 @@ from .operands import (
 )
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
+from .stream_lowering import InputOp, StreamLowering
 
-StreamOp = AddRows | Norm | LayerNorm | StreamNorm | StreamFactor | Parallel | Add | NormOutput
+StreamOp = AddRows | Norm | LayerNorm | StreamNorm | StreamFactor | Parallel | Add | NormOutput | InputOp
 
 
 def build_program(
@@ -101,6 +104,7 @@ class _Lowering:
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = Leaves()
+        self._inputs = StreamLowering(placement, self._program, self._stream, self._operands)
         self._mixers = MixerLowering(self._operands, self._program, self._product, self._read)
 
     def run(self, decoder: Placement | None) -> Program:
@@ -127,9 +131,18 @@ class _Lowering:
         for op in ops:
             match op:
                 case (
-                    AddRows() | Norm() | LayerNorm() | StreamNorm() | StreamFactor() | Parallel() | Add() | NormOutput()
+                    AddRows()
+                    | Norm()
+                    | LayerNorm()
+                    | StreamNorm()
+                    | StreamFactor()
+                    | Parallel()
+                    | Add()
+                    | NormOutput()
+                    | LayerInput()
+                    | LayerInputs()
                 ):
-                    self._on_stream(label, i, op)
+                    self._on_stream(label, i, waiting, op)
                 case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
                 case (
@@ -153,7 +166,7 @@ class _Lowering:
                 case _:
                     waiting.append(op)
 
-    def _on_stream(self, label: str, i: int, op: StreamOp) -> None:
+    def _on_stream(self, label: str, i: int, waiting: Sequence[Op], op: StreamOp) -> None:
         """Add an op that changes the stream, or how it is read next."""
         match op:
             case AddRows():
@@ -173,6 +186,8 @@ class _Lowering:
                 self._stream.multiply(op)
             case NormOutput(norm=output):
                 self._stream.norm_output(label, output)
+            case LayerInput() | LayerInputs():
+                self._inputs.add(label, i, waiting, op)
 
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)

@@ -43,6 +43,7 @@ from .ops import (
 )
 from .spec import ModelSpec
 from .state_graph import StateGraph
+from .stream_graph import StreamGraph
 
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
@@ -87,6 +88,7 @@ class _Builder:
         self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
         self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
+        self._streams = StreamGraph(self.part, self._rms, self._vector, self.hidden)
         self._networks = NetworkGraph(self.part, self._parts, self._rms, self._vector, self.hidden)
 
     def part(self, module: str, outputs: Axis) -> WeightRows:
@@ -103,6 +105,7 @@ class _Builder:
     def prelude(self) -> list[Op]:
         """Return the ops that change the embeddings of tokens."""
         table, ops = self._spec.stack.input, list(self.projection("project_in", self.embedded, self.hidden))
+        ops += self._streams.inputs(self._spec.layer_input, self._spec.num_layers)
         if table.num_channels:
             ops += self.convolutions(table.num_channels)
         if table.num_positions:
@@ -115,9 +118,9 @@ class _Builder:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
         attention = next(iter(self._spec.attentions), None)
         if attention is not None and attention.num_distance_buckets:
-            each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
+            buckets = attention.num_distance_buckets
             name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
-            weight = Vector(name, each.size, each, is_folded=True)
+            weight = Vector(name, buckets * attention.num_heads, rows=buckets)
             ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
         return ops
 
@@ -189,6 +192,7 @@ class _Builder:
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
+            *self._streams.input_branch(layer.input, at),
             *((StreamFactor(Vector(f"{at}layer_scalar", 1)),) if layer.has_scalar else ()),
         )
 
@@ -273,7 +277,7 @@ class _Builder:
         one = Axis("rows", spec.head_dim)
         axes = (query, kv) if is_wide or is_centered else (one, one)
         q, k = (
-            replace(self._vector(f"{at}{name}_norm", axis), is_folded=is_centered)
+            replace(self._vector(f"{at}{name}_norm", axis), rows=axis.units * is_centered)
             for name, axis in zip("qk", axes, strict=True)
         )
         k = k if spec.kv_source is None else q  # there are no keys to norm

@@ -206,6 +206,18 @@ class ExpertsSpec:
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
 
 
+@dataclass(frozen=True, slots=True)
+class LayerInputSpec:
+    """A branch behind the feed-forward network: a narrow network, whose activations an input of the layer multiplies.
+
+    The input of a token on a layer is a row of a table, [vocab_size, layers * size], and a normed projection of the
+    token's embedding. Source: Gemma3nTextModel of transformers.
+    """
+
+    network: NetworkSpec
+    vocab_size: int
+
+
 Mixer = AttentionSpec | ShortConvSpec | GatedDeltaNetSpec | Mamba2Spec
 FeedForward = NetworkSpec | ExpertsSpec
 
@@ -221,6 +233,7 @@ class LayerSpec:
     has_scalar: bool = False  # the stream that the layer leaves is multiplied with a learned number
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
     beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
+    input: LayerInputSpec | None = None
 
     @property
     def attention(self) -> AttentionSpec:
@@ -232,6 +245,12 @@ class LayerSpec:
     def state(self) -> StateMixer | None:
         """The mixer that keeps a state, None when there is none."""
         return self.mixer if isinstance(self.mixer, StateMixer) else self.beside
+
+    @property
+    def networks(self) -> tuple[NetworkSpec, ...]:
+        """All networks, an expert once for all of the layer."""
+        own = () if self.feed_forward is None else self.feed_forward.networks
+        return own if self.input is None else (*own, self.input.network)
 
     @property
     def is_parallel(self) -> bool:

@@ -65,7 +65,7 @@ class NetworkGraph:
             parts = (*parts, self._part(f"{at}shared_expert_gate", Axis("experts", 1)))
         bias = self._vector(f"{at}gate.e_score_correction_bias", Axis("rows", spec.count), "")
         if spec.choice.is_bias_folded:
-            bias = replace(bias, axis=Axis("rows", 1, spec.count), is_folded=True)
+            bias = replace(bias, rows=1)
         return Experts(
             router=Linear("router", parts, self._hidden, spec.has_router_bias),
             first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),

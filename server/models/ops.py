@@ -31,6 +31,27 @@ class AddRows:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Inputs of all layers by token, [layers, size]: (norm(projection) + table[token] * sqrt(size)) / sqrt(2).
+
+    The output of the linear layer before is the projection of the embedding; the norm is that of each layer's part.
+    """
+
+    table: Linear  # [vocab, layers * size]
+    norm: Vector
+    eps: float
+    layers: int
+    vocab_size: int  # other tokens take the first row
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInput:
+    """The values of the activation before, times the layer's part of `LayerInputs`."""
+
+    network: Axis  # of these values
+
+
+@dataclass(frozen=True, slots=True)
 class Norm:
     """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset), or its division by the root of the size."""
 
@@ -267,6 +288,8 @@ class FinishLogits:
 Op = (
     Embed
     | AddRows
+    | LayerInputs
+    | LayerInput
     | Norm
     | LayerNorm
     | StreamNorm

@@ -13,6 +13,7 @@ from typing import Literal
 from .layer import (
     AttentionSpec,
     ExpertsSpec,
+    LayerInputSpec,
     LayerSpec,
     NetworkSpec,
     QKNorm,
@@ -177,6 +178,11 @@ class ModelSpec:
         return next((layer.state for layer in self.layers if layer.state is not None), None)
 
     @property
+    def layer_input(self) -> LayerInputSpec | None:
+        """The inputs by token that all layers have, None where there are none."""
+        return self.layers[0].input
+
+    @property
     def attention(self) -> AttentionSpec:
         """Attention of the first layer that has keys and values."""
         return self.attentions[0]
@@ -235,8 +241,7 @@ class ModelSpec:
     def networks(self) -> Iterator[NetworkSpec]:
         """Yield the feed-forward networks of all layers, an expert once for all of its layer."""
         for layer in self.layers:
-            if layer.feed_forward is not None:
-                yield from layer.feed_forward.networks
+            yield from layer.networks
 
     @property
     def widest_intermediate(self) -> int:

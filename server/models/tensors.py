@@ -17,6 +17,7 @@ from .ops import (
     Experts,
     HeadNorm,
     LatentAttention,
+    LayerInputs,
     LayerNorm,
     Norm,
     NormOutput,
@@ -64,7 +65,12 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
 def op_vectors(op: Op) -> tuple[Vector, ...]:
     """Return the tensors of one op that are no matrices and no tables."""
     match op:
-        case Norm(weight=vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
+        case (
+            LayerInputs(norm=vector)
+            | Norm(weight=vector)
+            | DistanceBuckets(weight=vector)
+            | StreamFactor(factor=vector)
+        ):
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)

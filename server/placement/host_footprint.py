@@ -87,6 +87,8 @@ class ActivationSizes:
     rows: int
     attention: AttentionSizes
     hidden: int
+    input_width: int  # elements of a token's inputs of all layers
+    layer_inputs: int  # float32 rows, and elements that kernels read beyond the last
     normed: int
     partial: int  # of one core and branch
     branches: int  # parallel branches whose partial sums are added together
@@ -121,11 +123,16 @@ class ActivationSizes:
             latent.query_width if latent else 0,
             states.mixed // FLOAT32_BYTES // rows if states else 0,
         )
+        input_width = 0
+        if model.layer_input is not None:
+            input_width = round_up(model.num_layers * model.layer_input.network.size, K_MULTIPLE)
         longest_k = max(w.hidden, w.attended, w.intermediate, *others)
         return cls(
             rows=rows,
             attention=attention,
             hidden=rows * w.hidden * FLOAT32_BYTES,
+            input_width=input_width,
+            layer_inputs=(rows * input_width + K_MULTIPLE) * FLOAT32_BYTES * (input_width > 0),
             normed=rows * w.hidden * (FLOAT32_BYTES if experts else cell),  # a router reads float32
             partial=rows * w.hidden * FLOAT32_BYTES,
             branches=2 if model.layers[0].is_parallel else 1,
@@ -162,7 +169,8 @@ class ActivationSizes:
     @property
     def shared(self) -> int:
         """Bytes of the activations that are stored once."""
-        return self.hidden + self.normed + self.row_scales + self.sampled + self.logits + self.head_squares
+        states = self.hidden + self.layer_inputs + self.normed
+        return states + self.row_scales + self.sampled + self.logits + self.head_squares
 
     def by_kind(self, tp: int) -> int:
         """Bytes of the buffers of experts and of latent attention over all cores."""

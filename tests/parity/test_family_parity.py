@@ -211,6 +211,13 @@ FAMILIES: dict[str, Family] = {
         GEMMA4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
         inputs=lambda: {"output_hidden_states": True},
     ),
+    "gemma4-inputs": Family(
+        "gemma4_text",
+        GEMMA4
+        | {"hidden_size_per_layer_input": 48, "vocab_size_per_layer_input": VOCAB, "num_kv_shared_layers": 2}
+        | {"use_double_wide_mlp": True},
+        inputs=lambda: {"output_hidden_states": True},
+    ),
     "gemma4-experts": Family(
         "gemma4_text",
         GEMMA4 | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 40},

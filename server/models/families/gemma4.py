@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import ropes_by_type
 from ..spec import NormSpec
@@ -37,7 +37,8 @@ class Gemma4Config(Gemma3Config, kw_only=True):
     per_layer_config: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - msgspec copies an empty one
     attention_k_eq_v: bool = False
     num_kv_shared_layers: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 0
-    hidden_size_per_layer_input: Annotated[int, Meta(ge=0, le=1 << 16)] = 256
+    hidden_size_per_layer_input: Annotated[int, Meta(ge=0, le=1 << 16, multiple_of=16)] = 256  # 0: no inputs
+    vocab_size_per_layer_input: Vocab = 262_144
     use_double_wide_mlp: bool = False
     enable_moe_block: bool = False
     num_experts: ExpertCount | None = None
@@ -45,10 +46,6 @@ class Gemma4Config(Gemma3Config, kw_only=True):
     moe_intermediate_size: Width | None = None
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
-        if self.hidden_size_per_layer_input:
-            raise refuse(
-                "hidden_size_per_layer_input", self.hidden_size_per_layer_input, "not supported, only 0: no embeddings"
-            )
         types, layers = self.types(), super().layers(values)
         found = [layer.mixer for layer in layers if isinstance(layer.mixer, AttentionSpec)]
         mixers = [self._mixer(i, mixer) for i, mixer in enumerate(found)]
@@ -57,7 +54,11 @@ class Gemma4Config(Gemma3Config, kw_only=True):
             if types[i] not in types[:own]:
                 raise refuse("num_kv_shared_layers", self.num_kv_shared_layers, f"no layer before has {types[i]}")
             mixers[i] = replace(mixers[i], kv_source=own - 1 - types[:own][::-1].index(types[i]))
-        return tuple(replace(layer, mixer=mixer, has_scalar=True) for layer, mixer in zip(layers, mixers, strict=True))
+        size, given = self.hidden_size_per_layer_input, None
+        if size:
+            given = LayerInputSpec(NetworkSpec(size, "gelu_tanh", is_gated=False), self.vocab_size_per_layer_input)
+        each = zip(layers, mixers, strict=True)
+        return tuple(replace(layer, mixer=mixer, has_scalar=True, input=given) for layer, mixer in each)
 
     def _mixer(self, i: int, mixer: AttentionSpec) -> AttentionSpec:
         """Return the attention of layer `i`. transformers 5 writes what its heads differ in by the layer's index."""
