@@ -57,7 +57,7 @@ class Checkpoint:
         """
         expected = tensor_shapes(spec)
         tensors = with_shapes(open_tensors(directory, spec, expected), expected)
-        tensors = with_sines(tensors, expected, spec.names.sine_tables, directory)
+        tensors = with_sines(tensors, expected, spec.names, directory)
         if isinstance(stored, PackedForm):
             tensors, stored = with_packed(tensors, stored, expected), None
         if isinstance(stored, MicroscalingForm):

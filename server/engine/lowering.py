@@ -43,18 +43,16 @@ from ..models.ops import (
     FinishLogits,
     Gated,
     LatentAttention,
-    LayerInput,
-    LayerInputs,
     LayerNorm,
     Norm,
     NormOutput,
     Op,
     Parallel,
     Replace,
-    StreamFactor,
     StreamNorm,
 )
 from ..models.state_ops import Convolution, GatedNorm, Recurrence
+from ..models.stream_ops import StreamFactor, StreamsOp
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
 from .cross.lowering import CrossLowering, shared_kernels_of
 from .expert_lowering import ExpertLowering
@@ -72,9 +70,9 @@ from .operands import (
 )
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
-from .stream_lowering import InputOp, StreamLowering
+from .stream_lowering import StreamLowering
 
-StreamOp = AddRows | Norm | LayerNorm | StreamNorm | StreamFactor | Parallel | Add | NormOutput | InputOp
+StreamOp = AddRows | Norm | LayerNorm | StreamNorm | StreamFactor | Parallel | Add | NormOutput
 
 
 def build_program(
@@ -104,7 +102,7 @@ class _Lowering:
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = Leaves()
-        self._inputs = StreamLowering(placement, self._program, self._stream, self._operands)
+        self._streams = StreamLowering(placement, self._program, self._stream, self._operands)
         self._mixers = MixerLowering(self._operands, self._program, self._product, self._read)
 
     def run(self, decoder: Placement | None) -> Program:
@@ -131,18 +129,11 @@ class _Lowering:
         for op in ops:
             match op:
                 case (
-                    AddRows()
-                    | Norm()
-                    | LayerNorm()
-                    | StreamNorm()
-                    | StreamFactor()
-                    | Parallel()
-                    | Add()
-                    | NormOutput()
-                    | LayerInput()
-                    | LayerInputs()
+                    AddRows() | Norm() | LayerNorm() | StreamNorm() | StreamFactor() | Parallel() | Add() | NormOutput()
                 ):
-                    self._on_stream(label, i, waiting, op)
+                    self._on_stream(label, i, op)
+                case _ if isinstance(op, StreamsOp):
+                    self._streams.add(label, i, waiting, op)
                 case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
                 case (
@@ -166,7 +157,7 @@ class _Lowering:
                 case _:
                     waiting.append(op)
 
-    def _on_stream(self, label: str, i: int, waiting: Sequence[Op], op: StreamOp) -> None:
+    def _on_stream(self, label: str, i: int, op: StreamOp) -> None:
         """Add an op that changes the stream, or how it is read next."""
         match op:
             case AddRows():
@@ -186,8 +177,6 @@ class _Lowering:
                 self._stream.multiply(op)
             case NormOutput(norm=output):
                 self._stream.norm_output(label, output)
-            case LayerInput() | LayerInputs():
-                self._inputs.add(label, i, waiting, op)
 
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
@@ -207,6 +196,10 @@ class _Lowering:
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
         buffers = self._buffers
+        if op.is_apart:
+            kernels = self._product(label, waiting, buffers.gates if isinstance(op, Gated) else buffers.activated)
+            self._leaves = self._streams.activated(label, last_op(waiting, Linear), op, kernels)
+            return
         kernels = self._product(label, waiting, buffers.activated, op)
         is_packed = isinstance(op, Gated) and kernels.gated_leaves_panels
         self._leaves = Leaves(buffers.activated, buffers.activated_panels, is_packed)

@@ -1,17 +1,21 @@
-"""activation(gate) * up, or activation(up), as an instruction of its own: for products that receive an addend first.
+"""activation(gate) * up, or activation(up), as an instruction of its own.
+
+So it is for products that receive an addend first, for gates that depend on the whole row, and learned functions.
 
 The functions are those of the products' epilogue, so the result is the same to the last bit.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from .isa import simd
-from .isa.jit import inline, made_kernel, share_begin
-from .isa.memory import load_i64
-from .matmul.epilogue import OUTPUTS, Output
+from .isa.jit import inline, kernel, made_kernel, share_begin
+from .isa.memory import load_f32, load_i64
+from .matmul.epilogue import OUTPUTS, Output, relu
 from .records import STEP, offsets, size_of
+from .state.gates import softplus
 
 
 class ActivateOperands(NamedTuple):
@@ -49,3 +53,95 @@ def _activate(to: Output) -> Any:
 activate_rows = made_kernel("activate_rows", _activate(OUTPUTS["plain"]))
 gate_rows = made_kernel("gate_rows", _activate(OUTPUTS["gated"]))
 gate_panels = made_kernel("gate_panels", _activate(OUTPUTS["gated_panels"]))  # bfloat16, for the tile unit
+
+
+class SparseGateOperands(NamedTuple):
+    """One core's activation(relu(gate - mean - cutoff * deviation)) * up; both statistics are of all cores' gates."""
+
+    source: int  # as in ActivateOperands, [T, columns]
+    columns: int
+    output: int
+    width: int
+    activation: int
+    cutoff: int  # bits of a float32
+    size: int  # gates of a row; padded ones are 0
+
+
+_SPARSE, _SPARSE_BYTES = offsets(SparseGateOperands), size_of(SparseGateOperands)
+
+
+@inline
+def _sum_of_powers(operands, cores, row, middle, is_square):  # type: ignore[no-untyped-def]
+    """Return the sum of a row's gates, or of the squares of their distances from `middle`, padded ones included."""
+    total, by = simd.splat(0.0), simd.splat(middle)
+    for core in range(cores):
+        op = operands + core * _SPARSE_BYTES
+        columns = load_i64(op + _SPARSE.columns)
+        source = load_i64(op + _SPARSE.source) + row * columns * 4
+        for n in range(0, columns * 4, 128):
+            value = simd.sub(simd.load(source + n), by)
+            total = simd.fma(value, value, total) if is_square else simd.add(total, value)
+    return simd.sum_lanes(total)
+
+
+def _sparse_gates(to: Output) -> Any:
+    place, store = to
+
+    @inline
+    def gate(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        rows, size = load_i64(step + STEP.num_tokens), load_i64(operands + _SPARSE.size)
+        for row in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
+            mean = _sum_of_powers(operands, cores, row, 0.0, False) / size
+            padded = cores * load_i64(operands + _SPARSE.columns) // 2 - size
+            squares = _sum_of_powers(operands, cores, row, mean, True) - padded * mean * mean
+            deviation = math.sqrt(max(squares / size, 0.0))
+            least = simd.splat(mean + load_f32(operands + _SPARSE.cutoff) * deviation)
+            for core in range(cores):
+                op = operands + core * _SPARSE_BYTES
+                columns, activation = load_i64(op + _SPARSE.columns), load_i64(op + _SPARSE.activation)
+                source, output = load_i64(op + _SPARSE.source) + row * columns * 4, load_i64(op + _SPARSE.output)
+                for n in range(0, columns // 16, 2):
+                    gate = relu(simd.sub(simd.load(source + n * 64), least))
+                    up = simd.load(source + n * 64 + 64)
+                    store(place(output, load_i64(op + _SPARSE.width), row, n), gate, up, 2, activation)
+
+    return gate
+
+
+sparse_gate_rows = made_kernel("sparse_gate_rows", _sparse_gates(OUTPUTS["gated"]))
+sparse_gate_panels = made_kernel("sparse_gate_panels", _sparse_gates(OUTPUTS["gated_panels"]))
+
+
+class XIELUOperands(NamedTuple):
+    """One core's xIELU in place, with learned numbers. Source: XIELUActivation of transformers; arXiv 2411.13010."""
+
+    rows: int  # float32 [T, width]
+    width: int
+    alpha_p: int  # of each, the address of one float32
+    alpha_n: int
+    beta: int
+    eps: int
+
+
+_XIELU, _XIELU_BYTES = offsets(XIELUOperands), size_of(XIELUOperands)
+
+
+@kernel
+def xielu_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Replace x by a x^2 + b x above 0, and by c (e^min(x, eps) - 1 - x) + b x elsewhere."""
+    rows, zero, one = load_i64(step + STEP.num_tokens), simd.splat(0.0), simd.splat(1.0)
+    beta = simd.splat(load_f32(load_i64(operands + _XIELU.beta)))
+    eps = simd.splat(load_f32(load_i64(operands + _XIELU.eps)))
+    above = softplus(simd.splat(load_f32(load_i64(operands + _XIELU.alpha_p))))
+    below = simd.add(beta, softplus(simd.splat(load_f32(load_i64(operands + _XIELU.alpha_n)))))
+    for item in range(share_begin(cores * rows, worker, workers), share_begin(cores * rows, worker + 1, workers)):
+        op = operands + item // rows * _XIELU_BYTES
+        width = load_i64(op + _XIELU.width)
+        row = load_i64(op + _XIELU.rows) + item % rows * width * 4
+        for i in range(0, width * 4, 64):
+            x = simd.load(row + i)
+            negative = simd.sub(zero, x)
+            power = simd.sub(simd.exp(simd.sub(zero, simd.larger(negative, simd.sub(zero, eps)))), one)
+            rising = simd.where_at_least(x, zero, simd.mul(simd.mul(x, x), above))
+            falling = simd.where_at_least(negative, zero, simd.mul(simd.sub(power, x), below))
+            simd.store(row + i, simd.fma(x, beta, simd.add(rising, falling)))

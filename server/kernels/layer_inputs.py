@@ -1,4 +1,4 @@
-"""Inputs of layers by token: their values from a projection and a table, and their product with a layer's activations."""
+"""Inputs of layers by token, from a projection and a table, and their products with activations."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from .linear import HeadCounts
 from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2"]
-Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen"]
+Activation = Literal["none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2", "xielu"]
+Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen", "softmax_of_near"]
 
 # Norms of query and key heads.
 QKNorm = Literal[
@@ -22,6 +22,7 @@ QKNorm = Literal[
     "head",  # RMSNorm of each head, with the same weights for all
     "all_heads",  # RMSNorm over all heads together
     "each_head",  # LayerNorm of each head, with weights of its own
+    "head_layer",  # LayerNorm of each head, with the same weights and biases for all
     "unweighted",  # RMSNorm of each head, without weights
 ]
 
@@ -158,6 +159,7 @@ class NetworkSpec:
     activation: Activation = "silu"
     is_gated: bool = True  # act(gate) * up; otherwise act(up)
     has_bias: bool = False
+    sparsity: float = 0.0  # share of a normal distribution of gates that count as 0; the others lose that quantile
 
     @property
     def networks(self) -> tuple[NetworkSpec, ...]:
@@ -198,6 +200,7 @@ class ExpertsSpec:
     has_router_bias: bool = False
     choice: ChoiceSpec = PLAIN_CHOICE
     scaling: float = 1.0  # factor of the weights
+    margin: float = 0.0  # of softmax_of_near: how far below the chosen logit others count, as a share of the larger
     has_own_norms: bool = False  # router, experts and `shared` have norms of their own, before and after
 
     @property
@@ -218,6 +221,19 @@ class LayerInputSpec:
     vocab_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class StreamsSpec:
+    """Several streams: a layer predicts all, goes on from the first, and corrects all by what it made of it (AltUp).
+
+    A narrow network beside the mixer (LAuReL) reads the same normed stream, which is added too. The branch of the
+    layer's input is added to the other streams. Source: Gemma3nTextModel of transformers; arXiv 2301.13310.
+    """
+
+    count: int
+    laurel: NetworkSpec
+    has_output_scale: bool  # the branch of the input reads the first stream times a vector
+
+
 Mixer = AttentionSpec | ShortConvSpec | GatedDeltaNetSpec | Mamba2Spec
 FeedForward = NetworkSpec | ExpertsSpec
 
@@ -234,6 +250,7 @@ class LayerSpec:
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
     beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
     input: LayerInputSpec | None = None
+    streams: StreamsSpec | None = None  # with norms before and after
 
     @property
     def attention(self) -> AttentionSpec:
@@ -250,11 +267,14 @@ class LayerSpec:
     def networks(self) -> tuple[NetworkSpec, ...]:
         """All networks, an expert once for all of the layer."""
         own = () if self.feed_forward is None else self.feed_forward.networks
-        return own if self.input is None else (*own, self.input.network)
+        beside = () if self.streams is None else (self.streams.laurel,)
+        return (*own, *beside, *(() if self.input is None else (self.input.network,)))
 
     @property
-    def is_parallel(self) -> bool:
-        """True when the branches are side by side."""
+    def num_branches(self) -> int:
+        """Branches whose outputs are added up at once."""
         experts = self.feed_forward
         has_own_norms = isinstance(experts, ExpertsSpec) and experts.has_own_norms
-        return has_own_norms or self.norms in ("parallel", "parallel_each") or self.beside is not None
+        if self.streams is not None:
+            return 3
+        return 1 + (has_own_norms or self.norms in ("parallel", "parallel_each") or self.beside is not None)

@@ -8,6 +8,7 @@ from typing import Literal
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, Vector, WeightRows
 from .state_ops import Convolution, GatedNorm, Recurrence
+from .stream_ops import StreamFactor, StreamsOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +29,6 @@ class AddRows:
     hidden: Axis
     by: Literal["positions", "token_types"]
     first: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LayerInputs:
-    """Inputs of all layers by token, [layers, size]: (norm(projection) + table[token] * sqrt(size)) / sqrt(2).
-
-    The output of the linear layer before is the projection of the embedding; the norm is that of each layer's part.
-    """
-
-    table: Linear  # [vocab, layers * size]
-    norm: Vector
-    eps: float
-    layers: int
-    vocab_size: int  # other tokens take the first row
-
-
-@dataclass(frozen=True, slots=True)
-class LayerInput:
-    """The values of the activation before, times the layer's part of `LayerInputs`."""
-
-    network: Axis  # of these values
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +79,14 @@ class HeadNorm:
     eps: float
     offset: float
     is_wide: bool = False  # one norm over all heads together
-    is_centered: bool = False  # LayerNorm without a bias instead
+    is_centered: bool = False  # LayerNorm instead
     follows_rope: bool = False
+    biases: tuple[Vector, ...] = ()  # of queries and keys
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
         """Tensors of the op."""
-        return tuple(dict.fromkeys((self.query, self.key)))
+        return tuple(dict.fromkeys((self.query, self.key, *self.biases)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +175,16 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """activation(gate) * up."""
+    """activation(gate) * up, where gates may lose the mean and `cutoff` deviations of the row, and count from 0 on."""
 
     activation: Activation
+    cutoff: float | None = None
+    size: int = 0  # gates of a row, with a cutoff
+
+    @property
+    def is_apart(self) -> bool:
+        """True when a kernel of its own reads the product."""
+        return self.cutoff is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +192,12 @@ class Activate:
     """activation(up)."""
 
     activation: Activation
+    vectors: tuple[Vector, ...] = ()  # learned numbers of the formula: of xIELU alpha_p, alpha_n, beta and eps
+
+    @property
+    def is_apart(self) -> bool:
+        """True when a kernel of its own reads the product."""
+        return bool(self.vectors)
 
 
 Network = tuple[Linear | Gated | Activate, ...]
@@ -228,6 +222,7 @@ class Experts:
     choice: ChoiceSpec = PLAIN_CHOICE
     choice_bias: Vector | None = None  # float32, of each expert's score
     scaling: float = 1.0
+    margin: float = 0.0
     router_norm: Norm | None = None  # of what the router reads; None: that of what experts read
     scales: Vector | None = None  # float32, factor of each expert's weight
 
@@ -264,13 +259,6 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFactor:
-    """Multiply the stream with a number, after what `Add` adds."""
-
-    factor: Vector  # one element
-
-
-@dataclass(frozen=True, slots=True)
 class NormOutput:
     """Norm the output of a branch, before it is added up with that of others."""
 
@@ -288,8 +276,7 @@ class FinishLogits:
 Op = (
     Embed
     | AddRows
-    | LayerInputs
-    | LayerInput
+    | StreamsOp
     | Norm
     | LayerNorm
     | StreamNorm

@@ -183,6 +183,17 @@ class ModelSpec:
         return self.layers[0].input
 
     @property
+    def num_streams(self) -> int:
+        """Streams that all layers have beside the one that goes through them; 0 = none."""
+        streams = self.layers[0].streams
+        return 0 if streams is None else streams.count
+
+    @property
+    def has_sparse_gates(self) -> bool:
+        """True when gates of some network count as 0 below a quantile."""
+        return any(network.sparsity for network in self.networks())
+
+    @property
     def attention(self) -> AttentionSpec:
         """Attention of the first layer that has keys and values."""
         return self.attentions[0]

@@ -9,6 +9,7 @@ from .decoder import decoder_graph, graphs
 from .graph import Graph, linears
 from .linear import Linear, Vector
 from .ops import (
+    Activate,
     Add,
     AddRows,
     Attention,
@@ -17,16 +18,15 @@ from .ops import (
     Experts,
     HeadNorm,
     LatentAttention,
-    LayerInputs,
     LayerNorm,
     Norm,
     NormOutput,
     Op,
-    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
 from .state_ops import Convolution, GatedNorm, Recurrence
+from .stream_ops import CorrectStreams, LayerInputs, PredictStreams, StreamFactor
 
 Shape = tuple[int, ...]
 
@@ -69,11 +69,13 @@ def op_vectors(op: Op) -> tuple[Vector, ...]:
             LayerInputs(norm=vector)
             | Norm(weight=vector)
             | DistanceBuckets(weight=vector)
-            | StreamFactor(factor=vector)
+            | StreamFactor(factor=Vector() as vector)
         ):
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)
+        case Activate() | PredictStreams() | CorrectStreams():
+            return op.vectors
         case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
             return op.vectors
         case _:

@@ -27,6 +27,7 @@ from ..models.ops import (
     StreamNorm,
 )
 from ..models.spec import ModelSpec
+from ..models.stream_ops import CorrectStreams, PredictStreams
 from ..models.tensors import op_vectors
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -34,7 +35,7 @@ from .core_share import DTYPE_BYTES
 from .expert_sizes import ExpertSizes
 from .footprint import ServingShape, vision_blocks, vision_shape
 from .latent_sizes import LatentSizes
-from .matrices import PackedShape, Widths
+from .matrices import PackedShape, Widths, stream_vector_size
 from .shard import ShardSpec
 from .sound_sizes import SoundSizes
 from .state_layout import StateSizes
@@ -63,6 +64,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return 2 * vector_bytes(widths.hidden)
         case Norm() | LayerNorm() | StreamNorm() | NormOutput() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
+        case PredictStreams() | CorrectStreams():
+            return sum(vector_bytes(stream_vector_size(vector)) for vector in op.vectors)
         case LatentAttention():
             return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in op.vectors)
         case _:
@@ -88,6 +91,8 @@ class ActivationSizes:
     attention: AttentionSizes
     hidden: int
     input_width: int  # elements of a token's inputs of all layers
+    streams: int  # float32 rows of all streams, where there are several
+    gates: int  # of one core, float32 rows of gate and up, where gates are sparse
     layer_inputs: int  # float32 rows, and elements that kernels read beyond the last
     normed: int
     partial: int  # of one core and branch
@@ -132,10 +137,12 @@ class ActivationSizes:
             attention=attention,
             hidden=rows * w.hidden * FLOAT32_BYTES,
             input_width=input_width,
+            streams=rows * w.hidden * FLOAT32_BYTES * model.num_streams,
+            gates=2 * rows * w.intermediate * FLOAT32_BYTES * model.has_sparse_gates,
             layer_inputs=(rows * input_width + K_MULTIPLE) * FLOAT32_BYTES * (input_width > 0),
             normed=rows * w.hidden * (FLOAT32_BYTES if experts else cell),  # a router reads float32
             partial=rows * w.hidden * FLOAT32_BYTES,
-            branches=2 if model.layers[0].is_parallel else 1,
+            branches=model.layers[0].num_branches,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
@@ -169,7 +176,7 @@ class ActivationSizes:
     @property
     def shared(self) -> int:
         """Bytes of the activations that are stored once."""
-        states = self.hidden + self.layer_inputs + self.normed
+        states = self.hidden + self.streams + self.layer_inputs + self.normed
         return states + self.row_scales + self.sampled + self.logits + self.head_squares
 
     def by_kind(self, tp: int) -> int:
@@ -182,7 +189,7 @@ class ActivationSizes:
         """Bytes of the activations of each core."""
         attention = self.qkv + self.queries + self.attended + self.attended_panels
         states = self.states.own if self.states else 0
-        return attention + self.activated + self.activated_panels + self.row_scales + states
+        return attention + self.gates + self.activated + self.activated_panels + self.row_scales + states
 
 
 @dataclass(frozen=True, slots=True)

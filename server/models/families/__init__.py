@@ -8,6 +8,7 @@ import msgspec
 
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
+from .apertus import ApertusConfig
 from .balanced import (
     Dots1Config,
     Ernie45MoeConfig,
@@ -17,7 +18,7 @@ from .balanced import (
     SolarOpenConfig,
 )
 from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
-from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
+from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PersimmonConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
 from .decoder import DecoderConfig
 from .deepseek import (
@@ -37,11 +38,13 @@ from .encoder import (
     RobertaConfig,
 )
 from .exaone import Exaone4Config, ExaoneConfig
+from .fairseq import BioGptConfig, XGLMConfig
 from .family import FamilyConfig
-from .gemma import Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig
+from .gemma import Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig, VaultGemmaConfig
+from .gemma3n import Gemma3nConfig
 from .gemma4 import Gemma4Config
 from .glm import Glm4Config, GlmConfig
-from .gpt import GPTJConfig, GPTNeoConfig
+from .gpt import CodeGenConfig, GPTJConfig, GPTNeoConfig
 from .gpt_oss import GptOssConfig
 from .granite import (
     GraniteConfig,
@@ -73,7 +76,7 @@ from .modernbert import ModernBertConfig
 from .nearest import not_supported
 from .nemotron_h import NemotronHConfig
 from .olmo import FlexOlmoConfig, Olmo2Config, Olmo3Config, OlmoeConfig
-from .phi3 import Phi3Config
+from .phi3 import Phi3Config, PhimoeConfig
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
 from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
@@ -105,8 +108,12 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "GemmaForCausalLM": ("gemma", GemmaConfig),
     "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
     "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
+    "VaultGemmaForCausalLM": ("vaultgemma", VaultGemmaConfig),
+    "Gemma3nForCausalLM": ("gemma3n_text", Gemma3nConfig),
     "Gemma4ForCausalLM": ("gemma4_text", Gemma4Config),
     "Phi3ForCausalLM": ("phi3", Phi3Config),
+    "PhimoeForCausalLM": ("phimoe", PhimoeConfig),
+    "ApertusForCausalLM": ("apertus", ApertusConfig),
     "GraniteForCausalLM": ("granite", GraniteConfig),
     "GraniteMoeForCausalLM": ("granitemoe", GraniteMoeConfig),
     "GraniteMoeHybridForCausalLM": ("granitemoehybrid", GraniteMoeHybridConfig),
@@ -118,7 +125,10 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Llama4ForCausalLM": ("llama4_text", Llama4TextConfig),
     "GPT2LMHeadModel": ("gpt2", GPT2Config),
     "OPTForCausalLM": ("opt", OPTConfig),
+    "BioGptForCausalLM": ("biogpt", BioGptConfig),
+    "XGLMForCausalLM": ("xglm", XGLMConfig),
     "GPTNeoXForCausalLM": ("gpt_neox", GPTNeoXConfig),
+    "PersimmonForCausalLM": ("persimmon", PersimmonConfig),
     "PhiForCausalLM": ("phi", PhiConfig),
     "CohereForCausalLM": ("cohere", CohereConfig),
     "Cohere2ForCausalLM": ("cohere2", Cohere2Config),
@@ -152,6 +162,7 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Starcoder2ForCausalLM": ("starcoder2", Starcoder2Config),
     "GPTBigCodeForCausalLM": ("gpt_bigcode", GPTBigCodeConfig),
     "GPTJForCausalLM": ("gptj", GPTJConfig),
+    "CodeGenForCausalLM": ("codegen", CodeGenConfig),
     "GPTNeoForCausalLM": ("gpt_neo", GPTNeoConfig),
     "FalconForCausalLM": ("falcon", FalconConfig),
     "BloomForCausalLM": ("bloom", BloomConfig),

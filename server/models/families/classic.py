@@ -1,10 +1,10 @@
-"""GPT-2, OPT, GPT-NeoX (Pythia), Phi 1 to 2: layer norms, biases everywhere, feed-forward networks without a gate."""
+"""GPT-2, OPT, GPT-NeoX, Persimmon, Phi 1 to 2: layer norms, biases everywhere, networks without a gate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
@@ -76,8 +76,24 @@ NEOX = Names(
 )
 
 
+_PHI_HEADS = {f"self_attn.{name}_norm": f"self_attn.{name}_layernorm" for name in "qk"}
+PERSIMMON = replace(
+    Names.of(
+        {
+            **_PHI_HEADS,
+            **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "self_attn.query_key_value"),
+            "self_attn.o_proj": "self_attn.dense",
+            "up_proj": "dense_h_to_4h",
+            "down_proj": "dense_4h_to_h",
+            "model.norm": "model.final_layernorm",
+        },
+        "model.",
+    ),
+    take_turns=True,
+)
 PHI = Names.of(
     {
+        **_PHI_HEADS,
         "self_attn.o_proj": "self_attn.dense",
         "up_proj": "fc1",
         "down_proj": "fc2",
@@ -165,7 +181,7 @@ class OPTConfig(ClassicConfig, kw_only=True):
     num_hidden_layers: Layers = 12
     num_attention_heads: Heads = 12
     tie_word_embeddings: bool = True
-    activation_function: ActivationName = "relu"
+    hidden_act: ActivationName = field(default="relu", name="activation_function")  # type: ignore[assignment]
     word_embed_proj_dim: Width | None = None
     do_layer_norm_before: bool = True
     remove_final_layer_norm: bool = field(default=False, name="_remove_final_layer_norm")
@@ -187,7 +203,7 @@ class OPTConfig(ClassicConfig, kw_only=True):
         return self.on_all(None)
 
     def network(self, size: int) -> NetworkSpec:
-        activation = ACTIVATIONS[self.activation_function]
+        activation = ACTIVATIONS[self.hidden_act]
         return NetworkSpec(size, activation, is_gated=False, has_bias=self.enable_bias)
 
     def embedding(self) -> EmbeddingSpec:
@@ -250,9 +266,7 @@ class PhiConfig(ClassicConfig, kw_only=True):
     qk_layernorm: bool = False
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        if self.qk_layernorm:
-            raise refuse("qk_layernorm", True, "norms of heads with biases are not supported")
-        return super().attention(rope, window)
+        return replace(super().attention(rope, window), qk_norm="head_layer" if self.qk_layernorm else "none")
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(self.partial_rope(values, 0.5))
@@ -268,3 +282,28 @@ class PhiConfig(ClassicConfig, kw_only=True):
 
     def names(self) -> Names:
         return PHI
+
+
+class PersimmonConfig(PhiConfig, kw_only=True):
+    """Keys and defaults of PersimmonConfig: Phi's options in GPT-NeoX's layers, without a bias of the output layer."""
+
+    vocab_size: Vocab = 262_144
+    hidden_size: Width = 4096
+    intermediate_size: Width = 16_384
+    num_hidden_layers: Layers = 36
+    num_attention_heads: Heads = 64
+    max_position_embeddings: Positions = 16_384
+    hidden_act: Literal["relu2"] = "relu2"  # type: ignore[assignment]
+    qk_layernorm: bool = True
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, "relu2", is_gated=False, has_bias=True)
+
+    def placement(self) -> NormPlacement:
+        return "before"
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings)
+
+    def names(self) -> Names:
+        return PERSIMMON

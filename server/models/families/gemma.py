@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and Gemma 3 (text).
+"""Gemma, Gemma 2, VaultGemma and Gemma 3 (text).
 
 Gemma: norms of (1 + w), GeGLU, scaled embeddings. Gemma 2: norms before and after, caps on scores and logits, local
 and global layers in turn. Gemma 3: norms of heads instead of the cap on scores; local layers have a rotary base of
@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from ..config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..names import Names
 from ..rope import Theta, ropes_by_type
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec
 from .decoder import DecoderConfig
@@ -88,6 +89,16 @@ class Gemma2Config(GemmaConfig, kw_only=True):
 
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, cap=self.final_logit_softcapping or 0.0)
+
+
+class VaultGemmaConfig(Gemma2Config, kw_only=True):
+    """Keys and defaults of VaultGemmaConfig: norms before branches alone."""
+
+    def placement(self) -> NormPlacement:
+        return "before"
+
+    def names(self) -> Names:
+        return Names.of({"post_attention_layernorm": "pre_feedforward_layernorm"}, "model.")
 
 
 class Gemma3Config(Gemma2Config, kw_only=True):

@@ -1,4 +1,4 @@
-"""GPT-J and GPT-Neo: separate projections without biases, under names of their own."""
+"""GPT-J, CodeGen and GPT-Neo: separate projections without biases, under names of their own."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ GPTJ = Names.of(
     },
     "transformer.",
     (".attn.bias", ".attn.masked_bias"),
+)
+CODEGEN = replace(
+    Names.of(
+        {
+            **_BLOCKS,
+            **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "attn.qkv_proj"),
+            "self_attn.o_proj": "attn.out_proj",
+            "up_proj": "fc_in",
+            "down_proj": "fc_out",
+        },
+        "transformer.",
+        (".attn.causal_mask",),
+    ),
+    blocks=4,  # one of each accelerator of its training
 )
 GPT_NEO = Names.of(
     {
@@ -84,6 +98,20 @@ class GPTJConfig(ClassicConfig, kw_only=True):
 
     def names(self) -> Names:
         return GPTJ
+
+
+class CodeGenConfig(GPTJConfig, kw_only=True):
+    """Keys and defaults of CodeGenConfig: GPT-J with one projection of queries, values and keys."""
+
+    rotary_dim: Annotated[int, Meta(ge=2, le=1024, multiple_of=2)] = 64
+
+    def kv_heads(self) -> int:
+        if self.num_attention_heads % CODEGEN.blocks:
+            raise refuse("n_head", self.num_attention_heads, f"not a multiple of {CODEGEN.blocks}")
+        return super().kv_heads()
+
+    def names(self) -> Names:
+        return CODEGEN
 
 
 class GPTNeoConfig(ClassicConfig, kw_only=True):

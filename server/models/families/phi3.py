@@ -1,14 +1,19 @@
-"""Phi 3, 3.5, 4 and 4-mini: fused projections, LongRoPE, rotation of a part of each head, a sliding window or none."""
+"""Phi 3 to 4-mini and 3.5-MoE: fused projections, LongRoPE, rotation of a part of each head, a sliding window."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from ..config_values import Epsilon, Positions, Values, Vocab, Width
-from ..layer import AttentionSpec, RopeSpec
+from msgspec import Meta
+
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
+from ..spec import HeadSpec, NormSpec
 from .decoder import DecoderConfig
+from .experts import ExpertCount, expert_layers
 
 PHI3 = Names.of(
     {
@@ -48,3 +53,49 @@ class Phi3Config(DecoderConfig, kw_only=True):
 
     def names(self) -> Names:
         return PHI3
+
+
+class PhimoeConfig(Phi3Config, kw_only=True):
+    """Keys and defaults of PhimoeConfig: layer norms, and experts weighted by the softmax among near ones."""
+
+    hidden_size: Width = 4096
+    intermediate_size: Width = 6400
+    num_key_value_heads: Heads | None = 8
+    num_hidden_layers: Layers = 32
+    max_position_embeddings: Positions = 131_072
+    num_local_experts: ExpertCount = 16
+    num_experts_per_tok: ExpertCount = 2
+    router_jitter_noise: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.01
+    lm_head_bias: bool = False
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return DecoderConfig.attention(self, rope, window)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        path, rope = rope_object(values)
+        short, long = (rope.get(f"{name}_mscale") for name in ("short", "long"))
+        if short != long:
+            raise refuse(f"{path}long_mscale", long, f"must be short_mscale, which is {short}")
+        stated = rope if short is None else {**rope, "attention_factor": short}
+        return super().ropes({"rope_theta": 1_000_000.0, **values, **({path[:-1]: stated} if path else {})})
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        network = self.network(self.intermediate_size)
+        experts = ExpertsSpec(
+            self.num_local_experts,
+            self.num_experts_per_tok,
+            network,
+            routing="softmax_of_near",
+            margin=2 * self.router_jitter_noise,
+        )
+        return expert_layers(experts, self.on_all(True), network)
+
+    def norm(self) -> NormSpec:
+        return NormSpec("layer", self.rms_norm_eps)
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, self.lm_head_bias)
+
+    def names(self) -> Names:
+        words = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+        return Names.of(words, "model.")

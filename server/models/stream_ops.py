@@ -1,0 +1,99 @@
+"""Ops of inputs of layers by token, and of several streams in place of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .linear import Axis, Linear, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFactor:
+    """Multiply the stream with a number, after what `Add` adds."""
+
+    factor: Vector | float  # a tensor of one element, or the number
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Inputs of all layers by token, [layers, size]: (norm(projection) + table[token] * sqrt(size)) / sqrt(2).
+
+    The output of the linear layer before is the projection of the embedding; the norm is that of each layer's part.
+    """
+
+    table: Linear  # [vocab, layers * size]
+    norm: Vector
+    eps: float
+    layers: int
+    vocab_size: int  # other tokens take the first row
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInput:
+    """The values of the activation before, times the layer's part of `LayerInputs`."""
+
+    network: Axis  # of these values
+
+
+@dataclass(frozen=True, slots=True)
+class NormedStream:
+    """A branch: the normed stream itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadStreams:
+    """Make all streams: the first is the stream, others are its products with the linear layers before, as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStreams:
+    """Replace the stream by the mean of the first and of products of the others, as long as the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictStreams:
+    """Add to each stream a mix of all; the first becomes the stream.
+
+    The mix follows from modes: tanh(router @ norm(first stream) / size), [streams].
+    """
+
+    norm: Vector
+    router: Vector  # [streams, hidden]
+    mixes: Vector  # [streams * streams, streams], of modes
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return self.norm, self.router, self.mixes
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectStreams:
+    """Add to each stream (1 + shares @ modes) of what the layer has changed; the first becomes the stream."""
+
+    norm: Vector
+    router: Vector  # [streams, hidden]
+    shares: Vector  # [streams, streams], of modes
+    scale: Vector | None  # of the first stream, for the branch that reads it
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op; the router and its norm are also those of `PredictStreams`."""
+        return (self.shares,) if self.scale is None else (self.shares, self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class AddToStreams:
+    """Add the output of a branch to all streams but the first."""
+
+
+StreamsOp = (
+    LayerInputs
+    | LayerInput
+    | NormedStream
+    | SpreadStreams
+    | MergeStreams
+    | PredictStreams
+    | CorrectStreams
+    | AddToStreams
+)
