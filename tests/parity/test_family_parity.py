@@ -265,14 +265,14 @@ FAMILIES: dict[str, Family] = {
         | {"topk_group": 2, "routed_scaling_factor": 2.5},
     ),
     "codegen": Family("codegen", GPT | {"n_embd": 48, "n_head": 4, "rotary_dim": 6}),
-    "persimmon": Family("persimmon", ODD),
+    "persimmon": Family("persimmon", ODD | {"hidden_size": 72, "num_key_value_heads": 6}),
     "phi-norms": Family("phi", SIZES | {"num_key_value_heads": 5, "head_dim": 12, "qk_layernorm": True}),
     "xglm": Family(
         "xglm",
         {"vocab_size": VOCAB, "d_model": 60, "ffn_dim": 88, "num_layers": 3, "attention_heads": 5}
         | {"max_position_embeddings": POSITIONS},
     ),
-    "biogpt": Family("biogpt", ODD),
+    "biogpt": Family("biogpt", ODD | {"num_key_value_heads": 6}),
     "baichuan": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan),
     "baichuan-13b": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan_13b, slopes_instead_of_rotation),
 }
