@@ -100,11 +100,9 @@ def write(name: str, directory: Path) -> Any:
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config)
-    for label, parameter in model.named_parameters():
+    for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
-        elif label.endswith("A_log"):  # with rates of up to 16 transformers' sums over chunks lose digits
-            torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(directory)
     return model.eval()
 
@@ -122,7 +120,8 @@ def test_the_text_of_a_model_that_sees_pictures_is_that_of_transformers(
     model = write(name, tmp_path / name)
     # transformers 5.24 cannot run the whole Llama 4 on text alone.
     text = model.language_model if isinstance(model, transformers.Llama4ForConditionalGeneration) else model
-    expected = text(torch.tensor([TOKENS])).logits[0].numpy()
+    # In float32 the sums of its gated delta rule are off by more than the tolerance.
+    expected = text.double()(torch.tensor([TOKENS])).logits[0].numpy()
     got = engine_logits(tmp_path / name, "float32", 1, TOKENS)
     assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
 
