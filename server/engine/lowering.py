@@ -61,13 +61,7 @@ from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
 from .logits_lowering import add_logits
 from .mixer_lowering import MixerLowering
-from .operands import (
-    Leaves,
-    Operands,
-    PanelAddresses,
-    Placement,
-    addresses_of,
-)
+from .operands import Leaves, Operands, PanelAddresses, Placement, addresses_of
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
 from .stream_lowering import StreamLowering

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..device.layout import FLOAT32_BYTES
-from ..kernels.activate import (
-    SparseGateOperands,
-    XIELUOperands,
-    sparse_gate_panels,
-    sparse_gate_rows,
-    xielu_rows,
-)
+from ..kernels.activate import SparseGateOperands, XIELUOperands, sparse_gate_panels, sparse_gate_rows, xielu_rows
 from ..kernels.dispatch import LinearKernels, linear_kernels
 from ..kernels.isa.jit import Kernel
 from ..kernels.layer_inputs import (

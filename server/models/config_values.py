@@ -6,7 +6,7 @@ Any other value is a `ConfigError` that names the key, the limit and the value. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -39,8 +39,8 @@ def refuse(key: str, value: object, reason: str) -> ConfigError:
     return ConfigError(complaint(key, value, reason))
 
 
-def read_record(values: Values, kind: type[T], path: str = "") -> T:
-    """Return `values` as a record of this `kind`; other keys are ignored.
+def read_record(values: Values, kind: type[T], path: str = "", defaults: Values = MappingProxyType({})) -> T:
+    """Return `values`, where they are missing `defaults`, as a record of this `kind`; other keys are ignored.
 
     null counts as missing, unless the field's type has None. Messages begin with `path`, such as "rope_scaling.".
     Raises ConfigError.
@@ -48,6 +48,6 @@ def read_record(values: Values, kind: type[T], path: str = "") -> T:
     hints = get_type_hints(kind)
     present = {key: value for key, value in values.items() if value is not None or NoneType in get_args(hints.get(key))}
     try:
-        return convert(present, kind, path)
+        return convert({**defaults, **present}, kind, path)
     except JsonError as error:
         raise ConfigError(str(error)) from None

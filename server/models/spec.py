@@ -10,16 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .layer import (
-    AttentionSpec,
-    ExpertsSpec,
-    LayerInputSpec,
-    LayerSpec,
-    NetworkSpec,
-    QKNorm,
-    RopeSpec,
-    TemperatureSpec,
-)
+from .layer import AttentionSpec, ExpertsSpec, LayerInputSpec, LayerSpec, NetworkSpec, QKNorm, RopeSpec, TemperatureSpec
 from .linear import HeadCounts
 from .names import LLAMA, Names
 from .state_layer import StateMixer

@@ -7,14 +7,7 @@ from collections.abc import Callable
 from .layer import LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
 from .network_graph import NetworkGraph
-from .ops import (
-    Activate,
-    Add,
-    Norm,
-    NormOutput,
-    Op,
-    Parallel,
-)
+from .ops import Activate, Add, Norm, NormOutput, Op, Parallel
 from .spec import ModelSpec
 from .stream_ops import (
     AddToStreams,

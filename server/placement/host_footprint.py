@@ -16,16 +16,7 @@ from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, vector_
 from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import (
-    Add,
-    AddRows,
-    LatentAttention,
-    LayerNorm,
-    Norm,
-    NormOutput,
-    Op,
-    StreamNorm,
-)
+from ..models.ops import Add, AddRows, LatentAttention, LayerNorm, Norm, NormOutput, Op, StreamNorm
 from ..models.spec import ModelSpec
 from ..models.stream_ops import CorrectStreams, PredictStreams
 from ..models.tensors import op_vectors

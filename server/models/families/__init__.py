@@ -6,17 +6,10 @@ from dataclasses import replace
 
 import msgspec
 
-from ..config_values import ConfigError, Values, read_record
+from ..config_values import ConfigError, Values
 from ..spec import ModelSpec, without_output_layer
 from .apertus import ApertusConfig
-from .balanced import (
-    Dots1Config,
-    Ernie45MoeConfig,
-    ExaoneMoeConfig,
-    Glm4MoeConfig,
-    MiniMaxM2Config,
-    SolarOpenConfig,
-)
+from .balanced import Dots1Config, Ernie45MoeConfig, ExaoneMoeConfig, Glm4MoeConfig, MiniMaxM2Config, SolarOpenConfig
 from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PersimmonConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
@@ -30,13 +23,7 @@ from .deepseek import (
     MiniCPM3Config,
     YoutuConfig,
 )
-from .encoder import (
-    BertConfig,
-    DistilBertConfig,
-    EncoderConfig,
-    MPNetConfig,
-    RobertaConfig,
-)
+from .encoder import BertConfig, DistilBertConfig, EncoderConfig, MPNetConfig, RobertaConfig
 from .exaone import Exaone4Config, ExaoneConfig
 from .fairseq import BioGptConfig, XGLMConfig
 from .family import FamilyConfig
@@ -46,13 +33,7 @@ from .gemma4 import Gemma4Config
 from .glm import Glm4Config, GlmConfig
 from .gpt import CodeGenConfig, GPTJConfig, GPTNeoConfig
 from .gpt_oss import GptOssConfig
-from .granite import (
-    GraniteConfig,
-    GraniteMoeConfig,
-    GraniteMoeHybridConfig,
-    GraniteMoeSharedConfig,
-    HyperCLOVAXConfig,
-)
+from .granite import GraniteConfig, GraniteMoeConfig, GraniteMoeHybridConfig, GraniteMoeSharedConfig, HyperCLOVAXConfig
 from .hunyuan import HunYuanDenseConfig, HunYuanMoeConfig
 from .lfm2 import Lfm2Config, Lfm2MoeConfig
 from .like_llama import (
@@ -235,7 +216,7 @@ def model_spec_of(config: Values) -> ModelSpec:
         if config.get(key) and not (family.comes_with_code and key == "auto_map"):
             raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
-    spec = replace(read_record(values, family).spec(architecture, values), vision=vision)
+    spec = replace(family.read(values).spec(architecture, values), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec
 
 

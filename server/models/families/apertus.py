@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ..config_values import Epsilon, Positions, Values, Vocab, Width
+from ..config_values import Values
 from ..layer import AttentionSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import read_rope, rope_object
@@ -26,10 +26,6 @@ ROPE = {  # of files that leave it out: ApertusConfig
 class ApertusConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of ApertusConfig."""
 
-    vocab_size: Vocab = 131_072
-    intermediate_size: Width = 14_336
-    max_position_embeddings: Positions = 65_536
-    rms_norm_eps: Epsilon = 1e-5
     hidden_act: Literal["xielu"] = "xielu"  # type: ignore[assignment]
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..config_values import MAX_LAYERS, Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width
 from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
 from ..rope import read_rope
@@ -36,13 +36,6 @@ def names_of(layers: int, further: int, words: dict[str, str]) -> Names:
 class Glm4MoeConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of Glm4MoeConfig: half of each head is rotated, and heads may be normed."""
 
-    vocab_size: Vocab = 151_552
-    intermediate_size: Width = 10_944
-    num_hidden_layers: Layers = 46
-    num_attention_heads: Heads = 96
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
     moe_intermediate_size: Width = 1408
     num_experts_per_tok: ExpertCount = 8
     n_shared_experts: Count | None = 1
@@ -89,13 +82,6 @@ class Glm4MoeConfig(DecoderConfig, kw_only=True):
 class SolarOpenConfig(Glm4MoeConfig, kw_only=True):
     """Keys and defaults of SolarOpenConfig: experts on all layers, and whole heads are rotated."""
 
-    vocab_size: Vocab = 196_608
-    num_hidden_layers: Layers = 48
-    num_attention_heads: Heads = 64
-    head_dim: HeadDim | None = 128
-    moe_intermediate_size: Width = 1280
-    first_k_dense_replace: LayerCount = 0
-
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         return self.on_all(self.partial_rope({"rope_theta": 1_000_000.0, **values}, 1.0))
 
@@ -103,15 +89,6 @@ class SolarOpenConfig(Glm4MoeConfig, kw_only=True):
 class Dots1Config(Glm4MoeConfig, kw_only=True):
     """Keys and defaults of Dots1Config: heads are normed, and layers may slide."""
 
-    vocab_size: Vocab = 152_064
-    hidden_size: Width = 4608
-    num_hidden_layers: Layers = 62
-    num_attention_heads: Heads = 32
-    num_key_value_heads: Heads | None = 32
-    max_position_embeddings: Positions = 2048
-    rms_norm_eps: Epsilon = 1e-6
-    first_k_dense_replace: LayerCount = 0
-    norm_topk_prob: bool = False
     sliding_window: Positions | None = 4096
     max_window_layers: LayerCount = 62
     layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
@@ -174,14 +151,6 @@ class ExaoneMoeConfig(Exaone4Config, kw_only=True):
 class MiniMaxM2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of MiniMaxM2Config: norms over all heads together, experts on all layers."""
 
-    vocab_size: Vocab = 200_064
-    hidden_size: Width = 3072
-    intermediate_size: Width = 1536
-    num_hidden_layers: Layers = 62
-    num_attention_heads: Heads = 48
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 196_608
     num_experts_per_tok: ExpertCount = 8
     num_local_experts: ExpertCount = 256
     rotary_dim: Positions | None = None  # of a head, in files of its own code
@@ -217,12 +186,6 @@ class MiniMaxM2Config(DecoderConfig, kw_only=True):
 class Ernie45MoeConfig(Ernie45Config, kw_only=True):
     """Keys and defaults of Ernie4_5_MoeConfig."""
 
-    hidden_size: Width = 2560
-    intermediate_size: Width = 12_288
-    num_hidden_layers: Layers = 28
-    num_attention_heads: Heads = 20
-    num_key_value_heads: Heads | None = 4
-    head_dim: HeadDim | None = None
     moe_intermediate_size: Width = 1536
     moe_k: ExpertCount = 6
     moe_num_experts: ExpertCount = 64

@@ -45,12 +45,10 @@ def _names(stack: str, shared: str, is_normed_before: bool) -> Names:
 class BartConfig(FamilyConfig, kw_only=True):
     """Keys and defaults of BartConfig: learned positions, and norms after each branch."""
 
-    vocab_size: Vocab = 50_265
     hidden_size: Width = field(default=1024, name="d_model")
     intermediate_size: Width = field(default=4096, name="encoder_ffn_dim")
     num_hidden_layers: Layers = field(default=12, name="encoder_layers")
     num_attention_heads: Heads = field(default=16, name="encoder_attention_heads")
-    max_position_embeddings: Positions = 1024
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
     decoder_ffn_dim: Width = 4096
     decoder_layers: Layers = 12
@@ -138,7 +136,6 @@ class MBartConfig(BartConfig, kw_only=True):
 class MarianConfig(BartConfig, kw_only=True):
     """Marian: positions by sines, which files hold as a table, and no norm of the embedding."""
 
-    vocab_size: Vocab = 58_101
     decoder_vocab_size: Vocab | None = None
 
     def embedding(self) -> EmbeddingSpec:
@@ -154,8 +151,6 @@ class MarianConfig(BartConfig, kw_only=True):
 class PegasusConfig(MarianConfig, kw_only=True):
     """Pegasus: as Marian, with norms before each branch."""
 
-    vocab_size: Vocab = 50_265
-
     def placement(self) -> NormPlacement:
         return "before"
 
@@ -163,15 +158,7 @@ class PegasusConfig(MarianConfig, kw_only=True):
 class WhisperConfig(MBartConfig, kw_only=True):
     """Whisper: two convolutions over frames of sound begin the encoder; keys have no bias."""
 
-    vocab_size: Vocab = 51_865
-    hidden_size: Width = field(default=384, name="d_model")
-    intermediate_size: Width = field(default=1536, name="encoder_ffn_dim")
-    num_hidden_layers: Layers = field(default=4, name="encoder_layers")
-    num_attention_heads: Heads = field(default=6, name="encoder_attention_heads")
     max_position_embeddings: Positions = field(default=448, name="max_target_positions")
-    decoder_ffn_dim: Width = 1536
-    decoder_layers: Layers = 4
-    decoder_attention_heads: Heads = 6
     num_mel_bins: Annotated[int, Meta(ge=1, le=1 << 12)] = 80
     max_source_positions: Annotated[int, Meta(ge=1, le=1 << 16)] = 1500
 

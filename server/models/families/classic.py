@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
 from ..rope import Theta, rope_object, rope_of
@@ -134,14 +134,12 @@ class ClassicConfig(DecoderConfig, kw_only=True):
 class GPT2Config(ClassicConfig, kw_only=True):
     """Keys and defaults of GPT2Config."""
 
-    vocab_size: Vocab = 50_257
     hidden_size: Width = field(default=768, name="n_embd")
     intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
     num_hidden_layers: Layers = field(default=12, name="n_layer")
     num_attention_heads: Heads = field(default=12, name="n_head")
     max_position_embeddings: Positions = field(default=1024, name="n_positions")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     activation_function: ActivationName = "gelu_new"
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
@@ -175,12 +173,7 @@ class GPT2Config(ClassicConfig, kw_only=True):
 class OPTConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of OPTConfig."""
 
-    vocab_size: Vocab = 50_272
-    hidden_size: Width = 768
     intermediate_size: Width = field(default=3072, name="ffn_dim")
-    num_hidden_layers: Layers = 12
-    num_attention_heads: Heads = 12
-    tie_word_embeddings: bool = True
     hidden_act: ActivationName = field(default="relu", name="activation_function")  # type: ignore[assignment]
     word_embed_proj_dim: Width | None = None
     do_layer_norm_before: bool = True
@@ -223,12 +216,6 @@ class OPTConfig(ClassicConfig, kw_only=True):
 class GPTNeoXConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of GPTNeoXConfig."""
 
-    vocab_size: Vocab = 50_432
-    hidden_size: Width = 6144
-    intermediate_size: Width = 24_576
-    num_hidden_layers: Layers = 44
-    num_attention_heads: Heads = 64
-    attention_bias: bool = True
     hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
     use_parallel_residual: bool = True
     rotary_pct: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
@@ -257,11 +244,6 @@ class GPTNeoXConfig(ClassicConfig, kw_only=True):
 class PhiConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of PhiConfig: one norm for both branches, and a bias of the output layer, too."""
 
-    vocab_size: Vocab = 51_200
-    hidden_size: Width = 2048
-    intermediate_size: Width = 8192
-    num_hidden_layers: Layers = 24
-    num_attention_heads: Heads = 32
     hidden_act: ActivationName = "gelu_new"  # type: ignore[assignment]
     qk_layernorm: bool = False
 
@@ -287,14 +269,7 @@ class PhiConfig(ClassicConfig, kw_only=True):
 class PersimmonConfig(PhiConfig, kw_only=True):
     """Keys and defaults of PersimmonConfig: Phi's options in GPT-NeoX's layers, without a bias of the output layer."""
 
-    vocab_size: Vocab = 262_144
-    hidden_size: Width = 4096
-    intermediate_size: Width = 16_384
-    num_hidden_layers: Layers = 36
-    num_attention_heads: Heads = 64
-    max_position_embeddings: Positions = 16_384
     hidden_act: Literal["relu2"] = "relu2"  # type: ignore[assignment]
-    qk_layernorm: bool = True
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "relu2", is_gated=False, has_bias=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import Epsilon, Layers, Positions, Values
 from ..layer import AttentionSpec, NormPlacement, RopeSpec
 from ..rope import DEFAULT_THETA, read_rope
 from ..spec import HeadSpec, NormSpec
@@ -21,14 +21,7 @@ COHERE_THETA = 500_000.0
 class CohereConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of CohereConfig."""
 
-    vocab_size: Vocab = 256_000
-    hidden_size: Width = 8192
-    intermediate_size: Width = 22_528
-    num_hidden_layers: Layers = 40
-    num_attention_heads: Heads = 64
-    max_position_embeddings: Positions = 8192
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
-    tie_word_embeddings: bool = True
     logit_scale: Annotated[float, Meta(gt=0.0, le=1e3)] = 0.0625
     use_qk_norm: bool = False
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
+from ..config_values import refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, NormSpec
@@ -26,14 +25,7 @@ LEFTOVERS = ("embeddings.position_ids",)
 class EncoderConfig(FamilyConfig, kw_only=True):
     """Keys of every encoder, under BERT's names."""
 
-    vocab_size: Vocab = 30_522
-    hidden_size: Width = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: Heads = 12
-    intermediate_size: Width = 3072
-    max_position_embeddings: Positions = 512
     hidden_act: ActivationName = "gelu"
-    rms_norm_eps: Epsilon = msgspec.field(default=1e-12, name="layer_norm_eps")
 
     kind = "encoder"
 
@@ -105,7 +97,6 @@ class BertConfig(EncoderConfig, kw_only=True):
 class RobertaConfig(BertConfig, kw_only=True):
     """RoBERTa, XLM-R, CamemBERT: positions begin after those of padding; classes with a head have no pooler."""
 
-    vocab_size: Vocab = 50_265
     pad_token_id: Annotated[int, Meta(ge=0, le=64)] = 1
 
     prefix = "roberta."
@@ -124,7 +115,6 @@ class RobertaConfig(BertConfig, kw_only=True):
 class MPNetConfig(RobertaConfig, kw_only=True):
     """MPNet: no token types, and a bias of scores by distance, the same in all layers."""
 
-    vocab_size: Vocab = 30_527
     relative_attention_num_buckets: Annotated[int, Meta(ge=4, le=4096, multiple_of=4)] = 32
 
     prefix = "mpnet."
@@ -150,11 +140,6 @@ class MPNetConfig(RobertaConfig, kw_only=True):
 class DistilBertConfig(EncoderConfig, kw_only=True):
     """DistilBERT: BERT without token types and pooler, under names of its own."""
 
-    hidden_size: Width = msgspec.field(default=768, name="dim")
-    num_hidden_layers: Layers = msgspec.field(default=6, name="n_layers")
-    num_attention_heads: Heads = msgspec.field(default=12, name="n_heads")
-    intermediate_size: Width = msgspec.field(default=3072, name="hidden_dim")
-    hidden_act: ActivationName = msgspec.field(default="gelu", name="activation")
     sinusoidal_pos_embds: bool = False  # the table is in the files either way
 
     def names(self) -> Names:

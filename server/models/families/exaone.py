@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import MAX_LAYERS, Epsilon, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import MAX_LAYERS, Epsilon, Layers, Positions, Values
 from ..layer import AttentionSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import read_rope
@@ -37,11 +37,7 @@ EXAONE_THETA = 500_000.0
 class ExaoneConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of ExaoneConfig."""
 
-    vocab_size: Vocab = 102_400
-    intermediate_size: Width = 14_336
     num_hidden_layers: Layers = field(default=32, name="num_layers")
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     hidden_act: Literal["silu"] = field(default="silu", name="activation_function")
 
@@ -57,9 +53,6 @@ class ExaoneConfig(DecoderConfig, kw_only=True):
 class Exaone4Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Exaone4Config. Without a window all layers are rotated."""
 
-    vocab_size: Vocab = 102_400
-    intermediate_size: Width = 16_384
-    rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = 4096
     sliding_window_pattern: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] | str | None = 4  # "LLLG": a letter for each
     layer_types: list[LayerType] | None = None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from msgspec import field
 
-from ..config_values import Heads, Layers, Positions, Vocab, Width, refuse
+from ..config_values import Heads, Layers, Width, refuse
 from ..names import Names
 from ..spec import EmbeddingSpec
 from .classic import OPT_PADDING_ROWS, OPTConfig
@@ -28,12 +28,7 @@ XGLM = replace(Names.of(_WORDS, "model."), sine_tables="model.embed_positions.we
 class BioGptConfig(OPTConfig, kw_only=True):
     """Keys and defaults of BioGptConfig."""
 
-    vocab_size: Vocab = 42_384
-    hidden_size: Width = 1024
     intermediate_size: Width = 4096
-    num_hidden_layers: Layers = 24
-    num_attention_heads: Heads = 16
-    max_position_embeddings: Positions = 1024
     hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
     scale_embedding: bool = True
 
@@ -47,12 +42,10 @@ class BioGptConfig(OPTConfig, kw_only=True):
 class XGLMConfig(BioGptConfig, kw_only=True):
     """Keys and defaults of XGLMConfig."""
 
-    vocab_size: Vocab = 256_008
     hidden_size: Width = field(default=1024, name="d_model")
     intermediate_size: Width = field(default=4096, name="ffn_dim")
     num_hidden_layers: Layers = field(default=24, name="num_layers")
     num_attention_heads: Heads = field(default=16, name="attention_heads")
-    max_position_embeddings: Positions = 2048
     hidden_act: ActivationName = field(default="gelu", name="activation_function")  # type: ignore[assignment]
     add_cross_attention: bool = False
     pad_token_id: int | None = 1

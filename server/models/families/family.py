@@ -6,36 +6,23 @@ from Llama. An option that would change the result and is not implemented is ref
 
 from __future__ import annotations
 
+import json
+from collections import ChainMap
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import msgspec
 
-from ..config_values import (
-    MIN_HEAD_DIM,
-    Epsilon,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    refuse,
-)
-from ..layer import (
-    Activation,
-    AttentionSpec,
-    FeedForward,
-    LayerSpec,
-    NetworkSpec,
-    NormPlacement,
-    RopeSpec,
-)
+from ..config_values import MIN_HEAD_DIM, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, read_record, refuse
+from ..layer import Activation, AttentionSpec, FeedForward, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import LLAMA, Names
 from ..rope import check_ropes
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
 
 T = TypeVar("T")
+# Values of missing keys by the name of a class, which has those of its bases too: of transformers' configuration.
+DEFAULTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("defaults.json").read_text())
 LayerType = Literal["full_attention", "sliding_attention"]
 ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ACTIVATIONS: dict[ActivationName, Activation] = {  # names of the formulas, by which files choose one
@@ -62,6 +49,12 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
 
     kind: ClassVar[StackKind] = "decoder"
     comes_with_code: ClassVar[bool] = False  # files name code by `auto_map`; transformers' own class is the model
+
+    @classmethod
+    def read(cls, values: Values) -> Self:
+        """Return `values`, all of a file, as a record of this family. Raises ConfigError."""
+        defaults = [DEFAULTS.get(each.__name__, {}) for each in reversed(cls.__mro__)]
+        return read_record(values, cls, defaults=dict(ChainMap(*reversed(defaults))))
 
     def spec(self, architecture: str, values: Values) -> ModelSpec:
         """Return the model that `values`, all of the file, describe. Raises ConfigError for contradictory values."""

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from ..config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Layers, Positions, Values, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import Theta, ropes_by_type
@@ -29,15 +29,6 @@ GEMMA3_THETA = 1_000_000.0  # of global layers
 class GemmaConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of GemmaConfig. Old files say gelu for its tanh form."""
 
-    vocab_size: Vocab = 256_000
-    hidden_size: Width = 3072
-    intermediate_size: Width = 24_576
-    num_hidden_layers: Layers = 28
-    num_attention_heads: Heads = 16
-    num_key_value_heads: Heads | None = 16
-    head_dim: HeadDim | None = 256
-    max_position_embeddings: Positions = 8192
-    tie_word_embeddings: bool = True
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"  # type: ignore[assignment]
     use_bidirectional_attention: bool | Literal["vision"] | None = False  # vision: the tokens of a picture alone
 
@@ -61,11 +52,6 @@ class GemmaConfig(DecoderConfig, kw_only=True):
 class Gemma2Config(GemmaConfig, kw_only=True):
     """Keys and defaults of Gemma2Config; null caps nothing."""
 
-    hidden_size: Width = 2304
-    intermediate_size: Width = 9216
-    num_hidden_layers: Layers = 26
-    num_attention_heads: Heads = 8
-    num_key_value_heads: Heads | None = 4
     hidden_activation: Literal["gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
     query_pre_attn_scalar: Scalar = 256.0
     sliding_window: Positions | None = 4096
@@ -104,11 +90,8 @@ class VaultGemmaConfig(Gemma2Config, kw_only=True):
 class Gemma3Config(Gemma2Config, kw_only=True):
     """Keys and defaults of Gemma3TextConfig."""
 
-    vocab_size: Vocab = 262_208
-    max_position_embeddings: Positions = 131_072
     sliding_window_pattern: Layers = 6  # period of global layers, where there is no layer_types
     rope_local_base_freq: Theta = 10_000.0
-    final_logit_softcapping: Cap | None = None
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         # The family's code does not read attn_logit_softcapping: scores are not capped.

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..config_values import Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec, RopeSpec, StreamsSpec
 from ..spec import NormSpec
-from .gemma import Cap, Gemma3Config
+from .gemma import Gemma3Config
 from .gemma4 import SharedLayers, sharing
 
 Sparsity = Annotated[float, Meta(ge=0.0, lt=1.0)]
@@ -21,15 +21,7 @@ SPARSE_LAYERS, SPARSITY = 10, 0.95  # where the file does not say: Gemma3nTextCo
 class Gemma3nConfig(Gemma3Config, kw_only=True):
     """Keys and defaults of Gemma3nTextConfig."""
 
-    vocab_size: Vocab = 262_400
-    hidden_size: Width = 2048
     intermediate_size: Width | list[Width] = 16_384  # type: ignore[assignment]
-    num_hidden_layers: Layers = 35
-    num_key_value_heads: Heads | None = 2
-    max_position_embeddings: Positions = 32_768
-    sliding_window: Positions | None = 512
-    sliding_window_pattern: Layers = 5
-    final_logit_softcapping: Cap | None = 30.0
     vocab_size_per_layer_input: Vocab = 262_144
     hidden_size_per_layer_input: Annotated[int, Meta(ge=16, le=1 << 16, multiple_of=16)] = 256
     altup_active_idx: Literal[0] = 0

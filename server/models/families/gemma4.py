@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ..config_values import MAX_LAYERS, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import MAX_LAYERS, HeadDim, Heads, Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import ropes_by_type
@@ -42,9 +42,6 @@ def sharing(mixers: Sequence[AttentionSpec], types: Sequence[LayerType], num_sha
 class Gemma4Config(Gemma3Config, kw_only=True):
     """Keys and defaults of Gemma4TextConfig."""
 
-    vocab_size: Vocab = 262_144
-    num_hidden_layers: Layers = 30
-    sliding_window: Positions | None = 512
     global_head_dim: HeadDim = 512
     num_global_key_value_heads: Heads | None = None  # null: as many as local layers
     per_layer_config: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - msgspec copies an empty one

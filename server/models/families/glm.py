@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import Values
 from ..layer import AttentionSpec, NormPlacement, RopeSpec
 from ..names import Names
 from .decoder import DecoderConfig
@@ -25,15 +25,6 @@ GLM4 = Names.of(
 
 class GlmConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of GlmConfig; the output projection has no bias."""
-
-    vocab_size: Vocab = 151_552
-    intermediate_size: Width = 13_696
-    num_hidden_layers: Layers = 40
-    num_key_value_heads: Heads | None = 2
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1.5625e-07
-    attention_bias: bool = True
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")

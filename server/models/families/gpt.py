@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, HeadSpec
@@ -64,7 +64,6 @@ GPT_NEO = Names.of(
 class GPTJConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of GPTJConfig: one norm for both branches, side by side; the output layer has a bias."""
 
-    vocab_size: Vocab = 50_400
     hidden_size: Width = field(default=4096, name="n_embd")
     intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
     num_hidden_layers: Layers = field(default=28, name="n_layer")
@@ -117,13 +116,10 @@ class CodeGenConfig(GPTJConfig, kw_only=True):
 class GPTNeoConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of GPTNeoConfig: learned positions, scores without a scale, windows on some layers."""
 
-    vocab_size: Vocab = 50_257
-    hidden_size: Width = 2048
     intermediate_size: Width = 0  # 0: four times the hidden size
     num_hidden_layers: Layers = field(default=24, name="num_layers")
     num_attention_heads: Heads = field(default=16, name="num_heads")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     activation_function: ActivationName = "gelu_new"
     window_size: Positions = 256
     attention_types: tuple[tuple[tuple[Literal["global", "local"], ...], Layers], ...] = ((("global", "local"), 12),)

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import (
-    Epsilon,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    refuse,
-)
+from ..config_values import Positions, Values, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import read_rope
@@ -40,16 +30,6 @@ SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # the kernel computes the
 class GptOssConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of GptOssConfig."""
 
-    vocab_size: Vocab = 201_088
-    hidden_size: Width = 2880
-    intermediate_size: Width = 2880
-    num_hidden_layers: Layers = 36
-    num_attention_heads: Heads = 64
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 64
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
-    attention_bias: bool = True
     sliding_window: Positions | None = 128
     layer_types: list[LayerType] | None = None
     num_local_experts: ExpertCount = 128

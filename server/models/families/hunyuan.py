@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import Epsilon, Layers, Values, Vocab, Width, refuse
+from ..config_values import Layers, Values, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import read_rope, rope_object
@@ -18,9 +18,6 @@ MOE_NAMES = Names.of({**dict(DENSE_NAMES.words), "mlp.gate": "mlp.gate.wg", "sha
 
 class HunYuanDenseConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of HunYuanDenseV1Config."""
-
-    vocab_size: Vocab = 290_943
-    rms_norm_eps: Epsilon = 1e-5
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")

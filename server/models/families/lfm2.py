@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import Epsilon, Values, Width
 from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import read_rope
@@ -41,13 +41,7 @@ Multiple = Annotated[int, Meta(ge=1, le=1 << 20)]
 class Lfm2Config(HybridConfig, kw_only=True):
     """Keys and defaults of Lfm2Config."""
 
-    vocab_size: Vocab = 65_536
-    hidden_size: Width = 2560
-    intermediate_size: Width = 12_288
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 128_000
     rms_norm_eps: Epsilon = field(default=1e-5, name="norm_eps")
-    tie_word_embeddings: bool = True
     tie_embedding: bool | None = None  # older name of tie_word_embeddings, which wins
     block_ff_dim: Width | None = None  # older name of intermediate_size, which wins
     conv_bias: bool = False
@@ -99,9 +93,6 @@ class Lfm2Config(HybridConfig, kw_only=True):
 class Lfm2MoeConfig(Lfm2Config, kw_only=True):
     """Keys and defaults of Lfm2MoeConfig: the first layers have one network, the others experts."""
 
-    hidden_size: Width = 2048
-    intermediate_size: Width = 7168
-    block_auto_adjust_ff_dim: bool = False
     moe_intermediate_size: Width = 1792
     num_dense_layers: Annotated[int, Meta(ge=0, le=4096)] = 2
     num_experts: ExpertCount = 32
@@ -109,7 +100,6 @@ class Lfm2MoeConfig(Lfm2Config, kw_only=True):
     use_expert_bias: bool = True
     routed_scaling_factor: Annotated[float, Meta(gt=0.0, le=1e3)] = 1.0
     norm_topk_prob: bool = True
-    num_hidden_layers: Layers = 32
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         experts = ExpertsSpec(

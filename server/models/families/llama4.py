@@ -10,18 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..config_values import (
-    MAX_LAYERS,
-    Epsilon,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    refuse,
-)
+from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
 from ..names import Names
 from ..rope import read_rope
@@ -36,16 +25,8 @@ AttentionKind = Literal["full_attention", "chunked_attention"]
 class Llama4TextConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of Llama4TextConfig."""
 
-    vocab_size: Vocab = 202_048
-    hidden_size: Width = 5120
     intermediate_size: Width = 8192  # of an expert, and of the shared network
     intermediate_size_mlp: Width = 16_384  # of layers without experts
-    num_hidden_layers: Layers = 48
-    num_attention_heads: Heads = 40
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
     num_local_experts: ExpertCount = 16
     num_experts_per_tok: ExpertCount = 1
     moe_layers: list[LayerIndex] | None = None

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, read_record, refuse
+from ..config_values import Values, Width, read_record, refuse
 from ..layer import LayerSpec, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
@@ -61,11 +61,6 @@ class MambaKeys(msgspec.Struct, kw_only=True):
 class BambaConfig(HybridConfig, kw_only=True):
     """Keys and defaults of BambaConfig."""
 
-    vocab_size: Vocab = 128_000
-    intermediate_size: Width = 14_336
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 262_144
-    rms_norm_eps: Epsilon = 1e-5
     attn_layer_indices: tuple[LayerAt, ...] | None = None
     layer_types: tuple[str, ...] | None = None
     partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.5
@@ -92,12 +87,6 @@ class BambaConfig(HybridConfig, kw_only=True):
 class FalconH1Config(HybridConfig, kw_only=True):
     """Keys and defaults of FalconH1Config: attention and Mamba-2 side by side in every layer, with factors."""
 
-    vocab_size: Vocab = 128_000
-    intermediate_size: Width = 14_336
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 8192
-    rms_norm_eps: Epsilon = 1e-5
-    num_hidden_layers: Layers = 32
     mamba_d_ssm: Width | None = 1024
     mamba_norm_before_gate: bool = True
     mamba_rms_norm: bool = False

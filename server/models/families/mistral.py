@@ -12,25 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ..config_values import (
-    Epsilon,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    read_record,
-)
-from ..layer import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForward,
-    LayerSpec,
-    RopeSpec,
-    TemperatureSpec,
-)
+from ..config_values import Positions, Values, read_record
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec, TemperatureSpec
 from ..names import Names
 from ..rope import read_rope, rope_object, rope_of
 from .decoder import DecoderConfig
@@ -55,9 +38,6 @@ MIXTRAL_NAMES = Names.of({"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj
 class MistralConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of MistralConfig; there are no biases."""
 
-    intermediate_size: Width = 14_336
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 131_072
     sliding_window: Positions | None = 4096
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
@@ -90,13 +70,6 @@ class _Scaling(msgspec.Struct):
 class Ministral3Config(MistralConfig, kw_only=True):
     """Keys and defaults of Ministral3Config. Queries grow with the position beyond the trained context."""
 
-    vocab_size: Vocab = 131_072
-    num_hidden_layers: Layers = 34
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 262_144
-    rms_norm_eps: Epsilon = 1e-5
-    sliding_window: Positions | None = None
-
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         path, rope = self._rope_object(values)
         beta = read_record(rope, _Scaling, path).llama_4_scaling_beta
@@ -118,8 +91,6 @@ class Ministral3Config(MistralConfig, kw_only=True):
 class MixtralConfig(MistralConfig, kw_only=True):
     """Keys and defaults of MixtralConfig."""
 
-    rms_norm_eps: Epsilon = 1e-5
-    sliding_window: Positions | None = None
     num_local_experts: ExpertCount = 8
     num_experts_per_tok: ExpertCount = 2
 

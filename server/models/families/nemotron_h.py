@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Epsilon, Layers, Values, Width, refuse
 from ..layer import ChoiceSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
 from ..names import Names
 from ..state_layer import Mamba2Spec, StateMixer
@@ -44,12 +44,7 @@ _NAMES = Names.of(_WORDS, "backbone.")
 class NemotronHConfig(HybridConfig, kw_only=True):
     """Keys and defaults of NemotronHConfig."""
 
-    vocab_size: Vocab = 131_072
-    intermediate_size: Width = 21_504
     num_hidden_layers: Layers = 4  # as many as the pattern has; a number in the file is not read
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     mlp_hidden_act: Literal["relu2"] = "relu2"
     mamba_hidden_act: Literal["silu"] = "silu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Positions, Values, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec, Routing
 from ..rope import read_rope, ropes_by_type
 from .decoder import DecoderConfig
@@ -17,9 +17,6 @@ OLMO3_THETA = 500_000.0
 
 class Olmo2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Olmo2Config: norms behind attention and feed-forward alone."""
-
-    vocab_size: Vocab = 50_304
-    rms_norm_eps: Epsilon = 1e-5
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="all_heads")
@@ -49,9 +46,6 @@ class Olmo3Config(Olmo2Config, kw_only=True):
 class FlexOlmoConfig(Olmo2Config, kw_only=True):
     """Keys and defaults of FlexOlmoConfig: OLMo 2 with experts on every layer."""
 
-    vocab_size: Vocab = 100_352
-    max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-6
     num_experts: ExpertCount = 7
     num_experts_per_tok: ExpertCount = 5
     norm_topk_prob: bool = False
@@ -69,13 +63,6 @@ class FlexOlmoConfig(Olmo2Config, kw_only=True):
 class OlmoeConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of OlmoeConfig: experts on every layer."""
 
-    vocab_size: Vocab = 50_304
-    hidden_size: Width = 2048
-    intermediate_size: Width = 2048
-    num_hidden_layers: Layers = 16
-    num_attention_heads: Heads = 16
-    max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-5
     clip_qkv: float | None = None
     num_experts: ExpertCount = 64
     num_experts_per_tok: ExpertCount = 8

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Positions, Values, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
@@ -28,12 +28,7 @@ LONGROPE = ("su", "yarn", "longrope")  # the names that files of this family hav
 class Phi3Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Phi3Config; there are no biases."""
 
-    vocab_size: Vocab = 32_064
-    hidden_size: Width = 3072
-    intermediate_size: Width = 8192
-    max_position_embeddings: Positions = 4096
     original_max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = None
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
@@ -58,11 +53,6 @@ class Phi3Config(DecoderConfig, kw_only=True):
 class PhimoeConfig(Phi3Config, kw_only=True):
     """Keys and defaults of PhimoeConfig: layer norms, and experts weighted by the softmax among near ones."""
 
-    hidden_size: Width = 4096
-    intermediate_size: Width = 6400
-    num_key_value_heads: Heads | None = 8
-    num_hidden_layers: Layers = 32
-    max_position_embeddings: Positions = 131_072
     num_local_experts: ExpertCount = 16
     num_experts_per_tok: ExpertCount = 2
     router_jitter_noise: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.01

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, read_record, refuse
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, read_record, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import read_rope
@@ -64,15 +64,12 @@ def alibi_slopes(heads: int, largest: float = 8.0, factor: float = 1.0) -> tuple
 class BloomConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of BloomConfig."""
 
-    vocab_size: Vocab = 250_880
-    hidden_size: Width = 64
     intermediate_size: Width = 0  # four times the hidden size
     num_hidden_layers: Layers = field(default=2, name="n_layer")
     num_attention_heads: Heads = field(default=8, name="n_head")
     n_embed: Width | None = None  # the hidden size, in old files
     max_position_embeddings: Positions = field(default=TRAINED_LENGTH, name="seq_length")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     apply_residual_connection_post_layernorm: bool = False
 
     def __post_init__(self) -> None:
@@ -100,16 +97,11 @@ class BloomConfig(ClassicConfig, kw_only=True):
 class FalconConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of FalconConfig: a norm for each branch, one for both, or branches one after the other."""
 
-    vocab_size: Vocab = 65_024
-    hidden_size: Width = 4544
     intermediate_size: Width = field(default=0, name="ffn_hidden_size")  # 0: four times the hidden size
-    num_hidden_layers: Layers = 32
-    num_attention_heads: Heads = 71
     num_key_value_heads: Heads | None = field(default=None, name="num_kv_heads")
     n_layer: Layers | None = None  # in old files
     n_head: Heads | None = None
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     attention_bias: bool = field(default=False, name="bias")
     num_ln_in_parallel_attn: Literal[1, 2] | None = None
     alibi: bool = False
@@ -176,14 +168,12 @@ class _MptAttention(msgspec.Struct):
 class MptConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of MptConfig; there are no biases."""
 
-    vocab_size: Vocab = 50_368
     hidden_size: Width = field(default=2048, name="d_model")
     intermediate_size: Width = 0  # four times the hidden size
     num_hidden_layers: Layers = field(default=24, name="n_layers")
     num_attention_heads: Heads = field(default=16, name="n_heads")
     max_position_embeddings: Positions = field(default=2048, name="max_seq_len")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     expansion_ratio: Literal[4] = 4
     no_bias: Literal[True] = True
     norm_type: Literal["low_precision_layernorm", "layernorm"] = "low_precision_layernorm"
@@ -216,7 +206,6 @@ class MptConfig(ClassicConfig, kw_only=True):
 class BaichuanConfig(DecoderConfig, kw_only=True):
     """Keys of Baichuan's files. Those of 13B have slopes and state `model_max_length` in place of positions."""
 
-    vocab_size: Vocab = 64_000
     model_max_length: Positions = 4096
 
     comes_with_code = True

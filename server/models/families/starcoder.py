@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from ..config_values import MAX_POSITIONS, Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
+from ..config_values import MAX_POSITIONS, Epsilon, refuse
 from ..layer import NetworkSpec
 from ..names import Names
 from ..spec import NormSpec
@@ -23,7 +23,6 @@ STARCODER2 = Names.of({"up_proj": "c_fc", "down_proj": "c_proj"}, "model.")
 class GPTBigCodeConfig(GPT2Config, kw_only=True):
     """Keys and defaults of GPTBigCodeConfig: all heads share keys and values, or each has its own beside it."""
 
-    activation_function: ActivationName = "gelu_pytorch_tanh"
     multi_query: bool = True
 
     def kv_heads(self) -> int:
@@ -38,15 +37,7 @@ class GPTBigCodeConfig(GPT2Config, kw_only=True):
 class Starcoder2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Starcoder2Config."""
 
-    vocab_size: Vocab = 49_152
-    hidden_size: Width = 3072
-    intermediate_size: Width = 12_288
-    num_hidden_layers: Layers = 30
-    num_attention_heads: Heads = 24
-    num_key_value_heads: Heads | None = 2
-    max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = field(default=1e-5, name="norm_epsilon")
-    tie_word_embeddings: bool = True
     hidden_act: ActivationName = "gelu_pytorch_tanh"  # type: ignore[assignment]
     attention_bias: bool = field(default=True, name="use_bias")
     sliding_window: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)] | None = None
