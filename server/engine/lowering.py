@@ -236,10 +236,7 @@ class _Lowering:
         """Replace the stream by the product of the linear layer that waits, computed by one core for all."""
         linear = last_op(waiting, Linear)
         assert linear is not None
-        matrix, hidden = self._at.weights.matrix(linear), [self._buffers.hidden.address] * self._num_cores
-        inputs = self._read(label, linear)
-        [first, *_] = self._operands.matmul(matrix, inputs, hidden, self._width)
-        self._program.add(f"{label} {linear.name}", self._kernels(matrix).matmul, [first])
+        self._streams.product(label, linear, None, self._buffers.hidden.address, self._width)
         self._stream.replaced()
 
     def _row_parallel(self, label: str, linear: Linear) -> None:

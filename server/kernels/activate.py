@@ -26,12 +26,36 @@ class ActivateOperands(NamedTuple):
     output: int  # float32 rows or bfloat16 panels, [T, width]; may be the source where there is no gate
     width: int
     activation: int  # index in epilogue.ACTIVATIONS
+    cutoff: int = 0  # of sparse gates, bits of a float32: gates lose the row's mean and as many deviations
+    size: int = 0  # of sparse gates: those of a row on all cores; padded ones are 0
 
 
 ACTIVATE, ACTIVATE_BYTES = offsets(ActivateOperands), size_of(ActivateOperands)
 
 
-def _activate(to: Output) -> Any:
+@inline
+def _sum(operands, cores, row, middle, power):  # type: ignore[no-untyped-def]
+    """Return the sum of a row's gates, or of the squares of their distances from `middle`, padded ones included."""
+    total, by, columns = simd.splat(0.0), simd.splat(middle), load_i64(operands + ACTIVATE.columns)
+    for core in range(cores):
+        source = load_i64(operands + core * ACTIVATE_BYTES + ACTIVATE.source) + row * columns * 4
+        for n in range(0, columns * 4, 128):
+            value = simd.sub(simd.load(source + n), by)
+            total = simd.add(total, value if power == 1 else simd.mul(value, value))
+    return simd.sum_lanes(total)
+
+
+@inline
+def _least_gate(operands, cores, row):  # type: ignore[no-untyped-def]
+    """Return the gate of a row that counts as 0."""
+    size = load_i64(operands + ACTIVATE.size)
+    mean = _sum(operands, cores, row, 0.0, 1) / size
+    padded = cores * load_i64(operands + ACTIVATE.columns) // 2 - size
+    squares = _sum(operands, cores, row, mean, 2) - padded * mean * mean
+    return mean + load_f32(operands + ACTIVATE.cutoff) * math.sqrt(max(squares / size, 0.0))
+
+
+def _activate(to: Output, is_sparse: bool = False) -> Any:
     """Return a kernel's loop over the rows of every core."""
     place, store = to
 
@@ -43,9 +67,11 @@ def _activate(to: Output) -> Any:
             row, op = item % rows, operands + item // rows * ACTIVATE_BYTES
             source, output = load_i64(op + ACTIVATE.source) + row * columns * 4, load_i64(op + ACTIVATE.output)
             activation = load_i64(op + ACTIVATE.activation)
+            least = _least_gate(operands, cores, row) if is_sparse else 0.0
             for n in range(0, columns // 16, 2):
                 at = source + n * 64
-                store(place(output, width, row, n), simd.load(at), simd.load(at + 64), 2, activation)
+                first = relu(simd.sub(simd.load(at), simd.splat(least))) if is_sparse else simd.load(at)
+                store(place(output, width, row, n), first, simd.load(at + 64), 2, activation)
 
     return activate
 
@@ -53,63 +79,8 @@ def _activate(to: Output) -> Any:
 activate_rows = made_kernel("activate_rows", _activate(OUTPUTS["plain"]))
 gate_rows = made_kernel("gate_rows", _activate(OUTPUTS["gated"]))
 gate_panels = made_kernel("gate_panels", _activate(OUTPUTS["gated_panels"]))  # bfloat16, for the tile unit
-
-
-class SparseGateOperands(NamedTuple):
-    """One core's activation(relu(gate - mean - cutoff * deviation)) * up; both statistics are of all cores' gates."""
-
-    source: int  # as in ActivateOperands, [T, columns]
-    columns: int
-    output: int
-    width: int
-    activation: int
-    cutoff: int  # bits of a float32
-    size: int  # gates of a row; padded ones are 0
-
-
-_SPARSE, _SPARSE_BYTES = offsets(SparseGateOperands), size_of(SparseGateOperands)
-
-
-@inline
-def _sum_of_powers(operands, cores, row, middle, is_square):  # type: ignore[no-untyped-def]
-    """Return the sum of a row's gates, or of the squares of their distances from `middle`, padded ones included."""
-    total, by = simd.splat(0.0), simd.splat(middle)
-    for core in range(cores):
-        op = operands + core * _SPARSE_BYTES
-        columns = load_i64(op + _SPARSE.columns)
-        source = load_i64(op + _SPARSE.source) + row * columns * 4
-        for n in range(0, columns * 4, 128):
-            value = simd.sub(simd.load(source + n), by)
-            total = simd.fma(value, value, total) if is_square else simd.add(total, value)
-    return simd.sum_lanes(total)
-
-
-def _sparse_gates(to: Output) -> Any:
-    place, store = to
-
-    @inline
-    def gate(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
-        rows, size = load_i64(step + STEP.num_tokens), load_i64(operands + _SPARSE.size)
-        for row in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
-            mean = _sum_of_powers(operands, cores, row, 0.0, False) / size
-            padded = cores * load_i64(operands + _SPARSE.columns) // 2 - size
-            squares = _sum_of_powers(operands, cores, row, mean, True) - padded * mean * mean
-            deviation = math.sqrt(max(squares / size, 0.0))
-            least = simd.splat(mean + load_f32(operands + _SPARSE.cutoff) * deviation)
-            for core in range(cores):
-                op = operands + core * _SPARSE_BYTES
-                columns, activation = load_i64(op + _SPARSE.columns), load_i64(op + _SPARSE.activation)
-                source, output = load_i64(op + _SPARSE.source) + row * columns * 4, load_i64(op + _SPARSE.output)
-                for n in range(0, columns // 16, 2):
-                    gate = relu(simd.sub(simd.load(source + n * 64), least))
-                    up = simd.load(source + n * 64 + 64)
-                    store(place(output, load_i64(op + _SPARSE.width), row, n), gate, up, 2, activation)
-
-    return gate
-
-
-sparse_gate_rows = made_kernel("sparse_gate_rows", _sparse_gates(OUTPUTS["gated"]))
-sparse_gate_panels = made_kernel("sparse_gate_panels", _sparse_gates(OUTPUTS["gated_panels"]))
+sparse_gate_rows = made_kernel("sparse_gate_rows", _activate(OUTPUTS["gated"], is_sparse=True))
+sparse_gate_panels = made_kernel("sparse_gate_panels", _activate(OUTPUTS["gated_panels"], is_sparse=True))
 
 
 class XIELUOperands(NamedTuple):
@@ -117,7 +88,7 @@ class XIELUOperands(NamedTuple):
 
     rows: int  # float32 [T, width]
     width: int
-    alpha_p: int  # of each, the address of one float32
+    alpha_p: int  # address of one float32, as of the others
     alpha_n: int
     beta: int
     eps: int
@@ -135,8 +106,7 @@ def xielu_rows(operands: int, cores: int, step: int, worker: int, workers: int) 
     above = softplus(simd.splat(load_f32(load_i64(operands + _XIELU.alpha_p))))
     below = simd.add(beta, softplus(simd.splat(load_f32(load_i64(operands + _XIELU.alpha_n)))))
     for item in range(share_begin(cores * rows, worker, workers), share_begin(cores * rows, worker + 1, workers)):
-        op = operands + item // rows * _XIELU_BYTES
-        width = load_i64(op + _XIELU.width)
+        op, width = operands + item // rows * _XIELU_BYTES, load_i64(operands + _XIELU.width)
         row = load_i64(op + _XIELU.rows) + item % rows * width * 4
         for i in range(0, width * 4, 64):
             x = simd.load(row + i)

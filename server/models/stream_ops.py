@@ -52,34 +52,22 @@ class MergeStreams:
 
 @dataclass(frozen=True, slots=True)
 class PredictStreams:
-    """Add to each stream a mix of all; the first becomes the stream.
+    """Add to each stream a mix of all; the first becomes the stream. Mixes and shares are products with modes.
 
-    The mix follows from modes: tanh(router @ norm(first stream) / size), [streams].
+    Modes are tanh(router @ norm(first stream) / size), [streams].
     """
 
-    norm: Vector
-    router: Vector  # [streams, hidden]
-    mixes: Vector  # [streams * streams, streams], of modes
-
-    @property
-    def vectors(self) -> tuple[Vector, ...]:
-        """Tensors of the op."""
-        return self.norm, self.router, self.mixes
+    modes: tuple[Vector, Vector]  # norm, and router [streams, hidden]
+    mixes: Vector  # [streams * streams, streams]
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectStreams:
-    """Add to each stream (1 + shares @ modes) of what the layer has changed; the first becomes the stream."""
+    """Add to each stream (1 + shares) of what the layer has changed; the first becomes the stream."""
 
-    norm: Vector
-    router: Vector  # [streams, hidden]
-    shares: Vector  # [streams, streams], of modes
+    modes: tuple[Vector, Vector]  # of what the layer has left, as in `PredictStreams`, which has these tensors too
+    mixes: Vector  # shares, [streams, streams]
     scale: Vector | None  # of the first stream, for the branch that reads it
-
-    @property
-    def vectors(self) -> tuple[Vector, ...]:
-        """Tensors of the op; the router and its norm are also those of `PredictStreams`."""
-        return (self.shares,) if self.scale is None else (self.shares, self.scale)
 
 
 @dataclass(frozen=True, slots=True)

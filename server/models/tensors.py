@@ -74,9 +74,20 @@ def op_vectors(op: Op) -> tuple[Vector, ...]:
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)
-        case Activate() | PredictStreams() | CorrectStreams():
-            return op.vectors
-        case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+        case PredictStreams():
+            return (*op.modes, op.mixes)
+        case CorrectStreams():
+            return (op.mixes,) if op.scale is None else (op.mixes, op.scale)
+        case (
+            Activate()
+            | Experts()
+            | LayerNorm()
+            | HeadNorm()
+            | LatentAttention()
+            | Convolution()
+            | Recurrence()
+            | GatedNorm()
+        ):
             return op.vectors
         case _:
             return ()

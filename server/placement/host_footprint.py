@@ -56,7 +56,7 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
         case Norm() | LayerNorm() | StreamNorm() | NormOutput() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
         case PredictStreams() | CorrectStreams():
-            return sum(vector_bytes(stream_vector_size(vector)) for vector in op.vectors)
+            return sum(vector_bytes(stream_vector_size(vector)) for vector in op_vectors(op))
         case LatentAttention():
             return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in op.vectors)
         case _:

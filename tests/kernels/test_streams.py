@@ -168,7 +168,7 @@ def test_gates_lose_a_quantile_of_the_whole_row(two_threads: WorkerPool, cutoff:
     memory = [filled((7, 128), each) for each in sources]
     outputs = [aligned((7, 64), np.float32) for _ in range(2)]
     operands = [
-        activate.SparseGateOperands(
+        activate.ActivateOperands(
             address(source), 128, address(output), 64, ACTIVATIONS.index("silu"), float_bits(cutoff), size
         )
         for source, output in zip(memory, outputs, strict=True)

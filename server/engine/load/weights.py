@@ -195,7 +195,7 @@ class WeightLoader:
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
             case LatentAttention() | PredictStreams() | CorrectStreams():
-                for vector in op.vectors:
+                for vector in op_vectors(op):
                     is_latent = isinstance(op, LatentAttention)
                     width = round_up(vector.size, K_MULTIPLE) if is_latent else stream_vector_size(vector)
                     weights.vectors[vector.tensor] = self._vector(vector, 0.0, width)

@@ -29,7 +29,7 @@ class BioGptConfig(OPTConfig, kw_only=True):
     """Keys and defaults of BioGptConfig."""
 
     intermediate_size: Width = 4096
-    hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
+    hidden_act: ActivationName = "gelu"
     scale_embedding: bool = True
 
     def embedding(self) -> EmbeddingSpec:
@@ -46,7 +46,7 @@ class XGLMConfig(BioGptConfig, kw_only=True):
     intermediate_size: Width = field(default=4096, name="ffn_dim")
     num_hidden_layers: Layers = field(default=24, name="num_layers")
     num_attention_heads: Heads = field(default=16, name="attention_heads")
-    hidden_act: ActivationName = field(default="gelu", name="activation_function")  # type: ignore[assignment]
+    hidden_act: ActivationName = field(default="gelu", name="activation_function")
     add_cross_attention: bool = False
     pad_token_id: int | None = 1
 
