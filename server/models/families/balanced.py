@@ -83,7 +83,7 @@ class SolarOpenConfig(Glm4MoeConfig, kw_only=True):
     """Keys and defaults of SolarOpenConfig: experts on all layers, and whole heads are rotated."""
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(self.partial_rope({"rope_theta": 1_000_000.0, **values}, 1.0))
+        return self.on_all(self.partial_rope(values, 1.0))
 
 
 class Dots1Config(Glm4MoeConfig, kw_only=True):
@@ -163,7 +163,7 @@ class MiniMaxM2Config(DecoderConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         size = self.head_size()
         share = 1.0 if self.rotary_dim is None else min(1.0, (self.rotary_dim + 0.5) / size)
-        rope = self.partial_rope({"rope_theta": 5_000_000.0, **values}, share)
+        rope = self.partial_rope(values, share)
         return self.on_all(rope)
 
     def feed_forwards(self) -> Sequence[FeedForward]:

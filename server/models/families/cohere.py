@@ -10,12 +10,10 @@ from msgspec import Meta, field
 
 from ..config_values import Epsilon, Layers, Positions, Values
 from ..layer import AttentionSpec, NormPlacement, RopeSpec
-from ..rope import DEFAULT_THETA, read_rope
+from ..rope import read_rope
 from ..spec import HeadSpec, NormSpec
 from .decoder import DecoderConfig
 from .family import LayerType
-
-COHERE_THETA = 500_000.0
 
 
 class CohereConfig(DecoderConfig, kw_only=True):
@@ -30,7 +28,7 @@ class CohereConfig(DecoderConfig, kw_only=True):
         return replace(super().attention(rope, window), qk_norm="each_head" if self.use_qk_norm else "none")
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(replace(read_rope(values, self.max_position_embeddings, COHERE_THETA), is_interleaved=True))
+        return self.on_all(replace(read_rope(values, self.max_position_embeddings), is_interleaved=True))
 
     def placement(self) -> NormPlacement:
         return "parallel"
@@ -56,7 +54,7 @@ class Cohere2Config(CohereConfig, kw_only=True):
         return self.sliding_windows(self.sliding_window, self._types())
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        rope = replace(read_rope(values, self.max_position_embeddings, DEFAULT_THETA), is_interleaved=True)
+        rope = replace(read_rope(values, self.max_position_embeddings), is_interleaved=True)
         return [rope if name == "sliding_attention" else None for name in self._types()]
 
     def _types(self) -> list[LayerType]:

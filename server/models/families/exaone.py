@@ -31,7 +31,6 @@ EXAONE = Names.of(
     "transformer.",
     (".attention.rotary.inv_freq", ".rotary_emb.inv_freq"),
 )
-EXAONE_THETA = 500_000.0
 
 
 class ExaoneConfig(DecoderConfig, kw_only=True):
@@ -42,9 +41,6 @@ class ExaoneConfig(DecoderConfig, kw_only=True):
     hidden_act: Literal["silu"] = field(default="silu", name="activation_function")
 
     comes_with_code = True
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, EXAONE_THETA))
 
     def names(self) -> Names:
         return EXAONE

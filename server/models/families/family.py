@@ -17,7 +17,7 @@ import msgspec
 from ..config_values import MIN_HEAD_DIM, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, read_record, refuse
 from ..layer import Activation, AttentionSpec, FeedForward, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import LLAMA, Names
-from ..rope import check_ropes
+from ..rope import check_ropes, rope_object
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
 
 T = TypeVar("T")
@@ -53,8 +53,20 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
     @classmethod
     def read(cls, values: Values) -> Self:
         """Return `values`, all of a file, as a record of this family. Raises ConfigError."""
-        defaults = [DEFAULTS.get(each.__name__, {}) for each in reversed(cls.__mro__)]
-        return read_record(values, cls, defaults=dict(ChainMap(*reversed(defaults))))
+        return read_record(values, cls, defaults=cls.defaults())
+
+    @classmethod
+    def defaults(cls) -> Values:
+        """Return the values of missing keys."""
+        return ChainMap(*(DEFAULTS.get(each.__name__, {}) for each in cls.__mro__))
+
+    @classmethod
+    def with_ropes(cls, values: Values) -> Values:
+        """Return `values` and the family's rotation, where the file does not say."""
+        stated = {key: value for key, value in cls.defaults().items() if key in ("rope_theta", "rope_parameters")}
+        if rope_object(values)[1]:
+            stated.pop("rope_parameters", None)
+        return {**values, **{key: value for key, value in stated.items() if not values.get(key)}}
 
     def spec(self, architecture: str, values: Values) -> ModelSpec:
         """Return the model that `values`, all of the file, describe. Raises ConfigError for contradictory values."""

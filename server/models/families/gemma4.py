@@ -13,20 +13,14 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, HeadDim, Heads, Values, Vocab, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec, RopeSpec
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec
 from ..names import Names
-from ..rope import ropes_by_type
 from ..spec import NormSpec
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
-from .gemma import GEMMA3_THETA, Gemma3Config
+from .gemma import Gemma3Config
 
 NAMES = Names.of({"mlp.experts": "experts", "mlp.gate": "router.proj", "mlp.router": "router"}, "model.")
-# Configurations that leave rope_parameters out: Gemma4TextConfig.default_rope_parameters.
-LOCAL_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
-WHOLE_ROPE = {"rope_type": "proportional", "rope_theta": GEMMA3_THETA, "partial_rotary_factor": 0.25}
-
-
 SharedLayers = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
 
 
@@ -89,13 +83,6 @@ class Gemma4Config(Gemma3Config, kw_only=True):
             has_value_norm=True,
             is_value_key=self.attention_k_eq_v and is_whole,
         )
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        if not values.get("rope_parameters"):
-            rope = {"sliding_attention": LOCAL_ROPE, "full_attention": WHOLE_ROPE}
-            values = {**values, "rope_parameters": rope}
-        local, whole = ropes_by_type(values, self.max_position_embeddings, 10_000.0, GEMMA3_THETA)
-        return [local if name == "sliding_attention" else whole for name in self.types()]
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         layers, by = self.num_hidden_layers, 2 if self.use_double_wide_mlp else 1

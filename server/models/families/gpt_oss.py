@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import Positions, Values, refuse
+from ..config_values import Positions, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
 from ..names import Names
-from ..rope import read_rope
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
 
 NAMES = replace(Names.of({"mlp.gate": "mlp.router"}, "model."), fused="inputs, in turns")
-THETA = 150_000.0
-# Configurations that leave rope_parameters out: GptOssConfig.__post_init__.
-ROPE = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
 SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # the kernel computes these
 
 
@@ -54,11 +43,6 @@ class GptOssConfig(DecoderConfig, kw_only=True):
     def windows(self) -> Sequence[int]:
         types = self.types_by_period(2) if self.layer_types is None else self.layer_types
         return self.sliding_windows(self.sliding_window, types)
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        if values.get("rope_parameters") is None and values.get("rope_scaling") is None:
-            values = {**values, "rope_scaling": ROPE}
-        return self.on_all(read_rope(values, self.max_position_embeddings, THETA))
 
     def names(self) -> Names:
         return NAMES

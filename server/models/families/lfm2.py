@@ -11,12 +11,10 @@ from msgspec import Meta, field
 from ..config_values import Epsilon, Values, Width
 from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
-from ..rope import read_rope
 from ..state_layer import ShortConvSpec, StateMixer
 from .experts import ExpertCount, expert_layers
 from .hybrid import HybridConfig, Taps, one_module
 
-THETA = 1e6
 _KINDS = {"full_attention": True, "attention": True, "conv": False}
 _NAMES = Names.of(
     {
@@ -69,9 +67,6 @@ class Lfm2Config(HybridConfig, kw_only=True):
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="head")
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, THETA))
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         return self.on_all(self.network(self._adjusted()))

@@ -35,14 +35,6 @@ INTERNLM2 = replace(
     take_turns=True,
 )
 OLMO_EPSILON = 1e-5  # OlmoLayerNorm of transformers reads no key
-HELIUM_THETA, ERNIE_THETA, CWM_THETA = 100_000.0, 500_000.0, 1_000_000.0
-CWM_ROPE = {  # configurations that leave rope_parameters out: CwmConfig.__post_init__
-    "rope_type": "llama3",
-    "factor": 16.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
-}
 
 
 class SeedOssConfig(DecoderConfig, kw_only=True):
@@ -118,11 +110,6 @@ class CwmConfig(DecoderConfig, kw_only=True):
         types = self.layer_types or ["sliding_attention" if i % 4 else "full_attention" for i in layers]
         return self.sliding_windows(self.sliding_window, types)
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        if values.get("rope_parameters") is None and values.get("rope_scaling") is None:
-            values = {**values, "rope_scaling": CWM_ROPE}
-        return self.on_all(read_rope(values, self.max_position_embeddings, CWM_THETA))
-
 
 class ArceeConfig(DecoderConfig, kw_only=True):
     """ArceeConfig: a network without a gate, whose activation is a square."""
@@ -182,21 +169,17 @@ class StableLmConfig(DecoderConfig, kw_only=True):
 class HeliumConfig(DecoderConfig, kw_only=True):
     """HeliumConfig: neighbours are rotated as a pair; no bias behind attention."""
 
-    theta = HELIUM_THETA
-
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_o_bias=False)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(replace(read_rope(values, self.max_position_embeddings, self.theta), is_interleaved=True))
+        return self.on_all(replace(read_rope(values, self.max_position_embeddings), is_interleaved=True))
 
 
 class Ernie45Config(HeliumConfig, kw_only=True):
     """Ernie4_5Config: one key for all biases."""
 
     use_bias: bool = False
-
-    theta = ERNIE_THETA
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=self.use_bias, has_o_bias=self.use_bias)

@@ -18,7 +18,6 @@ from .decoder import DecoderConfig
 from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
 
 NAMES = replace(Names.of({"mlp": "feed_forward", "mlp.gate": "feed_forward.router"}, "model."), fused="inputs")
-THETA = 500_000.0
 AttentionKind = Literal["full_attention", "chunked_attention"]
 
 
@@ -51,7 +50,7 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
         )
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        rope = replace(read_rope(values, self.max_position_embeddings, THETA), is_interleaved=True)
+        rope = replace(read_rope(values, self.max_position_embeddings), is_interleaved=True)
         if self.use_qk_norm:  # the norm follows the rotation in the family's code, and cancels this factor
             rope = replace(rope, attention_factor=1.0)
         return [rope if turns else None for turns in self._rotated()]

@@ -15,23 +15,11 @@ from msgspec import Meta
 from ..config_values import Positions, Values, read_record
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec, TemperatureSpec
 from ..names import Names
-from ..rope import read_rope, rope_object, rope_of
+from ..rope import rope_object
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
 
-# Configurations that leave rope_parameters out: Ministral3Config.__post_init__.
-MINISTRAL3_ROPE = {
-    "rope_type": "yarn",
-    "rope_theta": 1_000_000.0,
-    "factor": 16.0,
-    "original_max_position_embeddings": 16_384,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "llama_4_scaling_beta": 0.1,
-}
-MINISTRAL3_THETA = 10_000.0
-MIXTRAL_THETA = 1_000_000.0
 MIXTRAL_NAMES = Names.of({"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}, "model.")
 
 
@@ -71,21 +59,13 @@ class Ministral3Config(MistralConfig, kw_only=True):
     """Keys and defaults of Ministral3Config. Queries grow with the position beyond the trained context."""
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
-        path, rope = self._rope_object(values)
+        path, rope = rope_object(values)
         beta = read_record(rope, _Scaling, path).llama_4_scaling_beta
         layers = super().layers(values)
         rotation = layers[0].attention.rope
         floor = (rotation.original_max_position if rotation is not None else 0) or self.max_position_embeddings
         temperature = TemperatureSpec(beta, floor, shift=0)
         return tuple(replace(layer, mixer=replace(layer.attention, temperature=temperature)) for layer in layers)
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        path, rope = self._rope_object(values)
-        return self.on_all(rope_of(values, rope, path, self.max_position_embeddings, MINISTRAL3_THETA))
-
-    def _rope_object(self, values: Values) -> tuple[str, Values]:
-        path, rope = rope_object(values)
-        return (path, rope) if rope else ("rope_parameters.", MINISTRAL3_ROPE)
 
 
 class MixtralConfig(MistralConfig, kw_only=True):
@@ -98,9 +78,6 @@ class MixtralConfig(MistralConfig, kw_only=True):
         network = self.network(self.intermediate_size)
         experts = ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, network)
         return expert_layers(experts, self.on_all(True), network)
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, MIXTRAL_THETA))
 
     def names(self) -> Names:
         return MIXTRAL_NAMES

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..config_values import Positions, Values, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec, Routing
-from ..rope import read_rope, ropes_by_type
+from ..rope import ropes_by_type
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
@@ -49,9 +49,6 @@ class FlexOlmoConfig(Olmo2Config, kw_only=True):
     num_experts: ExpertCount = 7
     num_experts_per_tok: ExpertCount = 5
     norm_topk_prob: bool = False
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, OLMO3_THETA))
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         network, divides = self.network(self.intermediate_size), self.norm_topk_prob

@@ -67,7 +67,7 @@ class PhimoeConfig(Phi3Config, kw_only=True):
         if short != long:
             raise refuse(f"{path}long_mscale", long, f"must be short_mscale, which is {short}")
         stated = rope if short is None else {**rope, "attention_factor": short}
-        return super().ropes({"rope_theta": 1_000_000.0, **values, **({path[:-1]: stated} if path else {})})
+        return super().ropes({**values, **({path[:-1]: stated} if path else {})})
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         network = self.network(self.intermediate_size)

@@ -13,8 +13,6 @@ from ..rope import read_rope
 from .decoder import DecoderConfig
 from .family import LayerType
 
-THETA = 2_000_000.0
-
 
 class SmolLM3Config(DecoderConfig, kw_only=True):
     """Keys and defaults of SmolLM3Config."""
@@ -32,7 +30,7 @@ class SmolLM3Config(DecoderConfig, kw_only=True):
         return self.sliding_windows(self.sliding_window, types)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        rope = read_rope(values, self.max_position_embeddings, THETA)
+        rope = read_rope(values, self.max_position_embeddings)
         return [rope if turns else None for turns in self._rotated()]
 
     def _rotated(self) -> Sequence[int]:
