@@ -77,20 +77,15 @@ NEOX = Names(
 
 
 _PHI_HEADS = {f"self_attn.{name}_norm": f"self_attn.{name}_layernorm" for name in "qk"}
-PERSIMMON = replace(
-    Names.of(
-        {
-            **_PHI_HEADS,
-            **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "self_attn.query_key_value"),
-            "self_attn.o_proj": "self_attn.dense",
-            "up_proj": "dense_h_to_4h",
-            "down_proj": "dense_4h_to_h",
-            "model.norm": "model.final_layernorm",
-        },
-        "model.",
-    ),
-    take_turns=True,
-)
+_PERSIMMON = {
+    **_PHI_HEADS,
+    **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "self_attn.query_key_value"),
+    "self_attn.o_proj": "self_attn.dense",
+    "up_proj": "dense_h_to_4h",
+    "down_proj": "dense_4h_to_h",
+    "model.norm": "model.final_layernorm",
+}
+PERSIMMON = replace(Names.of(_PERSIMMON, "model."), take_turns=True)
 PHI = Names.of(
     {
         **_PHI_HEADS,
@@ -107,6 +102,13 @@ class ClassicConfig(DecoderConfig, kw_only=True):
     """Layer norms, networks without a gate and all biases."""
 
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
+    hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
+
+    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
+        return self.on_all(None)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=True)
@@ -131,8 +133,8 @@ class ClassicConfig(DecoderConfig, kw_only=True):
         return NormSpec("layer", self.rms_norm_eps)
 
 
-class GPT2Config(ClassicConfig, kw_only=True):
-    """Keys and defaults of GPT2Config."""
+class GPT2Keys(ClassicConfig, kw_only=True):
+    """GPT-2's names of keys."""
 
     hidden_size: Width = field(default=768, name="n_embd")
     intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
@@ -140,13 +142,18 @@ class GPT2Config(ClassicConfig, kw_only=True):
     num_attention_heads: Heads = field(default=12, name="n_head")
     max_position_embeddings: Positions = field(default=1024, name="n_positions")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    activation_function: ActivationName = "gelu_new"
-    scale_attn_weights: bool = True
-    scale_attn_by_inverse_layer_idx: bool = False
-    add_cross_attention: bool = False
+    hidden_act: ActivationName = field(default="gelu_new", name="activation_function")
 
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
+
+
+class GPT2Config(GPT2Keys, kw_only=True):
+    """Keys and defaults of GPT2Config."""
+
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    add_cross_attention: bool = False
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if not self.scale_attn_weights:
@@ -156,12 +163,6 @@ class GPT2Config(ClassicConfig, kw_only=True):
         if self.add_cross_attention:
             raise refuse("add_cross_attention", True, "attention to another text is not supported")
         return super().attention(rope, window)
-
-    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(None)
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
 
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)
@@ -174,7 +175,7 @@ class OPTConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of OPTConfig."""
 
     intermediate_size: Width = field(default=3072, name="ffn_dim")
-    hidden_act: ActivationName = field(default="relu", name="activation_function")  # type: ignore[assignment]
+    hidden_act: ActivationName = field(default="relu", name="activation_function")
     word_embed_proj_dim: Width | None = None
     do_layer_norm_before: bool = True
     remove_final_layer_norm: bool = field(default=False, name="_remove_final_layer_norm")
@@ -192,12 +193,8 @@ class OPTConfig(ClassicConfig, kw_only=True):
         attention = super().attention(rope, window)
         return replace(attention, has_qkv_bias=self.enable_bias, has_o_bias=self.enable_bias)
 
-    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(None)
-
     def network(self, size: int) -> NetworkSpec:
-        activation = ACTIVATIONS[self.hidden_act]
-        return NetworkSpec(size, activation, is_gated=False, has_bias=self.enable_bias)
+        return replace(super().network(size), has_bias=self.enable_bias)
 
     def embedding(self) -> EmbeddingSpec:
         size = self.word_embed_proj_dim or self.hidden_size
@@ -216,7 +213,6 @@ class OPTConfig(ClassicConfig, kw_only=True):
 class GPTNeoXConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of GPTNeoXConfig."""
 
-    hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
     use_parallel_residual: bool = True
     rotary_pct: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
     rotary_emb_base: Theta = 10_000.0
@@ -231,9 +227,6 @@ class GPTNeoXConfig(ClassicConfig, kw_only=True):
         length = self.max_position_embeddings
         return self.on_all(rope_of(outer, rope, path, length, self.rotary_emb_base, may_be_partial=True))
 
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
-
     def placement(self) -> NormPlacement:
         return "parallel_each" if self.use_parallel_residual else "before"
 
@@ -244,7 +237,6 @@ class GPTNeoXConfig(ClassicConfig, kw_only=True):
 class PhiConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of PhiConfig: one norm for both branches, and a bias of the output layer, too."""
 
-    hidden_act: ActivationName = "gelu_new"  # type: ignore[assignment]
     qk_layernorm: bool = False
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
@@ -252,9 +244,6 @@ class PhiConfig(ClassicConfig, kw_only=True):
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(self.partial_rope(values, 0.5))
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
 
     def placement(self) -> NormPlacement:
         return "parallel"

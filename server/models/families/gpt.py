@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, refuse
-from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, HeadSpec
-from .classic import ClassicConfig
-from .family import ACTIVATIONS, ActivationName
+from .classic import ClassicConfig, GPT2Keys
+from .family import ActivationName
 
 _BLOCKS = {
     "model.embed_tokens": "transformer.wte",
@@ -23,31 +23,11 @@ _BLOCKS = {
     "input_layernorm": "ln_1",
     "post_attention_layernorm": "ln_2",
 }
-GPTJ = Names.of(
-    {
-        **_BLOCKS,
-        "self_attn": "attn",
-        "self_attn.o_proj": "attn.out_proj",
-        "up_proj": "fc_in",
-        "down_proj": "fc_out",
-    },
-    "transformer.",
-    (".attn.bias", ".attn.masked_bias"),
-)
-CODEGEN = replace(
-    Names.of(
-        {
-            **_BLOCKS,
-            **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "attn.qkv_proj"),
-            "self_attn.o_proj": "attn.out_proj",
-            "up_proj": "fc_in",
-            "down_proj": "fc_out",
-        },
-        "transformer.",
-        (".attn.causal_mask",),
-    ),
-    blocks=4,  # one of each accelerator of its training
-)
+_GPTJ = {**_BLOCKS, "self_attn": "attn", "self_attn.o_proj": "attn.out_proj", "up_proj": "fc_in", "down_proj": "fc_out"}
+GPTJ = Names.of(_GPTJ, "transformer.", (".attn.bias", ".attn.masked_bias"))
+_CODEGEN = _GPTJ | dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "attn.qkv_proj")
+# There is a block for each accelerator of its training.
+CODEGEN = replace(Names.of(_CODEGEN, "transformer.", (".attn.causal_mask",)), blocks=4)
 GPT_NEO = Names.of(
     {
         **_BLOCKS,
@@ -61,20 +41,10 @@ GPT_NEO = Names.of(
 )
 
 
-class GPTJConfig(ClassicConfig, kw_only=True):
+class GPTJConfig(GPT2Keys, kw_only=True):
     """Keys and defaults of GPTJConfig: one norm for both branches, side by side; the output layer has a bias."""
 
-    hidden_size: Width = field(default=4096, name="n_embd")
-    intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
-    num_hidden_layers: Layers = field(default=28, name="n_layer")
-    num_attention_heads: Heads = field(default=16, name="n_head")
-    max_position_embeddings: Positions = field(default=2048, name="n_positions")
-    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     rotary_dim: Annotated[int, Meta(ge=2, le=1024, multiple_of=2)] | None = 64
-    activation_function: ActivationName = "gelu_new"
-
-    def __post_init__(self) -> None:
-        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=False, has_o_bias=False)
@@ -85,9 +55,6 @@ class GPTJConfig(ClassicConfig, kw_only=True):
             raise refuse("rotary_dim", self.rotary_dim, f"more than the elements of a head, which are {size}")
         share = (self.rotary_dim + 0.5) / size if self.rotary_dim not in (None, size) else 1.0  # rounded down
         return self.on_all(RopeSpec(partial_factor=share, is_interleaved=True))
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
 
     def placement(self) -> NormPlacement:
         return "parallel"
@@ -120,7 +87,7 @@ class GPTNeoConfig(ClassicConfig, kw_only=True):
     num_hidden_layers: Layers = field(default=24, name="num_layers")
     num_attention_heads: Heads = field(default=16, name="num_heads")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    activation_function: ActivationName = "gelu_new"
+    hidden_act: ActivationName = field(default="gelu_new", name="activation_function")
     window_size: Positions = 256
     attention_types: tuple[tuple[tuple[Literal["global", "local"], ...], Layers], ...] = ((("global", "local"), 12),)
 
@@ -135,12 +102,6 @@ class GPTNeoConfig(ClassicConfig, kw_only=True):
         if len(types) != self.num_hidden_layers:
             raise refuse("attention_types", self.attention_types, f"must name {self.num_hidden_layers} layers")
         return [self.window_size * (kind == "local") for kind in types]
-
-    def ropes(self, _: Values) -> Sequence[None]:
-        return self.on_all(None)
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
 
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)

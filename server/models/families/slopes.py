@@ -81,9 +81,6 @@ class BloomConfig(ClassicConfig, kw_only=True):
             raise refuse("apply_residual_connection_post_layernorm", True, "not supported")
         return replace(super().attention(rope, window), slopes=alibi_slopes(self.num_attention_heads))
 
-    def ropes(self, _: Values) -> Sequence[None]:
-        return self.on_all(None)
-
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "gelu_tanh", is_gated=False, has_bias=True)
 
@@ -189,9 +186,6 @@ class MptConfig(ClassicConfig, kw_only=True):
         keys, attention = read_record(self.attn_config, _MptAttention, "attn_config."), super().attention(rope, window)
         slopes = alibi_slopes(self.num_attention_heads, keys.alibi_bias_max)
         return replace(attention, scale=keys.softmax_scale, slopes=slopes, has_qkv_bias=False, has_o_bias=False)
-
-    def ropes(self, _: Values) -> Sequence[None]:
-        return self.on_all(None)
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "gelu", is_gated=False)
