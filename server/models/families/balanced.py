@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width
-from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
 from ..rope import read_rope
 from .decoder import DecoderConfig
@@ -121,8 +121,7 @@ class ExaoneMoeConfig(Exaone4Config, kw_only=True):
     n_group: ExpertCount | None = 1
     topk_group: ExpertCount | None = 1
 
-    def placement(self) -> NormPlacement:
-        return "before"
+    norm_placement = "before"
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         size, shared = self.moe_intermediate_size, self.num_shared_experts

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
-from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, StackKind, StackSpec
 from .family import ACTIVATIONS, ActivationName, FamilyConfig
 
 PADDING_ROWS = 2  # rows of the positions' table before the first token's
@@ -57,6 +57,9 @@ class BartConfig(FamilyConfig, kw_only=True):
     scale_embedding: bool = False
     tie_word_embeddings: Literal[True] = True
     share_encoder_decoder_embeddings: Literal[True] = True
+
+    norm_placement: ClassVar[NormPlacement] = "stream"
+    norm_kind = "layer"
 
     def __post_init__(self) -> None:
         self.rms_norm_eps = 1e-5  # the default of PyTorch: the family's code reads no key
@@ -116,12 +119,6 @@ class BartConfig(FamilyConfig, kw_only=True):
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
 
-    def placement(self) -> NormPlacement:
-        return "stream"
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
-
     def head(self) -> HeadSpec:
         return HeadSpec(is_tied=True, has_bias=True)
 
@@ -129,8 +126,7 @@ class BartConfig(FamilyConfig, kw_only=True):
 class MBartConfig(BartConfig, kw_only=True):
     """mBART: norms before each branch, and one after the last layer."""
 
-    def placement(self) -> NormPlacement:
-        return "before"
+    norm_placement = "before"
 
 
 class MarianConfig(BartConfig, kw_only=True):
@@ -151,8 +147,7 @@ class MarianConfig(BartConfig, kw_only=True):
 class PegasusConfig(MarianConfig, kw_only=True):
     """Pegasus: as Marian, with norms before each branch."""
 
-    def placement(self) -> NormPlacement:
-        return "before"
+    norm_placement = "before"
 
 
 class WhisperConfig(MBartConfig, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
@@ -12,7 +12,7 @@ from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, re
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
 from ..rope import Theta, rope_object, rope_of
-from ..spec import EmbeddingSpec, HeadSpec, NormSpec
+from ..spec import EmbeddingSpec, HeadSpec, NormKind
 from .decoder import DecoderConfig
 from .family import ACTIVATIONS, ActivationName
 
@@ -104,6 +104,8 @@ class ClassicConfig(DecoderConfig, kw_only=True):
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
     hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
 
+    norm_kind: ClassVar[NormKind] = "layer"
+
     def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(None)
 
@@ -129,9 +131,6 @@ class ClassicConfig(DecoderConfig, kw_only=True):
             )
         return super().head_size()
 
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
-
 
 class GPT2Keys(ClassicConfig, kw_only=True):
     """GPT-2's names of keys."""
@@ -155,6 +154,8 @@ class GPT2Config(GPT2Keys, kw_only=True):
     scale_attn_by_inverse_layer_idx: bool = False
     add_cross_attention: bool = False
 
+    own_names = GPT2
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if not self.scale_attn_weights:
             raise refuse("scale_attn_weights", False, "attention without a scale of its scores is not supported")
@@ -167,9 +168,6 @@ class GPT2Config(GPT2Keys, kw_only=True):
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)
 
-    def names(self) -> Names:
-        return GPT2
-
 
 class OPTConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of OPTConfig."""
@@ -181,6 +179,8 @@ class OPTConfig(ClassicConfig, kw_only=True):
     remove_final_layer_norm: bool = field(default=False, name="_remove_final_layer_norm")
     enable_bias: bool = True
     layer_norm_elementwise_affine: bool = True
+
+    own_names: ClassVar[Names] = OPT_NORMS_BEFORE
 
     def __post_init__(self) -> None:
         self.rms_norm_eps = 1e-5  # the default of PyTorch: the family's code reads no key
@@ -207,7 +207,7 @@ class OPTConfig(ClassicConfig, kw_only=True):
         return "before" if self.do_layer_norm_before else "stream"
 
     def names(self) -> Names:
-        return OPT_NORMS_BEFORE if self.do_layer_norm_before else OPT_NORMS_AFTER
+        return self.own_names if self.do_layer_norm_before else OPT_NORMS_AFTER
 
 
 class GPTNeoXConfig(ClassicConfig, kw_only=True):
@@ -216,6 +216,8 @@ class GPTNeoXConfig(ClassicConfig, kw_only=True):
     use_parallel_residual: bool = True
     rotary_pct: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
     rotary_emb_base: Theta = 10_000.0
+
+    own_names = NEOX
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         attention = super().attention(rope, window)
@@ -230,14 +232,14 @@ class GPTNeoXConfig(ClassicConfig, kw_only=True):
     def placement(self) -> NormPlacement:
         return "parallel_each" if self.use_parallel_residual else "before"
 
-    def names(self) -> Names:
-        return NEOX
-
 
 class PhiConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of PhiConfig: one norm for both branches, and a bias of the output layer, too."""
 
     qk_layernorm: bool = False
+
+    norm_placement: ClassVar[NormPlacement] = "parallel"
+    own_names = PHI
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="head_layer" if self.qk_layernorm else "none")
@@ -245,14 +247,8 @@ class PhiConfig(ClassicConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(self.partial_rope(values, 0.5))
 
-    def placement(self) -> NormPlacement:
-        return "parallel"
-
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, has_bias=True)
-
-    def names(self) -> Names:
-        return PHI
 
 
 class PersimmonConfig(PhiConfig, kw_only=True):
@@ -260,14 +256,11 @@ class PersimmonConfig(PhiConfig, kw_only=True):
 
     hidden_act: Literal["relu2"] = "relu2"  # type: ignore[assignment]
 
+    norm_placement = "before"
+    own_names = PERSIMMON
+
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "relu2", is_gated=False, has_bias=True)
 
-    def placement(self) -> NormPlacement:
-        return "before"
-
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings)
-
-    def names(self) -> Names:
-        return PERSIMMON

@@ -9,9 +9,9 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Layers, Positions, Values
-from ..layer import AttentionSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, RopeSpec
 from ..rope import read_rope
-from ..spec import HeadSpec, NormSpec
+from ..spec import HeadSpec
 from .decoder import DecoderConfig
 from .family import LayerType
 
@@ -23,18 +23,15 @@ class CohereConfig(DecoderConfig, kw_only=True):
     logit_scale: Annotated[float, Meta(gt=0.0, le=1e3)] = 0.0625
     use_qk_norm: bool = False
 
+    norm_placement = "parallel"
+    norm_kind = "layer_no_bias"
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
         return replace(super().attention(rope, window), qk_norm="each_head" if self.use_qk_norm else "none")
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(replace(read_rope(values, self.max_position_embeddings), is_interleaved=True))
-
-    def placement(self) -> NormPlacement:
-        return "parallel"
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer_no_bias", self.rms_norm_eps)
 
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, scale=self.logit_scale)

@@ -6,14 +6,14 @@ They differ in names, positions and token types. Defaults are those of the Huggi
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from ..config_values import refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
-from ..spec import EmbeddingSpec, NormSpec
+from ..spec import EmbeddingSpec
 from .family import ACTIVATIONS, ActivationName, FamilyConfig
 
 Count = Annotated[int, Meta(ge=0, le=1 << 16)]
@@ -28,6 +28,8 @@ class EncoderConfig(FamilyConfig, kw_only=True):
     hidden_act: ActivationName = "gelu"
 
     kind = "encoder"
+    norm_placement: ClassVar[NormPlacement] = "stream"
+    norm_kind = "layer"
 
     def embedding(self) -> EmbeddingSpec:
         rows = self.max_position_embeddings
@@ -38,12 +40,6 @@ class EncoderConfig(FamilyConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
-
-    def placement(self) -> NormPlacement:
-        return "stream"
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
 
 
 def bert_words(prefix: str) -> dict[str, str]:

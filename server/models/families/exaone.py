@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
@@ -41,9 +41,7 @@ class ExaoneConfig(DecoderConfig, kw_only=True):
     hidden_act: Literal["silu"] = field(default="silu", name="activation_function")
 
     comes_with_code = True
-
-    def names(self) -> Names:
-        return EXAONE
+    own_names = EXAONE
 
 
 class Exaone4Config(DecoderConfig, kw_only=True):
@@ -52,6 +50,8 @@ class Exaone4Config(DecoderConfig, kw_only=True):
     sliding_window: Positions | None = 4096
     sliding_window_pattern: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] | str | None = 4  # "LLLG": a letter for each
     layer_types: list[LayerType] | None = None
+
+    norm_placement: ClassVar[NormPlacement] = "after"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("attention_bias", "mlp_bias")
@@ -63,9 +63,6 @@ class Exaone4Config(DecoderConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         rope, slides = read_rope(values, self.max_position_embeddings), self.sliding_window is not None
         return [None if slides and name == "full_attention" else rope for name in self._types()]
-
-    def placement(self) -> NormPlacement:
-        return "after"
 
     def _types(self) -> list[LayerType]:
         if self.layer_types is not None:

@@ -32,11 +32,10 @@ class BioGptConfig(OPTConfig, kw_only=True):
     hidden_act: ActivationName = "gelu"
     scale_embedding: bool = True
 
+    own_names = BIOGPT
+
     def embedding(self) -> EmbeddingSpec:
         return replace(super().embedding(), scale=self.hidden_size**0.5 if self.scale_embedding else 1.0)
-
-    def names(self) -> Names:
-        return BIOGPT
 
 
 class XGLMConfig(BioGptConfig, kw_only=True):
@@ -50,12 +49,11 @@ class XGLMConfig(BioGptConfig, kw_only=True):
     add_cross_attention: bool = False
     pad_token_id: int | None = 1
 
+    own_names = XGLM
+
     def embedding(self) -> EmbeddingSpec:
         if self.add_cross_attention:
             raise refuse("add_cross_attention", True, "attention to another text is not supported")
         if (self.pad_token_id or 0) >= OPT_PADDING_ROWS:
             raise refuse("pad_token_id", self.pad_token_id, "a position without its sines is not supported")
         return super().embedding()
-
-    def names(self) -> Names:
-        return XGLM

@@ -18,7 +18,7 @@ from ..config_values import MIN_HEAD_DIM, Epsilon, Heads, Layers, Positions, Val
 from ..layer import Activation, AttentionSpec, FeedForward, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import LLAMA, Names
 from ..rope import check_ropes, rope_object
-from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormKind, NormSpec, StackKind, StackSpec
 
 T = TypeVar("T")
 # Values of missing keys by the name of a class, which has those of its bases too: of transformers' configuration.
@@ -48,6 +48,10 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
     rms_norm_eps: Epsilon
 
     kind: ClassVar[StackKind] = "decoder"
+    own_names: ClassVar[Names] = LLAMA  # of the checkpoint's tensors
+    norm_placement: ClassVar[NormPlacement] = "before"
+    norm_kind: ClassVar[NormKind] = "rms"
+    norm_offset: ClassVar[float] = 0.0  # added to the weights of norms
     comes_with_code: ClassVar[bool] = False  # files name code by `auto_map`; transformers' own class is the model
 
     @classmethod
@@ -110,11 +114,11 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
 
     def placement(self) -> NormPlacement:
         """Return where the norms of a layer are."""
-        return "before"
+        return self.norm_placement
 
     def norm(self) -> NormSpec:
         """Return the kind of norms."""
-        return NormSpec(eps=self.rms_norm_eps)
+        return NormSpec(self.norm_kind, self.rms_norm_eps, self.norm_offset)
 
     def head(self) -> HeadSpec | None:
         """Return the output layer."""
@@ -126,7 +130,7 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
 
     def names(self) -> Names:
         """Return the checkpoint's names of tensors."""
-        return LLAMA
+        return self.own_names
 
     def max_position(self) -> int:
         """Return how many tokens a text may have."""

@@ -17,7 +17,7 @@ from ..config_values import Layers, Positions, Values, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import Theta, ropes_by_type
-from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec
 from .decoder import DecoderConfig
 from .family import LayerType
 
@@ -33,6 +33,7 @@ class GemmaConfig(DecoderConfig, kw_only=True):
     use_bidirectional_attention: bool | Literal["vision"] | None = False  # vision: the tokens of a picture alone
 
     may_see_both_sides: ClassVar[bool] = False
+    norm_offset = 1.0
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.use_bidirectional_attention is True and not self.may_see_both_sides:
@@ -41,9 +42,6 @@ class GemmaConfig(DecoderConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return replace(super().network(size), activation="gelu_tanh")
-
-    def norm(self) -> NormSpec:
-        return NormSpec(eps=self.rms_norm_eps, offset=1.0)
 
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, scale=self.hidden_size**0.5)
@@ -59,6 +57,8 @@ class Gemma2Config(GemmaConfig, kw_only=True):
     attn_logit_softcapping: Cap | None = 50.0
     final_logit_softcapping: Cap | None = 30.0
 
+    norm_placement: ClassVar[NormPlacement] = "before_and_after"
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         scale, cap = self.query_pre_attn_scalar**-0.5, self.attn_logit_softcapping or 0.0
         return replace(super().attention(rope, window), scale=scale, score_cap=cap)
@@ -70,9 +70,6 @@ class Gemma2Config(GemmaConfig, kw_only=True):
         """Return the type of each layer: local and global in turn, where the file does not say."""
         return self.types_by_period(2) if self.layer_types is None else self.layer_types
 
-    def placement(self) -> NormPlacement:
-        return "before_and_after"
-
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, cap=self.final_logit_softcapping or 0.0)
 
@@ -80,8 +77,7 @@ class Gemma2Config(GemmaConfig, kw_only=True):
 class VaultGemmaConfig(Gemma2Config, kw_only=True):
     """Keys and defaults of VaultGemmaConfig: norms before branches alone."""
 
-    def placement(self) -> NormPlacement:
-        return "before"
+    norm_placement = "before"
 
     def names(self) -> Names:
         return Names.of({"post_attention_layernorm": "pre_feedforward_layernorm"}, "model.")

@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from ..config_values import Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec, RopeSpec, StreamsSpec
-from ..spec import NormSpec
 from .gemma import Gemma3Config
 from .gemma4 import SharedLayers, sharing
 
@@ -30,6 +29,8 @@ class Gemma3nConfig(Gemma3Config, kw_only=True):
     num_kv_shared_layers: SharedLayers = 15
     laurel_rank: Width = 64
     activation_sparsity_pattern: Sparsity | list[Sparsity] | None = None
+
+    norm_offset = 0.0
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), scale=1.0, has_value_norm=True)
@@ -55,6 +56,3 @@ class Gemma3nConfig(Gemma3Config, kw_only=True):
                 raise refuse(key, found, f"must have a number for each of the {layers} layers")
         each = zip(sizes, shares, strict=True)
         return [replace(self.network(size), sparsity=share) for size, share in each]
-
-    def norm(self) -> NormSpec:
-        return NormSpec(eps=self.rms_norm_eps)

@@ -15,7 +15,6 @@ from msgspec import Meta
 from ..config_values import MAX_LAYERS, HeadDim, Heads, Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec
 from ..names import Names
-from ..spec import NormSpec
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
 from .gemma import Gemma3Config
@@ -48,6 +47,9 @@ class Gemma4Config(Gemma3Config, kw_only=True):
     num_experts: ExpertCount | None = None
     top_k_experts: ExpertCount | None = None
     moe_intermediate_size: Width | None = None
+
+    norm_offset = 0.0
+    own_names = NAMES
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         types, layers = self.types(), super().layers(values)
@@ -100,9 +102,3 @@ class Gemma4Config(Gemma3Config, kw_only=True):
             has_own_norms=True,
         )
         return expert_layers(experts, self.on_all(True), dense[0])
-
-    def norm(self) -> NormSpec:
-        return NormSpec(eps=self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return NAMES

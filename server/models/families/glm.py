@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..config_values import Values
-from ..layer import AttentionSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, RopeSpec
 from ..names import Names
 from .decoder import DecoderConfig
 
@@ -26,6 +26,8 @@ GLM4 = Names.of(
 class GlmConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of GlmConfig; the output projection has no bias."""
 
+    own_names = GLM
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
         return replace(super().attention(rope, window), has_o_bias=False)
@@ -33,15 +35,9 @@ class GlmConfig(DecoderConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         return self.on_all(replace(self.partial_rope(values, 0.5), is_interleaved=True))
 
-    def names(self) -> Names:
-        return GLM
-
 
 class Glm4Config(GlmConfig, kw_only=True):
     """Keys and defaults of Glm4Config."""
 
-    def placement(self) -> NormPlacement:
-        return "before_and_after"
-
-    def names(self) -> Names:
-        return GLM4
+    norm_placement = "before_and_after"
+    own_names = GLM4

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, refuse
-from ..layer import AttentionSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, HeadSpec
 from .classic import ClassicConfig, GPT2Keys
@@ -46,6 +46,9 @@ class GPTJConfig(GPT2Keys, kw_only=True):
 
     rotary_dim: Annotated[int, Meta(ge=2, le=1024, multiple_of=2)] | None = 64
 
+    norm_placement = "parallel"
+    own_names = GPTJ
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=False, has_o_bias=False)
 
@@ -56,14 +59,8 @@ class GPTJConfig(GPT2Keys, kw_only=True):
         share = (self.rotary_dim + 0.5) / size if self.rotary_dim not in (None, size) else 1.0  # rounded down
         return self.on_all(RopeSpec(partial_factor=share, is_interleaved=True))
 
-    def placement(self) -> NormPlacement:
-        return "parallel"
-
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, has_bias=True)
-
-    def names(self) -> Names:
-        return GPTJ
 
 
 class CodeGenConfig(GPTJConfig, kw_only=True):
@@ -71,13 +68,12 @@ class CodeGenConfig(GPTJConfig, kw_only=True):
 
     rotary_dim: Annotated[int, Meta(ge=2, le=1024, multiple_of=2)] = 64
 
+    own_names = CODEGEN
+
     def kv_heads(self) -> int:
         if self.num_attention_heads % CODEGEN.blocks:
             raise refuse("n_head", self.num_attention_heads, f"not a multiple of {CODEGEN.blocks}")
         return super().kv_heads()
-
-    def names(self) -> Names:
-        return CODEGEN
 
 
 class GPTNeoConfig(ClassicConfig, kw_only=True):
@@ -90,6 +86,8 @@ class GPTNeoConfig(ClassicConfig, kw_only=True):
     hidden_act: ActivationName = field(default="gelu_new", name="activation_function")
     window_size: Positions = 256
     attention_types: tuple[tuple[tuple[Literal["global", "local"], ...], Layers], ...] = ((("global", "local"), 12),)
+
+    own_names = GPT_NEO
 
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
@@ -105,6 +103,3 @@ class GPTNeoConfig(ClassicConfig, kw_only=True):
 
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)
-
-    def names(self) -> Names:
-        return GPT_NEO

@@ -26,6 +26,8 @@ class GptOssConfig(DecoderConfig, kw_only=True):
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
 
+    own_names = NAMES
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_sinks=True)
 
@@ -43,6 +45,3 @@ class GptOssConfig(DecoderConfig, kw_only=True):
     def windows(self) -> Sequence[int]:
         types = self.types_by_period(2) if self.layer_types is None else self.layer_types
         return self.sliding_windows(self.sliding_window, types)
-
-    def names(self) -> Names:
-        return NAMES

@@ -50,6 +50,8 @@ class Lfm2Config(HybridConfig, kw_only=True):
     full_attn_idxs: tuple[int, ...] | None = None
     layer_types: tuple[str, ...] | None = None
 
+    own_names = _NAMES
+
     def __post_init__(self) -> None:
         if self.tie_embedding is not None:
             self.tie_word_embeddings = self.tie_embedding
@@ -80,9 +82,6 @@ class Lfm2Config(HybridConfig, kw_only=True):
             return size
         size = int(self.block_ffn_dim_multiplier * size)
         return -(-size // self.block_multiple_of) * self.block_multiple_of
-
-    def names(self) -> Names:
-        return _NAMES
 
 
 class Lfm2MoeConfig(Lfm2Config, kw_only=True):

@@ -52,9 +52,7 @@ class InternLM2Config(DecoderConfig, kw_only=True):
     attention_bias: bool = field(default=True, name="bias")
 
     comes_with_code = True
-
-    def names(self) -> Names:
-        return INTERNLM2
+    own_names = INTERNLM2
 
 
 class InternLM3Config(DecoderConfig, kw_only=True):
@@ -125,8 +123,7 @@ class Jais2Config(ArceeConfig, kw_only=True):
 
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
 
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
+    norm_kind = "layer"
 
 
 class NemotronConfig(ArceeConfig, kw_only=True):
@@ -149,6 +146,8 @@ class StableLmConfig(DecoderConfig, kw_only=True):
     qk_layernorm: bool = False
     use_parallel_residual: bool = False
 
+    norm_kind = "layer"
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
         if self.qk_layernorm:
@@ -161,9 +160,6 @@ class StableLmConfig(DecoderConfig, kw_only=True):
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         norms: Literal["parallel", "before"] = "parallel" if self.use_parallel_residual else "before"
         return tuple(replace(layer, norms=norms) for layer in super().layers(values))
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
 
 
 class HeliumConfig(DecoderConfig, kw_only=True):

@@ -39,6 +39,8 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
     floor_scale: Positions = 8192
     attn_scale: Annotated[float, Meta(ge=0.0, le=1e3)] = 0.1
 
+    own_names = NAMES
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         sharpens = self.attn_temperature_tuning and rope is None
         return replace(
@@ -81,9 +83,6 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
         if "chunked_attention" in types and size is None:
             raise refuse("attention_chunk_size", size, "layer_types names chunked_attention")
         return [(size or 0) * (name == "chunked_attention") for name in types]
-
-    def names(self) -> Names:
-        return NAMES
 
     def _rotated(self) -> Sequence[int]:
         """Return whether each layer is rotated; an empty list counts as none."""

@@ -74,10 +74,9 @@ class MixtralConfig(MistralConfig, kw_only=True):
     num_local_experts: ExpertCount = 8
     num_experts_per_tok: ExpertCount = 2
 
+    own_names = MIXTRAL_NAMES
+
     def feed_forwards(self) -> Sequence[FeedForward]:
         network = self.network(self.intermediate_size)
         experts = ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, network)
         return expert_layers(experts, self.on_all(True), network)
-
-    def names(self) -> Names:
-        return MIXTRAL_NAMES

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...typed_json import shown
 from ..config_values import Layers, Positions, Values, refuse
-from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, LayerSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import Theta, rope_object
 from ..spec import EmbeddingSpec, NormSpec
@@ -47,6 +47,9 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     attention_bias: bool = False
     mlp_bias: bool = False
 
+    norm_placement = "before"
+    own_names = NAMES
+
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         first, *others = super().layers(values)
         return (replace(first, norms="before_ffn"), *others)
@@ -70,14 +73,8 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], has_bias=self.mlp_bias)
 
-    def placement(self) -> NormPlacement:
-        return "before"
-
     def norm(self) -> NormSpec:
         return NormSpec("layer" if self.norm_bias else "layer_no_bias", self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return NAMES
 
     def _types(self) -> list[LayerType]:
         if self.layer_types is None:

@@ -68,6 +68,8 @@ class NemotronHConfig(HybridConfig, kw_only=True):
     topk_group: ExpertCount = 1
     norm_topk_prob: bool = True
 
+    own_names = _NAMES
+
     def __post_init__(self) -> None:
         self.num_hidden_layers = len(self._kinds())
 
@@ -120,6 +122,3 @@ class NemotronHConfig(HybridConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "relu2", is_gated=False, has_bias=self.mlp_bias)
-
-    def names(self) -> Names:
-        return _NAMES

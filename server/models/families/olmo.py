@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..config_values import Positions, Values, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec, Routing
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, Routing
 from ..rope import ropes_by_type
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
@@ -18,11 +18,10 @@ OLMO3_THETA = 500_000.0
 class Olmo2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Olmo2Config: norms behind attention and feed-forward alone."""
 
+    norm_placement = "after"
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="all_heads")
-
-    def placement(self) -> NormPlacement:
-        return "after"
 
 
 class Olmo3Config(Olmo2Config, kw_only=True):

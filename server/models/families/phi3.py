@@ -11,7 +11,7 @@ from ..config_values import Positions, Values, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
-from ..spec import HeadSpec, NormSpec
+from ..spec import HeadSpec
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 
@@ -31,6 +31,8 @@ class Phi3Config(DecoderConfig, kw_only=True):
     original_max_position_embeddings: Positions = 4096
     sliding_window: Positions | None = None
 
+    own_names = PHI3
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("attention_bias", "mlp_bias")
         return super().attention(rope, window)
@@ -46,9 +48,6 @@ class Phi3Config(DecoderConfig, kw_only=True):
         length = self.max_position_embeddings
         return self.on_all(rope_of(values, rope, path, length, DEFAULT_THETA, may_be_partial=True))
 
-    def names(self) -> Names:
-        return PHI3
-
 
 class PhimoeConfig(Phi3Config, kw_only=True):
     """Keys and defaults of PhimoeConfig: layer norms, and experts weighted by the softmax among near ones."""
@@ -57,6 +56,8 @@ class PhimoeConfig(Phi3Config, kw_only=True):
     num_experts_per_tok: ExpertCount = 2
     router_jitter_noise: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.01
     lm_head_bias: bool = False
+
+    norm_kind = "layer"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return DecoderConfig.attention(self, rope, window)
@@ -79,9 +80,6 @@ class PhimoeConfig(Phi3Config, kw_only=True):
             margin=2 * self.router_jitter_noise,
         )
         return expert_layers(experts, self.on_all(True), network)
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
 
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, self.lm_head_bias)

@@ -49,6 +49,8 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
     full_attention_interval: Layers = 4
     layer_types: tuple[str, ...] | None = None
 
+    own_names = _NAMES
+
     def state_mixer(self, _: Values) -> StateMixer:
         keys, values = self.linear_num_key_heads, self.linear_num_value_heads
         if values % keys:
@@ -70,9 +72,6 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
 
     def norm(self) -> NormSpec:
         return NormSpec(eps=self.rms_norm_eps, offset=1.0)
-
-    def names(self) -> Names:
-        return _NAMES
 
 
 class Qwen3_5MoeConfig(Qwen3_5Config, kw_only=True):  # noqa: N801 - the model's name
@@ -110,6 +109,8 @@ class Qwen3NextConfig(Qwen3_5MoeConfig, kw_only=True):
     decoder_sparse_step: Layers = 1
     mlp_only_layers: tuple[LayerIndex, ...] | None = None
 
+    own_names = _NEXT_NAMES
+
     def state_mixer(self, values: Values) -> StateMixer:
         mixer = super().state_mixer(values)
         assert isinstance(mixer, GatedDeltaNetSpec)
@@ -120,6 +121,3 @@ class Qwen3NextConfig(Qwen3_5MoeConfig, kw_only=True):
 
     def dense(self) -> NetworkSpec:
         return self.network(self.intermediate_size)
-
-    def names(self) -> Names:
-        return _NEXT_NAMES

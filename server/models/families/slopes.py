@@ -17,7 +17,7 @@ from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, re
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import read_rope
-from ..spec import EmbeddingSpec, NormSpec
+from ..spec import EmbeddingSpec
 from .classic import ClassicConfig
 from .decoder import DecoderConfig
 
@@ -72,6 +72,8 @@ class BloomConfig(ClassicConfig, kw_only=True):
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     apply_residual_connection_post_layernorm: bool = False
 
+    own_names = BLOOM
+
     def __post_init__(self) -> None:
         self.hidden_size = self.n_embed or self.hidden_size
         self.intermediate_size = 4 * self.hidden_size
@@ -86,9 +88,6 @@ class BloomConfig(ClassicConfig, kw_only=True):
 
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, has_norm=True)
-
-    def names(self) -> Names:
-        return BLOOM
 
 
 class FalconConfig(DecoderConfig, kw_only=True):
@@ -108,6 +107,7 @@ class FalconConfig(DecoderConfig, kw_only=True):
     activation: Literal["gelu"] = "gelu"
 
     comes_with_code = True
+    norm_kind = "layer"
 
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
@@ -136,9 +136,6 @@ class FalconConfig(DecoderConfig, kw_only=True):
         if not self.parallel_attn:
             return "before"
         return "parallel_each" if self._has_two_norms() else "parallel"
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
 
     def names(self) -> Names:
         words = {**_BLOOM, **FALCON_NORMS} if self._has_two_norms() else _BLOOM
@@ -178,6 +175,8 @@ class MptConfig(ClassicConfig, kw_only=True):
     attn_config: dict[str, Any] = field(default_factory=dict)
 
     comes_with_code = True
+    norm_kind = "layer_no_bias"
+    own_names = MPT
 
     def __post_init__(self) -> None:
         self.intermediate_size = 4 * self.hidden_size
@@ -190,12 +189,6 @@ class MptConfig(ClassicConfig, kw_only=True):
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "gelu", is_gated=False)
 
-    def norm(self) -> NormSpec:
-        return NormSpec("layer_no_bias", self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return MPT
-
 
 class BaichuanConfig(DecoderConfig, kw_only=True):
     """Keys of Baichuan's files. Those of 13B have slopes and state `model_max_length` in place of positions."""
@@ -203,6 +196,7 @@ class BaichuanConfig(DecoderConfig, kw_only=True):
     model_max_length: Positions = 4096
 
     comes_with_code = True
+    own_names = BAICHUAN
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.vocab_size == BAICHUAN2_VOCAB:
@@ -215,6 +209,3 @@ class BaichuanConfig(DecoderConfig, kw_only=True):
             self.max_position_embeddings = self.model_max_length
             return self.on_all(None)
         return self.on_all(read_rope(values, self.max_position_embeddings))
-
-    def names(self) -> Names:
-        return BAICHUAN

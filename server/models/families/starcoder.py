@@ -11,7 +11,6 @@ from msgspec import Meta, field
 from ..config_values import MAX_POSITIONS, Epsilon, refuse
 from ..layer import NetworkSpec
 from ..names import Names
-from ..spec import NormSpec
 from .classic import GPT2, GPT2Config
 from .decoder import DecoderConfig
 from .family import ACTIVATIONS, ActivationName
@@ -42,14 +41,11 @@ class Starcoder2Config(DecoderConfig, kw_only=True):
     attention_bias: bool = field(default=True, name="use_bias")
     sliding_window: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)] | None = None
 
+    norm_kind = "layer"
+    own_names = STARCODER2
+
     def windows(self) -> Sequence[int]:
         return self.on_all(self.sliding_window or 0)
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=self.attention_bias)
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return STARCODER2
