@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from ..config_values import ConfigError, Values
+from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
 from . import (
     apertus,
@@ -198,7 +198,7 @@ def model_spec_of(config: Values) -> ModelSpec:
         if config.get(key) and not (family.comes_with_code and key == "auto_map"):
             raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
-    spec = replace(family.read(values).spec(architecture, family.with_ropes(values)), vision=vision)
+    spec = replace(read_record(values, family).spec(architecture, family.with_ropes(values)), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec
 
 

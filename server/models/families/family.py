@@ -6,23 +6,18 @@ from Llama. An option that would change the result and is not implemented is ref
 
 from __future__ import annotations
 
-import json
-from collections import ChainMap
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 
-from ..config_values import MIN_HEAD_DIM, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, read_record, refuse
+from ..config_values import MIN_HEAD_DIM, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, defaults_of, refuse
 from ..layer import Activation, AttentionSpec, FeedForward, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import LLAMA, Names
 from ..rope import check_ropes, rope_object
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormKind, NormSpec, StackKind, StackSpec
 
 T = TypeVar("T")
-# Values of missing keys by the name of a class, which has those of its bases too: of transformers' configuration.
-DEFAULTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("defaults.json").read_text())
 LayerType = Literal["full_attention", "sliding_attention"]
 ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ACTIVATIONS: dict[ActivationName, Activation] = {  # names of the formulas, by which files choose one
@@ -55,19 +50,9 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
     comes_with_code: ClassVar[bool] = False  # files name code by `auto_map`; transformers' own class is the model
 
     @classmethod
-    def read(cls, values: Values) -> Self:
-        """Return `values`, all of a file, as a record of this family. Raises ConfigError."""
-        return read_record(values, cls, defaults=cls.defaults())
-
-    @classmethod
-    def defaults(cls) -> Values:
-        """Return the values of missing keys."""
-        return ChainMap(*(DEFAULTS.get(each.__name__, {}) for each in cls.__mro__))
-
-    @classmethod
     def with_ropes(cls, values: Values) -> Values:
         """Return `values` and the family's rotation, where the file does not say."""
-        stated = {key: value for key, value in cls.defaults().items() if key in ("rope_theta", "rope_parameters")}
+        stated = {key: value for key, value in defaults_of(cls).items() if key in ("rope_theta", "rope_parameters")}
         if rope_object(values)[1]:
             stated.pop("rope_parameters", None)
         return {**values, **{key: value for key, value in stated.items() if not values.get(key)}}
