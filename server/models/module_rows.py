@@ -8,8 +8,6 @@ from dataclasses import replace
 from .linear import WeightRows
 from .names import Names
 
-ORDER_IN_BLOCK = (0, 2, 1)  # of q, k and v: q, v, k
-
 
 def side_by_side(given: Sequence[WeightRows], names: Names) -> tuple[WeightRows, ...]:
     """Return modules side by side; modules that the checkpoint's names make one are its rows in order."""
@@ -20,7 +18,11 @@ def side_by_side(given: Sequence[WeightRows], names: Names) -> tuple[WeightRows,
     if len({part.module for part in parts}) > 1 or len(parts) == 1:
         return tuple(parts)
     if names.blocks:
-        return tuple(_in_blocks(part, at, names.blocks) for part, at in zip(parts, ORDER_IN_BLOCK, strict=True))
+        rows, units = parts[0].outputs.size // names.blocks, parts[0].outputs.units // names.blocks
+        each = zip(parts, (0, 2, 1), strict=True)  # q, v and k
+        return tuple(
+            replace(part, first_row=at * rows, unit_stride=3 * rows, units_per_stride=units) for part, at in each
+        )
     return in_turns(parts) if names.take_turns else tuple(parts)
 
 
@@ -32,8 +34,3 @@ def in_turns(parts: Sequence[WeightRows]) -> tuple[WeightRows, ...]:
         replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes), units_per_stride=run)
         for i, (part, run) in enumerate(zip(parts, runs, strict=True))
     )
-
-
-def _in_blocks(part: WeightRows, at: int, blocks: int) -> WeightRows:
-    rows = part.outputs.size // blocks
-    return replace(part, first_row=at * rows, unit_stride=3 * rows, units_per_stride=part.outputs.units // blocks)

@@ -15,12 +15,12 @@ class ApertusConfig(DecoderConfig, kw_only=True):
 
     hidden_act: Literal["xielu"] = "xielu"  # type: ignore[assignment]
 
+    own_names = Names.of(
+        {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}, "model."
+    )
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="head")
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "xielu", is_gated=False)
-
-    def names(self) -> Names:
-        words = {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}
-        return Names.of(words, "model.")

@@ -13,24 +13,17 @@ from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width
 from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
-from ..names import ROPE_FREQUENCIES, Names
+from ..names import Names
 from ..rope import read_rope
 from .decoder import DecoderConfig
 from .exaone import Exaone4Config
-from .experts import ExpertCount, checked_groups, expert_layers
+from .experts import ExpertCount, checked_groups, expert_layers, names_of
 from .like_llama import Ernie45Config
+from .mistral import MIXTRAL_WORDS
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 LayerCount = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
 Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
-
-
-def names_of(layers: int, further: int, words: dict[str, str]) -> Names:
-    """Return names of a model whose layers after the last predict further tokens, and are not computed."""
-    skipped = tuple(f"model.layers.{i}." for i in range(layers, layers + max(1, further)))
-    return replace(
-        Names.of({"shared_expert": "shared_experts"} | words, "model.", (ROPE_FREQUENCIES,)), skipped=skipped
-    )
 
 
 class Glm4MoeConfig(DecoderConfig, kw_only=True):
@@ -155,6 +148,9 @@ class MiniMaxM2Config(DecoderConfig, kw_only=True):
     rotary_dim: Positions | None = None  # of a head, in files of its own code
 
     comes_with_code = True
+    own_names = Names.of(
+        {**MIXTRAL_WORDS, "mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias"}, "model."
+    )
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="all_heads")
@@ -175,11 +171,6 @@ class MiniMaxM2Config(DecoderConfig, kw_only=True):
             choice=ChoiceSpec(has_bias=True),
         )
         return expert_layers(experts, self.on_all(True), network)
-
-    def names(self) -> Names:
-        words = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-        bias = {"mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias"}
-        return Names.of(words | bias, "model.")
 
 
 class Ernie45MoeConfig(Ernie45Config, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
@@ -12,7 +12,7 @@ from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, re
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
 from ..rope import Theta, rope_object, rope_of
-from ..spec import EmbeddingSpec, HeadSpec, NormKind
+from ..spec import EmbeddingSpec, NormKind
 from .decoder import DecoderConfig
 from .family import ACTIVATIONS, ActivationName
 
@@ -240,6 +240,7 @@ class PhiConfig(ClassicConfig, kw_only=True):
 
     norm_placement: ClassVar[NormPlacement] = "parallel"
     own_names = PHI
+    head_has_bias = True
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="head_layer" if self.qk_layernorm else "none")
@@ -247,20 +248,10 @@ class PhiConfig(ClassicConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(self.partial_rope(values, 0.5))
 
-    def head(self) -> HeadSpec:
-        return HeadSpec(self.tie_word_embeddings, has_bias=True)
-
 
 class PersimmonConfig(PhiConfig, kw_only=True):
     """Keys and defaults of PersimmonConfig: Phi's options in GPT-NeoX's layers, without a bias of the output layer."""
 
-    hidden_act: Literal["relu2"] = "relu2"  # type: ignore[assignment]
-
     norm_placement = "before"
     own_names = PERSIMMON
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, "relu2", is_gated=False, has_bias=True)
-
-    def head(self) -> HeadSpec:
-        return HeadSpec(self.tie_word_embeddings)
+    head_has_bias = False

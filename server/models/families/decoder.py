@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..config_values import HeadDim, Heads, Values, Width, refuse
 from ..layer import AttentionSpec, NetworkSpec, RopeSpec
@@ -24,6 +24,8 @@ class DecoderConfig(FamilyConfig, kw_only=True):
     mlp_bias: bool = False
     hidden_act: Literal["silu"] = "silu"
 
+    head_has_bias: ClassVar[bool] = False
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         attention = super().attention(rope, window)
         return replace(attention, has_qkv_bias=self.attention_bias, has_o_bias=self.attention_bias)
@@ -41,7 +43,7 @@ class DecoderConfig(FamilyConfig, kw_only=True):
         return NetworkSpec(size, has_bias=self.mlp_bias)
 
     def head(self) -> HeadSpec | None:
-        return HeadSpec(self.tie_word_embeddings)
+        return HeadSpec(self.tie_word_embeddings, self.head_has_bias)
 
     def kv_heads(self) -> int:
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads

@@ -21,11 +21,11 @@ from ..layer import (
     RopeSpec,
     Routing,
 )
-from ..names import ROPE_FREQUENCIES, Names
+from ..names import Names
 from ..rope import rope_object
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec
 from .decoder import DecoderConfig
-from .experts import ExpertCount, checked_groups, expert_layers
+from .experts import ExpertCount, checked_groups, expert_layers, names_of
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -132,11 +132,7 @@ class LatentExpertsConfig(LatentConfig, kw_only=True):
         return replace(super().spec(architecture, values), num_nextn_layers=self.num_nextn_predict_layers)
 
     def names(self) -> Names:
-        """Return names; layers after the last predict further tokens, and are not computed."""
-        last = self.num_hidden_layers
-        further = tuple(f"model.layers.{i}." for i in range(last, last + max(1, self.num_nextn_predict_layers)))
-        shared = Names.of({"shared_expert": "shared_experts"}, "model.", (ROPE_FREQUENCIES, *_INDEXER))
-        return replace(shared, skipped=further)
+        return names_of(self.num_hidden_layers, self.num_nextn_predict_layers, {}, _INDEXER)
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         experts = ExpertsSpec(

@@ -19,13 +19,14 @@ from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormKind, NormSpec, Stack
 
 T = TypeVar("T")
 LayerType = Literal["full_attention", "sliding_attention"]
-ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish"]
+ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish"]
 ACTIVATIONS: dict[ActivationName, Activation] = {  # names of the formulas, by which files choose one
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
     "silu": "silu",
     "swish": "silu",
 }

@@ -78,9 +78,7 @@ class VaultGemmaConfig(Gemma2Config, kw_only=True):
     """Keys and defaults of VaultGemmaConfig: norms before branches alone."""
 
     norm_placement = "before"
-
-    def names(self) -> Names:
-        return Names.of({"post_attention_layernorm": "pre_feedforward_layernorm"}, "model.")
+    own_names = Names.of({"post_attention_layernorm": "pre_feedforward_layernorm"}, "model.")
 
 
 class Gemma3Config(Gemma2Config, kw_only=True):

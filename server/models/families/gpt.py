@@ -11,7 +11,7 @@ from msgspec import Meta, field
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, refuse
 from ..layer import AttentionSpec, RopeSpec
 from ..names import Names
-from ..spec import EmbeddingSpec, HeadSpec
+from ..spec import EmbeddingSpec
 from .classic import ClassicConfig, GPT2Keys
 from .family import ActivationName
 
@@ -48,6 +48,7 @@ class GPTJConfig(GPT2Keys, kw_only=True):
 
     norm_placement = "parallel"
     own_names = GPTJ
+    head_has_bias = True
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=False, has_o_bias=False)
@@ -58,9 +59,6 @@ class GPTJConfig(GPT2Keys, kw_only=True):
             raise refuse("rotary_dim", self.rotary_dim, f"more than the elements of a head, which are {size}")
         share = (self.rotary_dim + 0.5) / size if self.rotary_dim not in (None, size) else 1.0  # rounded down
         return self.on_all(RopeSpec(partial_factor=share, is_interleaved=True))
-
-    def head(self) -> HeadSpec:
-        return HeadSpec(self.tie_word_embeddings, has_bias=True)
 
 
 class CodeGenConfig(GPTJConfig, kw_only=True):

@@ -25,6 +25,17 @@ Multiplier = Annotated[float, Meta(ge=-1e6, le=1e6)]
 LayerAt = Annotated[int, Meta(ge=0, le=4096)]
 
 
+BAMBA = Names.of(
+    {
+        "model.norm": "model.final_layernorm",
+        "post_attention_layernorm": "pre_ff_layernorm",
+        "mlp": "feed_forward",
+        **MAMBA_ROWS,
+    },
+    "model.",
+)
+
+
 class MambaKeys(msgspec.Struct, kw_only=True):
     """Keys and defaults of Mamba-2 that Bamba, Granite 4 and Falcon-H1 have in common."""
 
@@ -65,6 +76,8 @@ class BambaConfig(HybridConfig, kw_only=True):
     layer_types: tuple[str, ...] | None = None
     partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.5
 
+    own_names = BAMBA
+
     def state_mixer(self, values: Values) -> StateMixer:
         return read_record(values, MambaKeys).mixer(self.hidden_size)
 
@@ -78,10 +91,6 @@ class BambaConfig(HybridConfig, kw_only=True):
         path, rope = rope_object(values)
         outer = {**values, "partial_rotary_factor": self.partial_rotary_factor}
         return self.on_all(rope_of(outer, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True))
-
-    def names(self) -> Names:
-        words = {"model.norm": "model.final_layernorm", "post_attention_layernorm": "pre_ff_layernorm"}
-        return Names.of({**words, "mlp": "feed_forward", **MAMBA_ROWS}, "model.")
 
 
 class FalconH1Config(HybridConfig, kw_only=True):
@@ -123,8 +132,6 @@ class FalconH1Config(HybridConfig, kw_only=True):
         return HeadSpec(self.tie_word_embeddings, scale=self.lm_head_multiplier)
 
     def names(self) -> Names:
-        words = {"model.norm": "model.final_layernorm", "post_attention_layernorm": "pre_ff_layernorm"}
-        names = Names.of({**words, "mlp": "feed_forward", **MAMBA_ROWS}, "model.")
         gate, down = self.mlp_multipliers or (1.0, 1.0)
         parts = zip(["z", "x", "b", "c", "dt"], self.ssm_multipliers or (1.0,) * 5, strict=True)
         factors = {
@@ -137,4 +144,4 @@ class FalconH1Config(HybridConfig, kw_only=True):
             "mamba.out_proj": self.ssm_out_multiplier,
             **{f"mamba.in_{part}": self.ssm_in_multiplier * factor for part, factor in parts},
         }
-        return replace(names, factors=tuple(factors.items()))
+        return replace(BAMBA, factors=tuple(factors.items()))

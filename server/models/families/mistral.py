@@ -20,7 +20,7 @@ from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
 
-MIXTRAL_NAMES = Names.of({"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}, "model.")
+MIXTRAL_WORDS = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
 class MistralConfig(DecoderConfig, kw_only=True):
@@ -74,7 +74,7 @@ class MixtralConfig(MistralConfig, kw_only=True):
     num_local_experts: ExpertCount = 8
     num_experts_per_tok: ExpertCount = 2
 
-    own_names = MIXTRAL_NAMES
+    own_names = Names.of(MIXTRAL_WORDS, "model.")
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         network = self.network(self.intermediate_size)

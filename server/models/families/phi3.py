@@ -14,6 +14,7 @@ from ..rope import DEFAULT_THETA, rope_object, rope_of
 from ..spec import HeadSpec
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
+from .mistral import MIXTRAL_WORDS
 
 PHI3 = Names.of(
     {
@@ -58,6 +59,7 @@ class PhimoeConfig(Phi3Config, kw_only=True):
     lm_head_bias: bool = False
 
     norm_kind = "layer"
+    own_names = Names.of(MIXTRAL_WORDS, "model.")
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return DecoderConfig.attention(self, rope, window)
@@ -83,7 +85,3 @@ class PhimoeConfig(Phi3Config, kw_only=True):
 
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, self.lm_head_bias)
-
-    def names(self) -> Names:
-        words = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-        return Names.of(words, "model.")
