@@ -33,10 +33,10 @@ class StreamLowering:
                 self._stream.leave_normed(label, self._plain_norm)
             case ops.SpreadStreams() | ops.MergeStreams():
                 self._products(label, waiting, op)
-            case ops.PredictStreams() | ops.CorrectStreams():
+            case ops.ChangeStreams():
                 norm, router, mixes = map(self._vector, (*op.modes, op.mixes))
-                scale = 0 if isinstance(op, ops.PredictStreams) or op.scale is None else self._vector(op.scale)
-                kernel = streams.predict_streams if isinstance(op, ops.PredictStreams) else streams.correct_streams
+                scale = 0 if op.scale is None else self._vector(op.scale)
+                kernel = streams.correct_streams if op.corrects else streams.predict_streams
                 self._change(label, kernel, norm=norm, router=router, mixes=mixes, scale=scale)
             case ops.AddToStreams():
                 self._change(label, streams.add_to_streams, branch=self._stream.take_partial())

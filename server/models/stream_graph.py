@@ -11,12 +11,11 @@ from .ops import Activate, Add, Norm, NormOutput, Op, Parallel
 from .spec import ModelSpec
 from .stream_ops import (
     AddToStreams,
-    CorrectStreams,
+    ChangeStreams,
     LayerInput,
     LayerInputs,
     MergeStreams,
     NormedStream,
-    PredictStreams,
     SpreadStreams,
     StreamFactor,
 )
@@ -90,7 +89,7 @@ class StreamGraph:
         modes = norm, self._mixing(router, count)
         scale = self._vector(altup[:-1], self._hidden, "correct_output_scale") if spec.has_output_scale else None
         return (
-            PredictStreams(modes, self._mixing(f"{altup}prediction_coefs", count**2, count)),
+            ChangeStreams(modes, self._mixing(f"{altup}prediction_coefs", count**2, count), corrects=False),
             self._norm("attention norm", f"{at}input_layernorm"),
             Parallel(
                 (
@@ -104,7 +103,7 @@ class StreamGraph:
             self._norm("ffn norm", f"{at}pre_feedforward_layernorm"),
             *ffn,
             Add(self._norm("ffn output norm", f"{at}post_feedforward_layernorm")),
-            CorrectStreams(modes, self._mixing(f"{altup}correction_coefs", count, count), scale),
+            ChangeStreams(modes, self._mixing(f"{altup}correction_coefs", count, count), corrects=True, scale=scale),
             *self.input_branch(layer, at),
         )
 

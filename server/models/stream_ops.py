@@ -51,23 +51,23 @@ class MergeStreams:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictStreams:
-    """Add to each stream a mix of all; the first becomes the stream. Mixes and shares are products with modes.
+class ChangeStreams:
+    """Add to each stream a mix of all, or to correct them (1 + its share) of what the layer has changed.
 
-    Modes are tanh(router @ norm(first stream) / size), [streams].
+    The first becomes the stream. Mixes, [streams, streams], and shares, [streams], are products of `mixes` with modes:
+    tanh(router @ norm(x) / size), [streams], where x is the first stream, or what the layer has left.
     """
 
-    modes: tuple[Vector, Vector]  # norm, and router [streams, hidden]
-    mixes: Vector  # [streams * streams, streams]
+    modes: tuple[Vector, Vector]  # norm, and router [streams, hidden]: one of both for all that a layer does
+    mixes: Vector
+    corrects: bool
+    scale: Vector | None = None  # of the corrected first stream, for the branch that reads it
 
-
-@dataclass(frozen=True, slots=True)
-class CorrectStreams:
-    """Add to each stream (1 + shares) of what the layer has changed; the first becomes the stream."""
-
-    modes: tuple[Vector, Vector]  # of what the layer has left, as in `PredictStreams`, which has these tensors too
-    mixes: Vector  # shares, [streams, streams]
-    scale: Vector | None  # of the first stream, for the branch that reads it
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op, those of modes once for a layer."""
+        scales = () if self.scale is None else (self.scale,)
+        return (self.mixes, *scales) if self.corrects else (*self.modes, self.mixes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,4 @@ class AddToStreams:
     """Add the output of a branch to all streams but the first."""
 
 
-StreamsOp = (
-    LayerInputs
-    | LayerInput
-    | NormedStream
-    | SpreadStreams
-    | MergeStreams
-    | PredictStreams
-    | CorrectStreams
-    | AddToStreams
-)
+StreamsOp = LayerInputs | LayerInput | NormedStream | SpreadStreams | MergeStreams | ChangeStreams | AddToStreams

@@ -26,9 +26,20 @@ from .ops import (
 )
 from .spec import ModelSpec
 from .state_ops import Convolution, GatedNorm, Recurrence
-from .stream_ops import CorrectStreams, LayerInputs, PredictStreams, StreamFactor
+from .stream_ops import ChangeStreams, LayerInputs, StreamFactor
 
 Shape = tuple[int, ...]
+TENSORS = (
+    Activate,
+    ChangeStreams,
+    Experts,
+    LayerNorm,
+    HeadNorm,
+    LatentAttention,
+    Convolution,
+    Recurrence,
+    GatedNorm,
+)
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
@@ -74,20 +85,7 @@ def op_vectors(op: Op) -> tuple[Vector, ...]:
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)
-        case PredictStreams():
-            return (*op.modes, op.mixes)
-        case CorrectStreams():
-            return (op.mixes,) if op.scale is None else (op.mixes, op.scale)
-        case (
-            Activate()
-            | Experts()
-            | LayerNorm()
-            | HeadNorm()
-            | LatentAttention()
-            | Convolution()
-            | Recurrence()
-            | GatedNorm()
-        ):
+        case _ if isinstance(op, TENSORS):
             return op.vectors
         case _:
             return ()

@@ -18,7 +18,7 @@ from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
 from ..models.ops import Add, AddRows, LatentAttention, LayerNorm, Norm, NormOutput, Op, StreamNorm
 from ..models.spec import ModelSpec
-from ..models.stream_ops import CorrectStreams, PredictStreams
+from ..models.stream_ops import ChangeStreams
 from ..models.tensors import op_vectors
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -55,7 +55,7 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return 2 * vector_bytes(widths.hidden)
         case Norm() | LayerNorm() | StreamNorm() | NormOutput() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
-        case PredictStreams() | CorrectStreams():
+        case ChangeStreams():
             return sum(vector_bytes(stream_vector_size(vector)) for vector in op_vectors(op))
         case LatentAttention():
             return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in op.vectors)

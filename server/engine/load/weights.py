@@ -30,7 +30,7 @@ from ...models.ops import (
     StreamNorm,
 )
 from ...models.spec import ModelSpec
-from ...models.stream_ops import CorrectStreams, PredictStreams
+from ...models.stream_ops import ChangeStreams
 from ...models.tensors import op_vectors
 from ...placement.core_share import DTYPE_BYTES
 from ...placement.matrices import PackedShape, Widths, stream_vector_size
@@ -194,7 +194,7 @@ class WeightLoader:
                 weights.rows[op.modules[0]] = self._row_major(PackedShape.of(op, self._widths))
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
-            case LatentAttention() | PredictStreams() | CorrectStreams():
+            case LatentAttention() | ChangeStreams():
                 for vector in op_vectors(op):
                     is_latent = isinstance(op, LatentAttention)
                     width = round_up(vector.size, K_MULTIPLE) if is_latent else stream_vector_size(vector)

@@ -83,9 +83,6 @@ class BloomConfig(ClassicConfig, kw_only=True):
             raise refuse("apply_residual_connection_post_layernorm", True, "not supported")
         return replace(super().attention(rope, window), slopes=alibi_slopes(self.num_attention_heads))
 
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, "gelu_tanh", is_gated=False, has_bias=True)
-
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, has_norm=True)
 
