@@ -49,17 +49,15 @@ def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
 
 # Published times of such models take part in no fit: Neuron's software has no such layer, and each port its own.
 STATE_REASON = "no fit saw a layer that keeps a state"
-HEADS_REASON = "no fit saw layers with heads of their own"
-INPUT_REASON = "no fit saw inputs of layers by token"
+HEADS_REASON = "no fit saw layers with heads or inputs of their own"
 
 
 def unfitted(model: ModelSpec) -> str:
     """Return why the fits saw no layers like some of the model's; empty if they did."""
     if model.state_mixer is not None:
         return STATE_REASON
-    if model.layer_input is not None:
-        return INPUT_REASON
-    return HEADS_REASON if len({(*each.heads, each.head_dim) for each in model.attentions}) > 1 else ""
+    heads = {(*each.heads, each.head_dim) for each in model.attentions}
+    return HEADS_REASON if len(heads) > 1 or model.layer_input is not None else ""
 
 
 def matrix_params(model: ModelSpec) -> int:
@@ -182,9 +180,7 @@ class CoreShape:
         share, graph = CoreShare.of(model, tp), decoder_graph(model)
         attention = ffn = 0
         experts: Counter[tuple[int, int, int, int]] = Counter()
-        ends = [
-            op for op in (*graph.prelude, *graph.tail) if isinstance(op, Linear) and not (op.is_table or is_output(op))
-        ]
+        ends = (op for op in (*graph.prelude, *graph.tail) if isinstance(op, Linear) and not is_output(op))
         grouped = ((op, group.count) for group in graph.groups for op in flat_ops(group.ops))
         for op, layers in (*((op, 1) for op in ends), *grouped):
             if isinstance(op, Experts):
