@@ -85,9 +85,9 @@ class ScheduledEngine:
         self._charge_decodes(decoding)
         self._note_decodes(decoding)
         if self.is_step_by_step:
-            events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, 0.0), now)
+            events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, self._step_ns / NS), now)
         else:
-            events = self.scheduler.apply_run(plan, tokens, self._num_steps, now)
+            events = self.scheduler.apply_run(plan, tokens, self._num_steps, now, self._step_ns / NS)
         prompts = {seq.request_id for seq in plan.prefill} if plan.prefill else ()
         if self.router is not None:
             for seq in plan.decode:

@@ -1,7 +1,7 @@
 """Choice of what the next step computes. Pure decisions over sequences and KV blocks: no clock, no randomness, no IO.
 
-One order of service rules: priority, then arrival, then id. Running sequences are placed in this order. Waiting ones
-are admitted in it (tenants take turns, fair_queue.py), none overtakes another, and the last running sequence gives up
+One order of service rules, that of the policy (service.py). Running sequences are placed in this order. Waiting ones
+are admitted in it (groups take turns, fair_queue.py), none overtakes another, and the last running sequence gives up
 its blocks first. A sequence is admitted only with blocks for all its known tokens, so half-prefilled prompts cannot
 block each other and only decode can run out of blocks. Hence a preempted sequence was never placed in the same step.
 
@@ -34,7 +34,10 @@ from .fair_queue import FairQueue
 from .finish import check_finish
 from .queue import OrderedQueue
 from .sequence import Sequence, is_underway
+from .service import SERVICE_POLICIES
 from .step import StepDraft, report_of
+from .step_rates import StepRates
+from .step_size import StepSize
 
 
 class Scheduler:
@@ -53,7 +56,10 @@ class Scheduler:
         self._cache = cache
         self._open: dict[str, Sequence] = {}
         self._running = OrderedQueue()
-        self._waiting = FairQueue()
+        self._service = SERVICE_POLICIES[config.policy]
+        self._waiting = FairQueue(self._service)
+        self.rates = StepRates()
+        self._size = StepSize(config.step_time_target_ms, self.rates) if config.sizes_steps else None
         self._step_id = self._applied_id = 0  # of the last plan, and of the last one that was applied
         self._pending_events: list[TokenEvent] = []  # ends that `schedule` decided, until `apply` returns them
         self._stuck: tuple[Sequence, int] | None = None  # the last refused admission; see _fits
@@ -93,7 +99,8 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} is open already")
         sources = request.pictures, request.num_source_tokens
         blocks = self._cache.open(request.cache_salt, request.lora, *sources)
-        seq = self._open[request.request_id] = Sequence(request, blocks)
+        order = self._service.order(request, self.rates.prompt_token_s)
+        seq = self._open[request.request_id] = Sequence(request, blocks, order)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -110,6 +117,8 @@ class Scheduler:
         self._waiting.at(now)
         if self._gate.mixes_phases(self._is_catching_up):
             self._place_decodes(step)  # first, so that no prompt delays a token
+            if self._size is not None:
+                self._size.limit(step, self._running, len(self._waiting))
             self._place_prompts(step, now)
         else:
             if self._lets_prompts_in():
@@ -127,6 +136,7 @@ class Scheduler:
         for request_id, logprobs in result.prompt_logprobs.items():
             if request_id in self._open:
                 self._open[request_id].prompt_logprobs += logprobs
+        self._measure(plan, result.elapsed_s)
         return self._apply(plan.seqs, result.sampled, now)
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
@@ -154,6 +164,10 @@ class Scheduler:
             if each.needs_sample:
                 events.append(self._accept(seq, sampled[each.request_id], now))
         return events
+
+    def _measure(self, plan: StepPlan, step_s: float, num_steps: int = 1) -> None:
+        if self._size is not None:
+            self.rates.record(sum(len(seq.token_ids) for seq in plan.prefill), len(plan.decode), step_s, num_steps)
 
     def _place_decodes(self, step: StepDraft) -> None:
         size = self._cache.config.block_size

@@ -99,6 +99,12 @@ class ServeSettings(
         le=86_400_000,
         description="milliseconds; a request whose first token would come later gets a 429 (default: none)",
     )
+    tpot_slo_ms: float | None = Field(
+        None,
+        gt=0,
+        le=86_400_000,
+        description="milliseconds between tokens, which prompts of others may not exceed; with scheduling_policy slo",
+    )
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds that running requests get after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     data_dir: File = Field(
