@@ -100,11 +100,6 @@ class SchedulerConfig:
         )
 
     @property
-    def sizes_steps(self) -> bool:
-        """Whether the prompt tokens of a step follow from measured times."""
-        return self.step_time_target_ms is not None or self.policy == "slo"
-
-    @property
     def max_chunk(self) -> int:
         """Largest number of tokens of one sequence in one step."""
         most = self.max_num_batched_tokens

@@ -49,7 +49,7 @@ class RunScheduler(Scheduler):
         """
         self._applied_id += 1
         assert plan.step_id == self._step_id == self._applied_id, "no other step is in flight"
-        self._measure(plan, step_s, num_steps)
+        self._size.record(plan, step_s, num_steps)
         events = self._apply(plan.prefill, sampled, now)
         seqs = [self._open[placed.request_id] for placed in plan.decode]
         _compute(seqs, sampled, num_steps, self._cache)

@@ -50,6 +50,11 @@ class FairQueue:
             yield from queue
 
     @property
+    def is_shared(self) -> bool:
+        """True while the counters of several tenants are known."""
+        return self._policy.by_tenant and len(self._served) > 1
+
+    @property
     def takes_turns(self) -> bool:
         """True when computed tokens, or the time, may change which sequence is first."""
         return len(self._queues) > 1 or len(self._promised) > 0 or (self._policy.by_deadline and len(self) > 0)

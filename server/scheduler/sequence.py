@@ -18,6 +18,7 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "first_token_time",
         "group",
         "is_running",
         "most_tokens",
@@ -45,6 +46,7 @@ class Sequence:
         self.num_computed_tokens = 0  # in steps that were applied
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
+        self.first_token_time: float | None = None  # of this engine
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.

@@ -15,7 +15,7 @@ from scheduler_harness import Bench, bench, request
 from neuronserve.server.config.formats import SchedulingPolicy
 from neuronserve.server.scheduler.service import NO_OBJECTIVE_S
 from neuronserve.server.scheduler.step_rates import StepRates
-from neuronserve.server.scheduler.step_size import LEAST_TOKENS
+from neuronserve.server.scheduler.step_size import LEAST_TOKENS, MOST_SKIPPED
 from neuronserve.server.types import StepPlan, StepResult
 
 
@@ -151,8 +151,8 @@ def num_prompt_tokens(plan: StepPlan) -> int:
 
 def busy(**fields: Any) -> Bench:
     """Two sequences that decode, and measured rates; then a long prompt arrives."""
+    interval = fields.pop("interval_s", inf)
     b = bench(400, max_num_batched_tokens=256, max_model_len=512, **fields)
-    interval = 0.05 if fields.get("policy") == "slo" else inf
     for i in range(2):
         b.add(request(f"d{i}", [i] * 40, 100, token_interval_s=interval))
         timed(b, 4)
@@ -167,9 +167,27 @@ def test_a_steps_prompts_take_the_time_that_its_target_leaves(target_ms: float, 
     assert all(abs(size - most) <= 1 for size in sizes), sizes
 
 
-def test_objectives_of_running_sequences_bound_a_step_under_slo() -> None:
-    sizes = [num_prompt_tokens(plan) for plan in timed(busy(policy="slo"), 4)]
-    assert all(abs(size - 40) <= 1 for size in sizes), sizes  # 0.05 s less 0.01 for the decode
+@pytest.mark.parametrize(("interval_s", "waits"), [(0.05, False), (0.0101, True), (0.009, False), (inf, False)])
+def test_under_slo_a_prompt_waits_until_those_that_decode_have_time_for_it(interval_s: float, waits: bool) -> None:
+    """200 tokens take 0.2 s; 32 later tokens make up for it at 0.05 s each, and an interval below a step's is lost."""
+    b = busy(policy="slo", interval_s=interval_s)
+    first, *later = timed(b, MOST_SKIPPED + 1)
+    assert (num_prompt_tokens(first) == 0) == waits
+    assert sum(map(num_prompt_tokens, (first, *later))) >= 200, "it waits for so many steps at most"
+
+
+def test_the_last_place_is_for_a_tenant_below_its_share() -> None:
+    b = bench(400, max_num_seqs=64, max_num_batched_tokens=256)
+    b.add(*[request(f"f{i:03}", [i % 10] * 4, 9, tenant="flood", arrival_time=i) for i in range(100)])
+    b.step()
+    assert b.scheduler.num_running == 64, "one tenant has all places"
+    b.add(request("few0", [1] * 4, 2, tenant="few"))
+    b.finish()
+    b.add(*[request(f"g{i:03}", [i % 10] * 4, 9, tenant="flood", arrival_time=i) for i in range(100)])
+    b.step()
+    assert b.scheduler.num_running == 63
+    b.add(request("few1", [1] * 4, 2, tenant="few"))
+    assert "few1" in b.step().admitted
 
 
 def test_without_decodes_a_prompt_takes_the_whole_step() -> None:
@@ -180,7 +198,7 @@ def test_without_decodes_a_prompt_takes_the_whole_step() -> None:
 
 def test_with_target_auto_more_waiting_prompts_get_more_of_a_step() -> None:
     few, many = busy(step_time_target_ms="auto"), busy(step_time_target_ms="auto")
-    many.add(*[request(f"w{i}", [i] * 100, 4) for i in range(5)])
+    many.add(*[request(f"w{i}", [i] * 100, 4) for i in range(15)])
     assert num_prompt_tokens(timed(few, 1)[0]) < num_prompt_tokens(timed(many, 1)[0]) <= 254
 
 
@@ -189,9 +207,9 @@ def test_rates_of_a_run_are_those_of_its_steps(steps: list[tuple[int, int]], run
     one, many = StepRates(), StepRates()
     for num_prompt, num_decodes in steps:
         for rates in (one, many):
-            rates.record(num_prompt, num_decodes, STEP_S + num_prompt * PROMPT_TOKEN_S)
+            rates.record(1, num_prompt, num_decodes, STEP_S + num_prompt * PROMPT_TOKEN_S)
     for _ in range(run):
-        one.record(0, 3, 0.5)
-    many.record(0, 3, 0.5, run)
+        one.record(0, 0, 3, 0.5)
+    many.record(0, 0, 3, 0.5, run)
     assert many.step_s == pytest.approx(one.step_s)
     assert many.prompt_token_s == pytest.approx(one.prompt_token_s)
