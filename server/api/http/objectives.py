@@ -1,4 +1,4 @@
-"""What a request asks of scheduling, in the headers of llm-d's router: objectives of latency, and its tenant."""
+"""Objectives of latency and tenant of a request, in the headers of llm-d's router."""
 
 from __future__ import annotations
 
