@@ -190,7 +190,7 @@ class _Lowering:
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
         buffers = self._buffers
-        if op.is_apart:
+        if op.vectors if isinstance(op, Activate) else op.cutoff is not None:  # a kernel of its own reads the product
             kernels = self._product(label, waiting, buffers.gates if isinstance(op, Gated) else buffers.activated)
             self._leaves = self._streams.activated(label, last_op(waiting, Linear), op, kernels)
             return

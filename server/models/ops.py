@@ -181,11 +181,6 @@ class Gated:
     cutoff: float | None = None
     size: int = 0  # gates of a row, with a cutoff
 
-    @property
-    def is_apart(self) -> bool:
-        """True when a kernel of its own reads the product."""
-        return self.cutoff is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Activate:
@@ -193,11 +188,6 @@ class Activate:
 
     activation: Activation
     vectors: tuple[Vector, ...] = ()  # learned numbers of the formula: of xIELU alpha_p, alpha_n, beta and eps
-
-    @property
-    def is_apart(self) -> bool:
-        """True when a kernel of its own reads the product."""
-        return bool(self.vectors)
 
 
 Network = tuple[Linear | Gated | Activate, ...]

@@ -174,6 +174,11 @@ class ModelSpec:
         return self.layers[0].input
 
     @property
+    def input_size(self) -> int:
+        """Elements of a token's inputs of all layers."""
+        return 0 if self.layer_input is None else self.num_layers * self.layer_input.network.size
+
+    @property
     def num_streams(self) -> int:
         """Streams that all layers have beside the one that goes through them; 0 = none."""
         streams = self.layers[0].streams

@@ -161,8 +161,7 @@ def activation_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, num_sa
     heads = (2 * share.query_heads + 2 * share.kv_heads) * model.head_dim
     networks = 1 if model.experts is None else model.experts.per_token
     inner = 2 * networks * -(-model.widest_intermediate // share.tp)
-    inputs = 0 if model.layer_input is None else model.num_layers * model.layer_input.network.size
-    rows = ((3 + model.num_streams) * model.hidden_size + heads + inner + inputs) * DTYPE_BYTES[dtype]
+    rows = ((3 + model.num_streams) * model.hidden_size + heads + inner + model.input_size) * DTYPE_BYTES[dtype]
     return num_tokens * rows + num_samples * model.vocab_size * FLOAT32_BYTES
 
 

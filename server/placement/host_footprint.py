@@ -119,10 +119,10 @@ class ActivationSizes:
             latent.query_width if latent else 0,
             states.mixed // FLOAT32_BYTES // rows if states else 0,
         )
-        input_width = 0
-        if model.layer_input is not None:
-            input_width = round_up(model.num_layers * model.layer_input.network.size, K_MULTIPLE)
+        input_width = round_up(model.input_size, K_MULTIPLE)
         longest_k = max(w.hidden, w.attended, w.intermediate, *others)
+        floats = max(longest_k * FLOAT32_BYTES, 2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"])
+        scratches = attention.worker_scratch, floats, states.scratch if states else 0
         return cls(
             rows=rows,
             attention=attention,
@@ -142,15 +142,7 @@ class ActivationSizes:
             + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
             head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads)
             + sum(vector_bytes(shard.of_heads(heads).heads_per_core) for _, heads in model.slopes),
-            worker_scratch=round_up(
-                max(
-                    attention.worker_scratch,
-                    longest_k * FLOAT32_BYTES,
-                    states.scratch if states else 0,
-                    2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
-                ),
-                64,
-            ),
+            worker_scratch=round_up(max(scratches), 64),
             qkv=rows * w.qkv * FLOAT32_BYTES,
             queries=rows * w.attended * DTYPE_BYTES["bfloat16"],
             attended=rows * w.attended * FLOAT32_BYTES,
