@@ -17,6 +17,7 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "encoded",
         "is_running",
         "most_tokens",
         "num_cached_tokens",
@@ -31,8 +32,8 @@ class Sequence:
         "was_admitted",
     )
 
-    def __init__(self, request: Request, blocks: SequenceBlocks) -> None:
-        self.request = request
+    def __init__(self, request: Request, blocks: SequenceBlocks, encoded: tuple[int, ...] = ()) -> None:
+        self.request, self.encoded = request, encoded  # and the blocks with encodings of its media
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)

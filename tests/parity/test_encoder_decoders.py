@@ -13,7 +13,7 @@ import pytest
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.load.loading import load_engine
 from tests.depth import representative
-from tests.encoder_decoders import KINDS, logits, random_model, source_of
+from tests.encoder_decoders import KINDS, engine_logits, logits, random_model
 from tests.encoders import VOCAB, save
 
 FLOAT32_TOLERANCE = 1e-5  # largest error over largest value
@@ -61,7 +61,7 @@ def test_float32_logits_are_those_of_transformers(tmp_path: Path, kernel_cache: 
     with engine(save(model, tmp_path / name), kernel_cache, size) as found:
         for source, decoder in texts():
             want = logits(model, source, decoder)
-            got = found.runner.logits(decoder, source=source_of(source))
+            got = engine_logits(found, source, decoder)
             assert np.abs(got - want).max() <= FLOAT32_TOLERANCE * np.abs(want).max(), (len(source), len(decoder))
 
 
@@ -72,5 +72,5 @@ def test_bfloat16_and_int8_are_near_float32(tmp_path: Path, kernel_cache: str, n
     for form, tolerance in NARROW.items():
         narrow = {"dtype": "bfloat16", "quantization": "int8" if form == "int8" else None}
         with engine(directory, kernel_cache, 2, **narrow) as found:
-            got = found.runner.logits(decoder, source=source_of(source))
+            got = engine_logits(found, source, decoder)
         assert np.abs(got - want).mean() <= tolerance * np.abs(want).mean(), form

@@ -29,7 +29,7 @@ GROUPS = (
 
 
 # Fields of Request.
-OWN = ("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "num_source_tokens")
+OWN = ("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "media")
 
 
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:

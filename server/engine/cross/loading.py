@@ -69,9 +69,11 @@ def place_encoder(
 
 
 def source_encoder(
-    encoder: Placement, decoder: Placement, shape: ServingShape, pool: WorkerPool, on_progress: OnProgress
-) -> SourceEncoder:
+    encoder: Placement | None, decoder: Placement, shape: ServingShape, pool: WorkerPool, on_progress: OnProgress
+) -> SourceEncoder | None:
     """Build the program of a placed encoder, which takes the decoder's embedding; compile the kernels that it adds."""
+    if encoder is None:
+        return None
     weights = decoder.weights
     tiles = weights.embedding_tiles(decoder_graph(decoder.spec))
     own = replace(encoder.weights, embedding=weights.embedding, embedded=tiles)
@@ -83,7 +85,8 @@ def source_encoder(
     compile_kernels([kernel for each in programs for kernel in each.kernels], on_progress, pool.num_threads)
     work = AttentionWork(encoder.buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
     limits = shape.of_source(encoder.spec).limits.num_tokens, shape.limits.num_samples, encoder.spec.max_position
-    return SourceEncoder(pool, program, StepInputs(*limits, encoder.cache, work), shape.block_size, stem)
+    inputs, spec = StepInputs(*limits, encoder.cache, work), encoder.spec
+    return SourceEncoder(pool, program, inputs, shape.block_size, spec.max_position, decoder.spec.vocab_size, stem)
 
 
 def sound_shape(spec: ModelSpec) -> tuple[int, ...]:

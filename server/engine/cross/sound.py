@@ -72,6 +72,14 @@ class SoundStem:
         program.add(linear.name, kernels.matmul, [product._replace(activation=ACTIVATIONS.index("gelu"))])
         return program
 
+    def refusal(self, item: MediaItem) -> str | None:
+        """Return why a window of sound cannot be encoded."""
+        expected = self._channels, self._sizes.frames
+        is_whole = item.shape == expected and len(item.pixels) == 4 * expected[0] * expected[1]
+        if item.dtype == "float32" and is_whole and item.num_tokens == self._sizes.rows:
+            return None
+        return f"sound of shape {list(item.shape)} and {item.num_tokens} positions is not one of {list(expected)}"
+
     def fill(self, items: Sequence[MediaItem]) -> None:
         """Write the rows of each window of sound to the stream, one after the other."""
         count, size = self._sizes.rows, self._hidden_size

@@ -1,4 +1,4 @@
-"""Prices steps that encode a picture as passes of an encoder on one core, and all other steps as before."""
+"""Prices the passes of an encoder that sequences wait for, one after the other, and all other steps as before."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .encode_pricer import EncodePricer
 from .pricer import Pricer, StepCharge
 
 
-class PicturePricer:
-    """Implements neuronserve.server.cost.pricer.Pricer. `patches` of a picture become one token."""
+class EncodingPricer:
+    """Implements neuronserve.server.cost.pricer.Pricer. `patches` of the encoder become one position of its result."""
 
-    def __init__(self, steps: Pricer, encoder: EncodePricer, patches: int) -> None:
+    def __init__(self, steps: Pricer, encoder: EncodePricer, patches: int = 1) -> None:
         self._steps, self._encoder, self._patches = steps, encoder, patches
 
     def charge(self, plan: StepPlan) -> StepCharge:
-        if not plan.is_picture:
+        if not plan.encodings:
             return self._steps.charge(plan)
-        seqs = tuple(seq._replace(token_ids=seq.token_ids * self._patches) for seq in plan.prefill)
-        return self._encoder.charge(plan._replace(prefill=seqs))
+        lengths = (each.item.num_tokens * self._patches for each in plan.encodings)
+        return StepCharge(tuple(run for length in lengths for run in self._encoder.runs([length])), None)
 
     @property
     def extrapolated(self) -> dict[str, None]:
