@@ -79,5 +79,5 @@ def engine_logits(engine: Any, source: list[int], decoder: list[int]) -> Any:
     """The logits of a loaded engine at each position of the decoder, [tokens, vocab]."""
     cache, item = engine.cache, text_item(source)
     blocks = tuple(cache.num_blocks + i for i in range(-(-len(source) // cache.block_size)))
-    engine.source.encode([Encoding(item.digest, item, blocks, "source")])
+    engine.runner.encoder.encode([Encoding(item.digest, item, blocks, "source")])
     return engine.runner.logits(decoder, media=(item,), encoded=blocks)

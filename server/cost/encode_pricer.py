@@ -39,18 +39,20 @@ class EncodePricer:
         costs = self._cost(1, self._buckets[-1]), self._cost(self._max_texts, self._buckets[-1])
         return tuple(dict.fromkeys(reason for cost in costs for reason in reasons_of(cost)))
 
-    def charge(self, plan: StepPlan) -> StepCharge:
-        return StepCharge(self.runs([len(seq.token_ids) for seq in plan.prefill]), None)
+    def run(self, length: int) -> GraphRun:
+        """Return the run of one text alone."""
+        return self._shares(smallest(self._buckets, length), [length])[0]
 
-    def runs(self, lengths: list[int]) -> tuple[GraphRun, ...]:
+    def charge(self, plan: StepPlan) -> StepCharge:
         """Return a run for each text: its share of the graph that it runs in."""
+        lengths = [len(seq.token_ids) for seq in plan.prefill]
         groups: dict[int, list[int]] = {}
         for i, length in enumerate(lengths):
             groups.setdefault(smallest(self._buckets, length), []).append(i)
         runs: dict[int, GraphRun] = {}
         for bucket, members in groups.items():
             runs |= zip(members, self._shares(bucket, [lengths[i] for i in members]), strict=True)
-        return tuple(runs[i] for i in range(len(lengths)))
+        return StepCharge(tuple(runs[i] for i in range(len(lengths))), None)
 
     def _shares(self, bucket: int, lengths: list[int]) -> list[GraphRun]:
         """Return equal shares of one graph, which add up to it; the first text takes the remainder."""

@@ -7,6 +7,7 @@ engine and the simulator both use this file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -148,8 +149,14 @@ class StepPricer:
         self._prefills: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self._decodes: dict[tuple[int, int], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}
+        self.encode: Callable[[int], GraphRun] | None = None  # pass of an encoder beside the model, by its positions
 
     def charge(self, plan: StepPlan) -> StepCharge:
+        if plan.encodings:
+            assert self.encode is not None
+            passes = tuple(self.encode(each.item.num_tokens) for each in plan.encodings)
+            self.extrapolated |= {reason: None for run in passes for reason in reasons_of(run.cost)}
+            return StepCharge(passes, None)
         prefills = tuple(
             self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
         )

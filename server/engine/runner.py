@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from ..kernels.workers import WorkerPool
 from ..kv_cache.blocks import NULL_BLOCK
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import placed
-from ..types import MediaItem, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from ..types import Encoding, MediaItem, Request, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .logits import prompt_logprobs, prompt_rows
 from .loop import Pending
 from .sampler import Sampler
@@ -48,6 +49,18 @@ class Programs:
         return self.plain if self.adapted is None or not num_groups else self.adapted
 
 
+class Encoder(Protocol):
+    """Computes encodings (scheduler/encodings.py)."""
+
+    def refusal(self, request: Request) -> str | None:
+        """Return why the media of a request cannot be encoded; None when they can."""
+        ...
+
+    def encode(self, encodings: Sequence[Encoding]) -> None:
+        """Compute the encodings of one step, and leave their results in their blocks."""
+        ...
+
+
 class ModelRunner:
     """Runs one model on one group of cores. Not thread-safe: one engine loop owns it."""
 
@@ -56,6 +69,7 @@ class ModelRunner:
     ) -> None:
         self._pool, self._programs, self._inputs, self._sampler = pool, programs, inputs, sampler
         self._cache = cache
+        self.encoder: Encoder | None = None  # None: nothing waits for encodings
         self._is_timed = False
         self.num_threads_alone = pool.num_threads  # host threads that run a step of one token
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
@@ -77,7 +91,12 @@ class ModelRunner:
         return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute every token of the plan, and sample for the sequences that need it."""
+        """Compute the encodings of the plan, or every token, and sample for the sequences that need it."""
+        if plan.encodings:
+            assert self.encoder is not None
+            begin, self.timed = time.perf_counter(), None
+            self.encoder.encode(plan.encodings)
+            return StepResult(plan.step_id, {}, time.perf_counter() - begin)
         is_alone = len(plan.seqs) == 1 and len(plan.seqs[0].token_ids) == 1
         with self._pool.only(self.num_threads_alone if is_alone else self._pool.num_threads):
             return self._execute(plan)

@@ -28,7 +28,6 @@ from .buffers import PoolBlocks
 from .cross.encodings import read_sources
 from .encode.loading import LoadedEncoder, load_encoder
 from .encode.runner import PoolingRunner, SharedRunner
-from .encodings import EncodingRunner
 from .load.cores import group_cores
 from .load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .load.loading import load_engine
@@ -43,14 +42,13 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
         return _Encoder(config, on_progress).run()
     loaded = load_engine(config, on_progress)
     beside, pictures = loaded.beside, read_pictures(config, loaded, on_progress)
-    encodings = read_sources(config, loaded) if pictures is None else pictures
     runner = loaded.runner if beside is None else SharedRunner(loaded.runner, beside.runner)
     return ServedEngine(
-        runner=runner if encodings is None else EncodingRunner(runner, encodings.encoder),
+        runner=runner,
         scheduler=loaded.scheduler,
         info=replace(loaded.info, reads_pictures=pictures is not None),
-        pricer=loaded.pricer if encodings is None else encodings.pricer,
-        encodings=None if encodings is None else encodings.limits,
+        pricer=loaded.pricer,
+        encodings=read_sources(config, loaded) if pictures is None else pictures,
         pooling=None if beside is None else beside.limits,
         cache=loaded.cache,
         grammars=loaded.grammars,

@@ -14,31 +14,17 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
 
 from ..kv_cache.hashing import HashChain
 from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Encoding, MediaItem, Request, StepPlan, StepReport, StepResult, TokenEvent
 from .fair_queue import FairQueue
+from .scheduler import Scheduler
 from .sequence import Sequence
+from .shared import SharedScheduler
 
 Items = Mapping[bytes, MediaItem]  # of a request, by key, in its order
 _NO_BLOCKS = SequenceBlocks(HashChain(1, ""), 0)
-
-
-class Texts(Protocol):
-    """Scheduler of requests whose media are encoded."""
-
-    @property
-    def has_work(self) -> bool: ...
-    @property
-    def open_ids(self) -> tuple[str, ...]: ...
-    def add(self, request: Request, encoded: tuple[int, ...] = ()) -> None: ...
-    def abort(self, request_id: str, now: float) -> TokenEvent | None: ...
-    def reset_prefix_cache(self) -> None: ...
-    def schedule(self, now: float) -> StepPlan: ...
-    def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]: ...
-    def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +89,7 @@ class EncodingBooks:
 class EncodingScheduler:
     """Implements neuronserve.server.engine.loop.Scheduler."""
 
-    def __init__(self, texts: Texts, limits: EncodingLimits) -> None:
+    def __init__(self, texts: Scheduler | SharedScheduler, limits: EncodingLimits) -> None:
         self._texts, self._limits, self.books = texts, limits, EncodingBooks(limits)
         self._queue = FairQueue()  # of requests without blocks for their items
         self._queued: dict[str, Sequence] = {}
@@ -126,7 +112,7 @@ class EncodingScheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request, behind its encodings if it needs some; end it if its media cannot be encoded."""
-        blocks, most = sum(map(self._limits.blocks_of, request.media)), self._limits.num_blocks
+        blocks, most = sum(map(self._limits.blocks_of, _items(request).values())), self._limits.num_blocks
         reason = f"its encodings take {blocks} blocks: there are {most}" if blocks > most else None
         if (reason := reason or self._limits.check(request)) is not None:
             self._refused.append(TokenEvent(request.request_id, None, 0, request.arrival_time, "error", error=reason))

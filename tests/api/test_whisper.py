@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from tokenizers import Tokenizer
 
 from neuronserve.server.engine.transcript_rules import apply_rules
 from neuronserve.server.types import TranscriptRules
-from tests.api.serving import Server, running_server, write_checkpoint
+from tests.api.serving import Server, running_server, until, write_checkpoint
 from tests.api.speech import FIRST_TIME, IDS, VOCAB_SIZE, write_speech_checkpoint
+from tests.api.telemetry.scraping import encodings
 from tests.encoder_decoders import drawn
 from tests.media.test_sound import file_of, wave
 
@@ -95,6 +98,32 @@ def test_segments_are_those_of_transformers(served: Server, model: Any) -> None:
     assert written
     assert written == [token for token in wanted if token in written][: len(written)]
     assert found["segments"][0]["start"] == pytest.approx(0.02 * (wanted[0] - FIRST_TIME))
+
+
+def test_a_window_is_encoded_once_for_its_language_its_text_and_its_speech(served: Server) -> None:
+    before = encodings(served.url)
+    found = ask(served, temperature=0, response_format="verbose_json", seed=1)
+    assert found["segments"]
+    assert [now - then for now, then in zip(encodings(served.url), before, strict=True)] in ([3, 2], [3, 3])
+
+
+def test_an_engine_that_dies_in_the_middle_of_a_transcript_changes_nothing(served: Server) -> None:
+    data = {"language": "en", "temperature": "0", "stream": "true"}
+    sound, texts = file_of(wave(35)), []
+    for is_killed in (False, True):
+        files = {"file": ("a.wav", sound)}
+        with httpx.stream(
+            "POST", f"{served.url}/v1/audio/transcriptions", files=files, data=data, timeout=120
+        ) as answer:
+            frames = (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line)
+            events = [next(frames)]
+            if is_killed:
+                first = served.engine_pid
+                os.kill(first, signal.SIGKILL)
+            texts.append([event.get("delta", event) for event in (*events, *frames)])
+    assert len(texts[0]) > 2, "the file has several windows"
+    assert texts[1] == texts[0]
+    until(lambda: served.engine_pid != first)
 
 
 def test_texts_are_refused(served: Server) -> None:

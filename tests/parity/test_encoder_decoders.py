@@ -17,7 +17,6 @@ from tests.encoder_decoders import KINDS, engine_logits, logits, random_model
 from tests.encoders import VOCAB, save
 
 FLOAT32_TOLERANCE = 1e-5  # largest error over largest value
-NARROW = {"bfloat16": 0.06, "int8": 0.15}  # mean error over mean logit; scores of T5 have no scale
 CASES = [(name, size) for name in KINDS for size in (1, 2, 4)]
 LENGTHS = [(1, 1), (2, 40), (33, 7), (64, 1), (150, 99)]  # of the encoder's text, and of the decoder's
 
@@ -65,12 +64,23 @@ def test_float32_logits_are_those_of_transformers(tmp_path: Path, kernel_cache: 
             assert np.abs(got - want).max() <= FLOAT32_TOLERANCE * np.abs(want).max(), (len(source), len(decoder))
 
 
+NARROW: dict[
+    str, tuple[dict[str, str], float]
+] = {  # options, and mean error over mean logit; scores of T5 have no scale
+    "bfloat16": ({}, 0.06),
+    "int8 weights": ({"quantization": "int8"}, 0.15),
+    "int8 cache": ({"kv_cache_dtype": "int8"}, 0.06),
+    "fp8 cache": ({"kv_cache_dtype": "fp8"}, 0.15),
+}
+
+
 @pytest.mark.parametrize("name", representative(tuple(KINDS), "flan-t5"))
-def test_bfloat16_and_int8_are_near_float32(tmp_path: Path, kernel_cache: str, name: str) -> None:
+def test_narrow_weights_and_caches_are_near_float32(tmp_path: Path, kernel_cache: str, name: str) -> None:
     model, (source, decoder) = random_model(name), texts()[2]
     directory, want = save(model, tmp_path / name), logits(model, source, decoder)
-    for form, tolerance in NARROW.items():
-        narrow = {"dtype": "bfloat16", "quantization": "int8" if form == "int8" else None}
-        with engine(directory, kernel_cache, 2, **narrow) as found:
+    for form, (options, tolerance) in NARROW.items():
+        with engine(directory, kernel_cache, 2, dtype="bfloat16", **options) as found:
             got = engine_logits(found, source, decoder)
-        assert np.abs(got - want).mean() <= tolerance * np.abs(want).mean(), form
+        error = np.abs(got - want).mean() / np.abs(want).mean()
+        print(form, error)
+        assert error <= tolerance, form

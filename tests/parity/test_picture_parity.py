@@ -15,11 +15,10 @@ import torch
 
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.encode.runner import SharedRunner
-from neuronserve.server.engine.encodings import EncodingRunner, Encodings
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.engine.vision.pictures import load_pictures
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.scheduler.encodings import EncodingBooks, EncodingScheduler
+from neuronserve.server.scheduler.encodings import EncodingBooks, EncodingLimits, EncodingScheduler
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Encoding, MediaItem, Request, SamplingParams
 from tests.engine.mailbox import Mailbox, run_all
@@ -55,11 +54,11 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
 
 @pytest.fixture(scope="module")
-def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, Encodings]]:
+def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, EncodingLimits]]:
     """(name, tensor_parallel_size, chunk) -> a loaded engine with its encoder."""
 
     @lru_cache(maxsize=3)
-    def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, Encodings]:
+    def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, EncodingLimits]:
         config = EngineConfig(
             model_path=str(model_of(name)[1]),
             device="inf2.48xlarge",
@@ -149,11 +148,11 @@ def error_of(got: np.ndarray, expected: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_vectors_of_a_picture_are_those_of_transformers(model_of: Any, engine_of: Any, name: str) -> None:
-    model, (loaded, pictures) = model_of(name)[0], engine_of(name)
+    model, (loaded, _) = model_of(name)[0], engine_of(name)
     width = loaded.placement.buffers.widths.hidden
     for item in prompt_of(name)[1]:
-        assert pictures.encoder.tower.refusal(item) is None
-        got = pictures.encoder.tower.encode(item).reshape(item.num_tokens, -1, width)
+        assert loaded.runner.encoder.tower.refusal(item) is None
+        got = loaded.runner.encoder.tower.encode(item).reshape(item.num_tokens, -1, width)
         for section, expected in enumerate(vectors_of(model, name, item)):
             assert error_of(got[:, section, :48], expected) <= TOLERANCE
         assert not got[:, :, 48:].any()
@@ -166,9 +165,9 @@ def test_logits_of_a_prompt_with_pictures_are_those_of_transformers(
 ) -> None:
     model, (loaded, pictures) = model_of(name)[0], engine_of(name, tp, chunk)
     ids, media = prompt_of(name)
-    books = EncodingBooks(pictures.limits)
+    books = EncodingBooks(pictures)
     assert books.hold({item.digest: item for item in media})
-    pictures.encoder.encode([Encoding(item.digest, item, books.kept[item.digest], "prompt") for item in media])
+    loaded.runner.encoder.encode([Encoding(item.digest, item, books.kept[item.digest], "prompt") for item in media])
     encoded = [block for item in media for block in books.kept[item.digest]]
     got = loaded.runner.logits(ids, media=media, encoded=encoded)
     assert error_of(got, logits_of(model, name, ids, media)) <= TOLERANCE
@@ -179,7 +178,7 @@ def test_logits_of_a_prompt_with_pictures_are_those_of_transformers(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_picture_of_another_form_is_refused(engine_of: Any, name: str) -> None:
-    tower, item = engine_of(name)[1].encoder.tower, prompt_of(name)[1][0]
+    tower, item = engine_of(name)[0].runner.encoder.tower, prompt_of(name)[1][0]
     for wrong in (
         replace(item, num_tokens=item.num_tokens + 1),
         replace(item, pixels=item.pixels[:-4]),
@@ -190,7 +189,7 @@ def test_a_picture_of_another_form_is_refused(engine_of: Any, name: str) -> None
 
 
 def engine_tokens(
-    engine: tuple[LoadedEngine, Encodings],
+    engine: tuple[LoadedEngine, EncodingLimits],
     requests: list[Request],
     chunk: int,
     num_blocks: int = 64,
@@ -199,9 +198,9 @@ def engine_tokens(
     loaded, pictures = engine
     config = replace(loaded.scheduler, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 3))
     cache = KVCacheManager(replace(loaded.cache, num_blocks=num_blocks, enable_prefix_caching=True))
-    limits = replace(pictures.limits, num_blocks=num_vectors, max_num_tokens=chunk)
+    limits = replace(pictures, num_blocks=num_vectors, max_num_tokens=chunk)
     scheduler = EncodingScheduler(Scheduler(config, cache), limits)
-    runner = EncodingRunner(SharedRunner(loaded.runner, loaded.beside.runner), pictures.encoder)
+    runner = SharedRunner(loaded.runner, loaded.beside.runner)
     return run_all(scheduler, runner, requests), cache, scheduler
 
 

@@ -22,7 +22,7 @@ _NO_SAMPLE = SamplingParams(max_tokens=0)
 
 @dataclass(frozen=True, slots=True)
 class SourceEncoder:
-    """Runs the encoder's program. Implements neuronserve.server.engine.encodings.Encoder."""
+    """Runs the encoder's program. Implements neuronserve.server.engine.runner.Encoder."""
 
     pool: WorkerPool
     program: Program
@@ -33,14 +33,13 @@ class SourceEncoder:
     stem: SoundStem | None = None  # what begins the stream of sound; None: texts are read
 
     def encode(self, encodings: Sequence[Encoding]) -> None:
-        """Encode the items of one step. Raises StepTooLarge, having computed nothing, when they exceed the inputs."""
+        """Run one pass. Raises StepTooLarge, having computed nothing, when the items exceed the inputs."""
         self.inputs.fill(list(self._texts(encodings)))
         if self.stem is not None:
             self.stem.fill([each.item for each in encodings])
         self.pool.run(self.program, self.inputs.address)
 
     def refusal(self, request: Request) -> str | None:
-        """Return why the encoder cannot read what a request has for it."""
         if len(request.media) != 1:
             return f"the request has {len(request.media)} texts or windows of sound: the encoder reads one"
         [item] = request.media

@@ -42,11 +42,6 @@ def place_encoder(
         return None
     if shape.lora is not None:
         raise SettingsError(f"enable_lora: adapters of {encoder.architecture} are not supported")
-    if encoder.attention.num_distance_buckets and shape.kv_dtype in ("int8", "fp8"):
-        raise SettingsError(
-            f"kv_cache_dtype is {shape.kv_dtype}: {encoder.architecture} adds a bias by distance to scores, which "
-            "8-bit caches do not take; it must be auto"
-        )
     shard, own, length = ShardSpec.of(encoder, len(cores)), shape.of_source(encoder), encoder.max_position
     weights = WeightLoader(model.source, encoder, shard, cores, model.formats).load(on_progress, is_last=False)
     num_blocks = shape.num_source_blocks(encoder)

@@ -41,7 +41,6 @@ from ...placement.state_layout import num_state_slots
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
-from ..cross.encoder import SourceEncoder
 from ..cross.loading import place_encoder, sound_shape, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
 from ..encode.distances import with_distances
@@ -74,7 +73,6 @@ class LoadedEngine:
     beside: Beside | None  # encodes texts with the same weights; None: the decoder needs its encoder
     placement: Placement
     adapters: AdapterBank | None = None  # None: adapters are disabled
-    source: SourceEncoder | None = None  # the encoder of texts or sound that the decoder attends to
 
 
 def load_engine(config: EngineConfig, on_progress: OnProgress) -> LoadedEngine:
@@ -158,7 +156,7 @@ class _Loading:
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         placement = with_distances(placement, self._max_model_len)
         runner = self._runner(placement, bank)
-        source = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
+        runner.encoder = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
         runner.warm_up(self._config.fit_threads, self._config.threads_alone)
         resolved = replace(self._config, max_model_len=self._max_model_len)
         beside = None if layer is None else encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
@@ -180,7 +178,6 @@ class _Loading:
             adapters=bank,
             beside=beside,
             placement=placement,
-            source=source,
         )
 
     def _require_host(self) -> None:

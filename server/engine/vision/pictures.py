@@ -9,7 +9,6 @@ from pathlib import Path
 from ...checkpoint.manifest import is_artifact
 from ...config import EngineConfig
 from ...cost.encode_pricer import EncodePricer
-from ...cost.encoding_pricer import EncodingPricer
 from ...cost.model import CostModel
 from ...cost.work import Runtime
 from ...device.buckets import powers_of_two
@@ -17,7 +16,6 @@ from ...device.catalog import instance
 from ...placement.footprint import ServingShape, StepLimits
 from ...scheduler.encodings import EncodingLimits
 from ...types import Encoding, Request
-from ..encodings import Encodings
 from ..load.loading import LoadedEngine
 from ..load.weights import OnProgress
 from .loading import VisionLoader
@@ -29,18 +27,31 @@ VECTOR_BYTES = 1 << 29  # of kept vectors: 64 pictures of 1,024 tokens in a mode
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """Implements neuronserve.server.engine.encodings.Encoder."""
+    """Implements neuronserve.server.engine.runner.Encoder."""
 
     tower: VisionTower
     vectors: Vectors
+    token_id: int  # of placeholders
+
+    def refusal(self, request: Request) -> str | None:
+        for item in request.media:
+            found = placeholders(request.prompt_token_ids, item, self.token_id)
+            reason = self.tower.refusal(item)
+            if len(found) != item.num_tokens:
+                reason = f"a picture has {len(found)} placeholders in the prompt: it makes {item.num_tokens} vectors"
+            if reason is not None:
+                return reason
+        return None
 
     def encode(self, encodings: Sequence[Encoding]) -> None:
         for each in encodings:
             self.vectors.put(each.blocks, self.tower.encode(each.item))
 
 
-def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> Encodings | None:
-    """Load the vision encoder of a loaded model; None where it has none, or only the text was compiled.
+def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> EncodingLimits | None:
+    """Load the vision encoder of a loaded model, and return the budget of its vectors.
+
+    None where it has none, or only the text was compiled.
 
     Raises CheckpointError and HostMemoryError.
     """
@@ -56,24 +67,13 @@ def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnPro
     vectors = Vectors(max(longest, min(usable, 2 * config.max_num_seqs * longest)), vision.num_sections * width)
     loaded.runner.inputs.pictures = PictureRows(vision, vectors, text.tables.ropes, shape.max_model_len)
     model = CostModel.of(spec.vision_encoder, instance(config.device), 1, Runtime(config.dtype))
-    pricer = EncodingPricer(loaded.pricer, EncodePricer(model, 1, powers_of_two(tower.max_patches)), vision.merge**2)
-
-    def check(request: Request) -> str | None:
-        """Return why the pictures of a request cannot be encoded."""
-        for item in request.media:
-            found = placeholders(request.prompt_token_ids, item, vision.token_id)
-            reason = tower.refusal(item)
-            if len(found) != item.num_tokens:
-                reason = f"a picture has {len(found)} placeholders in the prompt: it makes {item.num_tokens} vectors"
-            if reason is not None:
-                return reason
-        return None
-
-    budget = EncodingLimits(1, vectors.num_rows, 0, config.max_num_batched_tokens, check)
-    return Encodings(Pictures(tower, vectors), budget, pricer)
+    passes = EncodePricer(model, 1, powers_of_two(tower.max_patches))
+    loaded.pricer.encode = lambda num_tokens: passes.run(num_tokens * vision.merge**2)
+    loaded.runner.encoder = pictures = Pictures(tower, vectors, vision.token_id)
+    return EncodingLimits(1, vectors.num_rows, 0, config.max_num_batched_tokens, pictures.refusal)
 
 
-def read_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> Encodings | None:
+def read_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> EncodingLimits | None:
     """Return what `load_pictures` does, and None with a line why where no kernel computes the model's attention."""
     vision = loaded.spec.vision
     if vision is not None and not vision.is_causal:
