@@ -121,7 +121,8 @@ class _Engine:
         generation = Scheduler(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
-        self.scheduler = texts if loaded.encodings is None else EncodingScheduler(texts, loaded.encodings)
+        policy = loaded.scheduler.policy
+        self.scheduler = texts if loaded.encodings is None else EncodingScheduler(texts, loaded.encodings, policy)
 
     def inbox(self, link: _Link, traced: Traced, request_s: float, clock: Clock) -> Inbox:
         """The table of handlers, and what holds and observes requests; a paced engine holds them `request_s`."""

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
+from ..config.formats import SchedulingPolicy
 from ..kv_cache.hashing import HashChain
 from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Encoding, MediaItem, Request, StepPlan, StepReport, StepResult, TokenEvent
 from .fair_queue import FairQueue
 from .scheduler import Scheduler
 from .sequence import Sequence
+from .service import SERVICE_POLICIES
 from .shared import SharedScheduler
 
 Items = Mapping[bytes, MediaItem]  # of a request, by key, in its order
@@ -89,9 +91,12 @@ class EncodingBooks:
 class EncodingScheduler:
     """Implements neuronserve.server.engine.loop.Scheduler."""
 
-    def __init__(self, texts: Scheduler | SharedScheduler, limits: EncodingLimits) -> None:
+    def __init__(
+        self, texts: Scheduler | SharedScheduler, limits: EncodingLimits, policy: SchedulingPolicy = "fair"
+    ) -> None:
         self._texts, self._limits, self.books = texts, limits, EncodingBooks(limits)
-        self._queue = FairQueue()  # of requests without blocks for their items
+        self._service = SERVICE_POLICIES[policy]
+        self._queue = FairQueue(self._service)  # of requests without blocks for their items
         self._queued: dict[str, Sequence] = {}
         self._encoding: dict[str, Request] = {}  # with blocks, oldest first; some items are not encoded
         self._holding: dict[str, Items] = {}  # items with blocks, of each open request
@@ -119,7 +124,8 @@ class EncodingScheduler:
         elif not request.media:
             self._texts.add(request)
         else:
-            seq = self._queued[request.request_id] = Sequence(request, _NO_BLOCKS)
+            seq = Sequence(request, _NO_BLOCKS, self._service.order(request, 0.0))
+            self._queued[request.request_id] = seq
             self._queue.add(seq)
             self._let_in([request])
 

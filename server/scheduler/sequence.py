@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Request, TokenLogprobs
+from .service import SERVICE_POLICIES, Order
 
 
 class Sequence:
@@ -18,6 +19,8 @@ class Sequence:
     __slots__ = (
         "blocks",
         "encoded",
+        "first_token_time",
+        "group",
         "is_running",
         "most_tokens",
         "num_cached_tokens",
@@ -32,8 +35,14 @@ class Sequence:
         "was_admitted",
     )
 
-    def __init__(self, request: Request, blocks: SequenceBlocks, encoded: tuple[int, ...] = ()) -> None:
-        self.request, self.encoded = request, encoded  # and the blocks with encodings of its media
+    def __init__(
+        self, request: Request, blocks: SequenceBlocks, order: Order | None = None, encoded: tuple[int, ...] = ()
+    ) -> None:
+        """Begin a sequence whose media are `encoded` in these blocks.
+
+        `order` is its place in service, by default that of policy fair.
+        """
+        self.request, self.encoded = request, encoded
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
@@ -43,10 +52,12 @@ class Sequence:
         self.num_computed_tokens = 0  # in steps that were applied
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
+        self.first_token_time: float | None = None  # of this engine
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
-        self.order = (request.priority, request.arrival_time, request.request_id)
+        self.order = order or SERVICE_POLICIES["fair"].order(request, 0.0)
+        self.group = ""  # among the waiting
 
     @property
     def num_generated(self) -> int:

@@ -16,6 +16,7 @@ class StepDraft:
         "budget",
         "decode",
         "max_chunk",
+        "max_prompts",
         "preempted",
         "prefill",
         "received_time",
@@ -33,6 +34,7 @@ class StepDraft:
         self.states = states
         self.budget = budget
         self.max_chunk = budget if max_chunk is None else max_chunk
+        self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []

@@ -53,7 +53,7 @@ class EngineMetrics:
         if tokens.num_generated:
             self._generated.inc(tokens.num_generated)
         if report.preempted:
-            self._preemptions.inc(report.num_preempted)
+            self._preemptions.inc(len(report.preempted))
         self._prefixes.add(report.prefix_queries, report.prefix_hits)
         self._encodings.add(report.encoding_queries, report.encoding_hits)
 
