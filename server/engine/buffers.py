@@ -82,12 +82,6 @@ class KVPool:
         tensors = [shard.bytes.reshape(-1, self.num_blocks, self.block_stride) for shard in self.shards]
         return sum(give_back(tensor[first:end].ravel()) for each in tensors for tensor in each for first, end in runs)
 
-    def copy(self, source: int, target: int, count: int, num_blocks: int) -> None:
-        """Copy `count` blocks from `source` on to `target` on; the pool has `num_blocks`."""
-        for shard in self.shards:
-            for tensor in shard.bytes.reshape(-1, num_blocks, self.tensor_bytes // num_blocks):
-                tensor[target : target + count] = tensor[source : source + count]
-
     @classmethod
     def allocate(
         cls,

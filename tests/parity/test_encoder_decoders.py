@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from neuronserve.server.api.pipeline.sources import text_item
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.types import Request, SamplingParams
 from tests.depth import representative
 from tests.encoder_decoders import KINDS, engine_logits, logits, random_model
 from tests.encoders import VOCAB, save
@@ -82,5 +85,13 @@ def test_narrow_weights_and_caches_are_near_float32(tmp_path: Path, kernel_cache
         with engine(directory, kernel_cache, 2, dtype="bfloat16", **options) as found:
             got = engine_logits(found, source, decoder)
         error = np.abs(got - want).mean() / np.abs(want).mean()
-        print(form, error)
         assert error <= tolerance, form
+
+
+def test_what_the_encoder_cannot_read_is_refused(tmp_path: Path, kernel_cache: str) -> None:
+    whole = text_item([5, 6, 7])
+    with engine(save(random_model("t5-one-layer"), tmp_path / "t5"), kernel_cache, 1) as found:
+        for media in ((), (whole, whole), (text_item([]),), (replace(whole, num_tokens=2),), (text_item([5] * 257),)):
+            request = Request("a", (0,), SamplingParams(1), 0.0, media=media)
+            assert "one text of up to 256 tokens" in found.runner.encoder.refusal(request)
+        assert found.runner.encoder.refusal(replace(request, media=(whole,))) is None

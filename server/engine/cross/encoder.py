@@ -6,6 +6,7 @@ blocks of each encoding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from ..step_inputs import StepInputs
 from .sound import SoundStem
 
 _NO_SAMPLE = SamplingParams(max_tokens=0)
+CELL_BYTES = 4  # of a token, and of an element of features
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,6 @@ class SourceEncoder:
     inputs: StepInputs
     block_size: int
     longest: int  # positions of a text, or of each window of sound
-    vocab_size: int
     stem: SoundStem | None = None  # what begins the stream of sound; None: texts are read
 
     def encode(self, encodings: Sequence[Encoding]) -> None:
@@ -40,16 +41,16 @@ class SourceEncoder:
         self.pool.run(self.program, self.inputs.address)
 
     def refusal(self, request: Request) -> str | None:
-        if len(request.media) != 1:
-            return f"the request has {len(request.media)} texts or windows of sound: the encoder reads one"
-        [item] = request.media
+        shown = ", ".join(f"{list(item.shape)} of {item.num_tokens} positions" for item in request.media)
+        least, expected = 1, f"one text of up to {self.longest} tokens"
         if self.stem is not None:
-            return self.stem.refusal(item)
-        if item.dtype != "int32" or not 1 <= item.num_tokens <= self.longest:
-            return f"the encoder reads a text of 1 to {self.longest} tokens: the request has {item.num_tokens}"
-        ids = np.frombuffer(item.pixels, np.int32)
-        is_whole = len(ids) == item.num_tokens and ids.min() >= 0 and ids.max() < self.vocab_size
-        return None if is_whole else f"the text is not one of {item.num_tokens} tokens of this model"
+            least, expected = self.longest, f"sound of shape {list(self.stem.shape)}"
+        for item in request.media[: len(request.media) == 1]:
+            shape, kind = ((item.num_tokens,), "int32") if self.stem is None else (self.stem.shape, "float32")
+            is_whole = (item.shape, item.dtype, len(item.pixels)) == (shape, kind, CELL_BYTES * math.prod(shape))
+            if is_whole and least <= item.num_tokens <= self.longest:
+                return None
+        return f"the encoder reads {expected}: the request has {shown or 'nothing for it'}"
 
     def _texts(self, encodings: Sequence[Encoding]) -> Iterator[ScheduledSeq]:
         """Yield each item as a sequence with blocks of its own in the encoder's pool, and those of the encoding."""

@@ -80,8 +80,8 @@ def source_encoder(
     compile_kernels([kernel for each in programs for kernel in each.kernels], on_progress, pool.num_threads)
     work = AttentionWork(encoder.buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
     limits = shape.of_source(encoder.spec).limits.num_tokens, shape.limits.num_samples, encoder.spec.max_position
-    inputs, spec = StepInputs(*limits, encoder.cache, work), encoder.spec
-    return SourceEncoder(pool, program, inputs, shape.block_size, spec.max_position, decoder.spec.vocab_size, stem)
+    inputs, longest = StepInputs(*limits, encoder.cache, work), encoder.spec.max_position
+    return SourceEncoder(pool, program, inputs, shape.block_size, longest, stem)
 
 
 def sound_shape(spec: ModelSpec) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ class SoundStem:
     def __init__(self, at: Placement, sizes: SoundSizes, pool: WorkerPool) -> None:
         """Allocate the buffers on the first core. Raises HostMemoryError."""
         self._pool, self._sizes = pool, sizes
+        self.shape = at.spec.stack.input.num_channels, sizes.frames  # of a window
         core, self._channels, self._hidden_size = at.cores[0], at.spec.stack.input.num_channels, at.spec.hidden_size
         buffers = {
             name: core.allocate("activations", f"sound {name}", size) for name, size in sizes.buffers(at.dtype).items()
@@ -71,14 +72,6 @@ class SoundStem:
         [product, *_] = operands.matmul(matrix, [panels] * cores, [output.ctypes.data] * cores, self._sizes.width)
         program.add(linear.name, kernels.matmul, [product._replace(activation=ACTIVATIONS.index("gelu"))])
         return program
-
-    def refusal(self, item: MediaItem) -> str | None:
-        """Return why a window of sound cannot be encoded."""
-        expected = self._channels, self._sizes.frames
-        is_whole = item.shape == expected and len(item.pixels) == 4 * expected[0] * expected[1]
-        if item.dtype == "float32" and is_whole and item.num_tokens == self._sizes.rows:
-            return None
-        return f"sound of shape {list(item.shape)} and {item.num_tokens} positions is not one of {list(expected)}"
 
     def fill(self, items: Sequence[MediaItem]) -> None:
         """Write the rows of each window of sound to the stream, one after the other."""
