@@ -59,6 +59,7 @@ class Head:
     pooling: tuple[PoolingMode, ...]
     steps: tuple[HeadStep, ...] = ()
     labels: tuple[str, ...] = ()
+    is_late: bool = False  # the first step is of each token's state, before pooling
 
     @property
     def is_classifier(self) -> bool:
@@ -70,19 +71,41 @@ class Head:
         return bool(self.steps) and isinstance(self.steps[-1], Normalize)
 
 
+LIKE_ROBERTA = (
+    "Roberta",
+    "XLMRoberta",
+    "Camembert",
+    "MPNet",
+    "RobertaPreLayerNorm",
+    "XLMRobertaXL",
+    "JinaEmbeddingsV3",
+)
 _ROBERTA = (Dense("classifier.dense", "tanh"), Dense("classifier.out_proj"))
 _LAST_TOKEN = Head(("lasttoken",), (Dense("score", has_bias=False),))
 
 # Heads by the name of the architecture; decoders have the last one. Source: the forward of each class in transformers
 # (models/<type>/modeling_<type>.py).
 CLASSIFIERS: dict[str, Head] = {
-    "BertForSequenceClassification": Head(("cls",), (Dense("bert.pooler.dense", "tanh"), Dense("classifier"))),
+    **{
+        f"{name}ForSequenceClassification": Head(("cls",), (Dense(pooler, "tanh"), Dense("classifier")))
+        for name, pooler in {
+            "Bert": "bert.pooler.dense",
+            "Albert": "albert.pooler",
+            "Ernie": "ernie.pooler.dense",
+            "NomicBert": "nomic_bert.pooler.dense",
+            "Gte": "gte.pooler.dense",
+        }.items()
+    },
+    "ElectraForSequenceClassification": Head(
+        ("cls",), (Dense("classifier.dense", "gelu"), Dense("classifier.out_proj"))
+    ),
+    "EuroBertForSequenceClassification": Head(("mean",), (Dense("dense", "gelu"), Dense("classifier")), is_late=True),
     "DistilBertForSequenceClassification": Head(("cls",), (Dense("pre_classifier", "relu"), Dense("classifier"))),
     "ModernBertForSequenceClassification": Head(
         ("cls",), (Dense("head.dense", "gelu"), HeadLayerNorm("head.norm", 1e-5, has_bias=False), Dense("classifier"))
     ),
     **dict.fromkeys(
-        (f"{name}ForSequenceClassification" for name in ("Roberta", "XLMRoberta", "Camembert", "MPNet")),
+        (f"{name}ForSequenceClassification" for name in LIKE_ROBERTA),
         Head(("cls",), _ROBERTA),
     ),
 }
@@ -95,7 +118,7 @@ class _LabelKeys(msgspec.Struct, kw_only=True):
     problem_type: str | None = None
     sbert_ce_default_activation_function: str | None = None
     sentence_transformers: dict[str, Any] | None = None
-    classifier_pooling: Literal["cls", "mean"] = "cls"  # ModernBERT's keys
+    classifier_pooling: Literal["cls", "bos", "mean", "late"] | None = None  # keys of ModernBERT and EuroBERT
     classifier_bias: bool = False
     classifier_activation: Literal["gelu"] = "gelu"
     norm_bias: bool = False
@@ -123,8 +146,11 @@ def classification_head(architecture: str, values: Values) -> Head | None:
         assert isinstance(dense, Dense)
         assert isinstance(norm, HeadLayerNorm)
         norm = replace(norm, eps=keys.norm_eps, has_bias=keys.norm_bias)
-        head = Head((keys.classifier_pooling,), (replace(dense, has_bias=keys.classifier_bias), norm, last))
-    return Head(head.pooling, (*head.steps, RowFunction(_scores(keys, len(labels)))), labels)
+        head = replace(head, steps=(replace(dense, has_bias=keys.classifier_bias), norm, last))
+    if keys.classifier_pooling is not None and architecture.startswith(("ModernBert", "EuroBert")):
+        pooling: PoolingMode = "cls" if keys.classifier_pooling in ("cls", "bos") else "mean"
+        head = replace(head, pooling=(pooling,), is_late=keys.classifier_pooling == "late")
+    return replace(head, steps=(*head.steps, RowFunction(_scores(keys, len(labels)))), labels=labels)
 
 
 def _labels(keys: _LabelKeys) -> tuple[str, ...]:

@@ -158,6 +158,7 @@ class NetworkSpec:
     activation: Activation = "silu"
     is_gated: bool = True  # act(gate) * up; otherwise act(up)
     has_bias: bool = False
+    lacks_first_bias: bool = False  # of the two matrices, only the second has the bias
 
     @property
     def networks(self) -> tuple[NetworkSpec, ...]:
@@ -221,6 +222,7 @@ class LayerSpec:
     has_scalar: bool = False  # the stream that the layer leaves is multiplied with a learned number
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
     beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
+    weights: int | None = None  # number in the file of the layer whose weights several layers have; None: its own
 
     @property
     def attention(self) -> AttentionSpec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+RowChoice = Literal["positions", "token_types", "first"]  # of a row of a table; first: all tokens have the first row
 AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts", "rows"]
 
 

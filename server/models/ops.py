@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
-from .linear import Axis, Linear, Vector, WeightRows
+from .linear import Axis, Linear, RowChoice, Vector, WeightRows
 from .state_ops import Convolution, GatedNorm, Recurrence
 
 
@@ -26,7 +25,7 @@ class AddRows:
 
     table: WeightRows
     hidden: Axis
-    by: Literal["positions", "token_types"]
+    by: RowChoice
     first: int = 0
 
 

@@ -93,8 +93,11 @@ class HeadLayers:
 
     def apply(self, states: Float32, is_raw: bool = False) -> Float32:
         """Return the row of a text from its tokens' states [tokens, hidden]; `is_raw`: not normalized or scored."""
+        steps = self.steps[: -1 if is_raw and self.is_last_optional else None]
+        if self.head.is_late:
+            states, steps = np.stack([steps[0](state) for state in states]), steps[1:]
         row = pooled(states, self.head.pooling)
-        for step in self.steps[: -1 if is_raw and self.is_last_optional else None]:
+        for step in steps:
             row = step(row)
         return row
 

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
-from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, NormSpec
 from .family import ACTIVATIONS, ActivationName, FamilyConfig
@@ -60,6 +60,8 @@ def bert_words(prefix: str) -> dict[str, str]:
         "model.embed_tokens": f"{prefix}embeddings.word_embeddings",
         "model.embed_positions": f"{prefix}embeddings.position_embeddings",
         "model.embed_token_types": f"{prefix}embeddings.token_type_embeddings",
+        "model.embed_tasks": f"{prefix}embeddings.task_type_embeddings",
+        "model.project_in": f"{prefix}embeddings_project",
         "model.embed_norm": f"{prefix}embeddings.LayerNorm",
         "model.layers": f"{prefix}encoder.layer",
         "self_attn.q_proj": "attention.self.query",
@@ -102,6 +104,77 @@ class BertConfig(EncoderConfig, kw_only=True):
         return architecture.endswith(("Model", "ForSequenceClassification"))
 
 
+class ErnieConfig(BertConfig, kw_only=True):
+    """ERNIE: BERT with a table of tasks, whose first row is taken."""
+
+    task_type_vocab_size: Count = 3
+    use_task_id: bool = False
+
+    prefix = "ernie."
+
+    def embedding(self) -> EmbeddingSpec:
+        return replace(super().embedding(), num_tasks=self.task_type_vocab_size * self.use_task_id)
+
+
+class ElectraConfig(BertConfig, kw_only=True):
+    """ELECTRA: BERT without a pooler, and embeddings that may be narrower than the stream."""
+
+    hidden_size: Width = 256
+    num_attention_heads: Heads = 4
+    intermediate_size: Width = 1024
+    embedding_size: Width = 128
+
+    prefix = "electra."
+
+    def embedding(self) -> EmbeddingSpec:
+        size = self.embedding_size
+        return replace(super().embedding(), size=size, is_projected=size != self.hidden_size)
+
+    def has_pooler(self, _: str) -> bool:
+        return False
+
+
+class AlbertConfig(BertConfig, kw_only=True):
+    """ALBERT: layers of a group have one set of weights; embeddings are narrower than the stream."""
+
+    vocab_size: Vocab = 30_000
+    hidden_size: Width = 4096
+    num_attention_heads: Heads = 64
+    intermediate_size: Width = 16_384
+    hidden_act: ActivationName = "gelu_new"
+    embedding_size: Width = 128
+    num_hidden_groups: Layers = 1
+    inner_group_num: Literal[1] = 1
+
+    prefix = "albert."
+
+    def embedding(self) -> EmbeddingSpec:
+        return replace(super().embedding(), size=self.embedding_size, is_projected=True)
+
+    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
+        layers, groups = super().layers(values), self.num_hidden_groups
+        if groups > len(layers):
+            raise refuse("num_hidden_groups", groups, f"there are {len(layers)} layers")
+        return tuple(replace(layer, weights=i * groups // len(layers)) for i, layer in enumerate(layers))
+
+    def names(self) -> Names:
+        layer = "albert_layers.0."
+        words = bert_words(self.prefix) | {
+            "model.project_in": f"{self.prefix}encoder.embedding_hidden_mapping_in",
+            "model.layers": f"{self.prefix}encoder.albert_layer_groups",
+            **{
+                f"self_attn.{short}_proj": f"{layer}attention.{name}"
+                for short, name in {"q": "query", "k": "key", "v": "value", "o": "dense"}.items()
+            },
+            "post_attention_layernorm": f"{layer}attention.LayerNorm",
+            "mlp.up_proj": f"{layer}ffn",
+            "mlp.down_proj": f"{layer}ffn_output",
+            "post_feedforward_layernorm": f"{layer}full_layer_layer_norm",
+            "pooler.dense": f"{self.prefix}pooler",
+        }
+        return Names.of(words, self.prefix, LEFTOVERS)
+
+
 class RobertaConfig(BertConfig, kw_only=True):
     """RoBERTa, XLM-R, CamemBERT: positions begin after those of padding; classes with a head have no pooler."""
 
@@ -119,6 +192,49 @@ class RobertaConfig(BertConfig, kw_only=True):
 
     def has_pooler(self, architecture: str) -> bool:
         return architecture.endswith("Model")
+
+
+class RobertaPreLayerNormConfig(RobertaConfig, kw_only=True):
+    """RoBERTa with norms before each branch and one at the end."""
+
+    prefix = "roberta_prelayernorm."
+
+    def placement(self) -> NormPlacement:
+        return "before"
+
+    def names(self) -> Names:
+        words = bert_words(self.prefix) | {
+            "input_layernorm": "attention.LayerNorm",
+            "post_attention_layernorm": "intermediate.LayerNorm",
+            "model.norm": f"{self.prefix}LayerNorm",
+        }
+        return Names.of(words, self.prefix, LEFTOVERS)
+
+
+class XLMRobertaXLConfig(RobertaPreLayerNormConfig, kw_only=True):
+    """XLM-R XL and XXL: embeddings are not normed."""
+
+    vocab_size: Vocab = 250_880
+    hidden_size: Width = 2560
+    num_hidden_layers: Layers = 36
+    num_attention_heads: Heads = 32
+    intermediate_size: Width = 10_240
+    max_position_embeddings: Positions = 514
+    rms_norm_eps: Epsilon = msgspec.field(default=1e-5, name="layer_norm_eps")
+    type_vocab_size: Count = 1
+
+    prefix = "roberta."
+
+    def embedding(self) -> EmbeddingSpec:
+        return replace(super().embedding(), has_norm=False)
+
+    def names(self) -> Names:
+        words = bert_words(self.prefix) | {
+            "input_layernorm": "attention.self_attn_layer_norm",
+            "post_attention_layernorm": "LayerNorm",
+            "model.norm": f"{self.prefix}encoder.LayerNorm",
+        }
+        return Names.of(words, self.prefix, LEFTOVERS)
 
 
 class MPNetConfig(RobertaConfig, kw_only=True):

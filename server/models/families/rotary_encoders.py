@@ -1,0 +1,166 @@
+"""Encoders that rotate heads: Nomic BERT, Jina Embeddings v3 and GTE, otherwise like BERT, and EuroBERT, like Llama.
+
+Names of tensors are those of published files, which transformers writes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
+from ..layer import AttentionSpec, NetworkSpec, RopeSpec
+from ..names import Names
+from ..rope import DEFAULT_THETA, Theta, read_rope
+from ..spec import EmbeddingSpec, NormSpec
+from .decoder import DecoderConfig
+from .encoder import BertConfig, Count, bert_words
+from .family import ACTIVATIONS, ActivationName
+
+
+class RotaryBertConfig(BertConfig, kw_only=True):
+    """BERT without a table of positions; `words` are the names that differ from BERT's, "*" that of q, k and v."""
+
+    rotary_emb_base: Theta = DEFAULT_THETA
+    words: ClassVar[Mapping[str, str]] = {}
+
+    def embedding(self) -> EmbeddingSpec:
+        return replace(super().embedding(), num_positions=0)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        return self.on_all(read_rope(values, self.max_position_embeddings, self.rotary_emb_base))
+
+    def names(self) -> Names:
+        """Return the names. Beginnings with "model" are of the whole model, others of a layer."""
+        words = dict(self.words)
+        qkv = dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), words.pop("*"))
+        own = {key: self.prefix * key.startswith("model") + name for key, name in words.items()}
+        return replace(Names.of(bert_words(self.prefix) | own | qkv, self.prefix), is_up_first=True)
+
+
+class NomicBertConfig(RotaryBertConfig, kw_only=True):
+    """Nomic BERT: gated networks and no biases. The publisher's files name sizes as GPT-2 does."""
+
+    vocab_size: Vocab = 30_528
+    hidden_size: Width = field(default=768, name="n_embd")
+    num_hidden_layers: Layers = field(default=12, name="n_layer")
+    num_attention_heads: Heads = field(default=12, name="n_head")
+    intermediate_size: Width = field(default=3072, name="n_inner")
+    max_position_embeddings: Positions = field(default=2048, name="n_positions")
+    layer_norm_epsilon: Epsilon | None = None
+    hidden_act: ActivationName = "silu"
+    head_dim: HeadDim | None = None
+    rotary_emb_base: Theta = 1000.0
+    activation_function: Literal["swiglu"] = "swiglu"
+    num_experts: Literal[0] = 0
+    rotary_emb_fraction: Annotated[float, Meta(ge=1.0, le=1.0)] = 1.0
+    rotary_emb_interleaved: Literal[False] = False
+    rotary_scaling_factor: Literal[1] | None = None
+    prenorm: Literal[False] = False
+    qkv_proj_bias: Literal[False] = False
+    mlp_fc1_bias: Literal[False] = False
+
+    comes_with_code = True
+    prefix = "nomic_bert."
+    words: ClassVar[Mapping[str, str]] = {
+        "model.embed_norm": "emb_ln",
+        "model.layers": "encoder.layers",
+        "*": "attn.Wqkv",
+        "self_attn.o_proj": "attn.out_proj",
+        "post_attention_layernorm": "norm1",
+        "mlp.gate_proj": "mlp.fc12",
+        "mlp.up_proj": "mlp.fc11",
+        "mlp.down_proj": "mlp.fc2",
+        "post_feedforward_layernorm": "norm2",
+    }
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), has_qkv_bias=False, has_o_bias=False)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act])
+
+    def norm(self) -> NormSpec:
+        return NormSpec("layer", self.rms_norm_eps if self.layer_norm_epsilon is None else self.layer_norm_epsilon)
+
+    def head_size(self) -> int:
+        return self.head_dim or super().head_size()
+
+    def has_pooler(self, architecture: str) -> bool:
+        return not architecture.endswith("Model") and super().has_pooler(architecture)
+
+
+class JinaEmbeddingsV3Config(RotaryBertConfig, kw_only=True):
+    """Jina Embeddings v3: XLM-R with rotated heads."""
+
+    vocab_size: Vocab = 250_002
+    hidden_size: Width = 1024
+    num_hidden_layers: Layers = 24
+    num_attention_heads: Heads = 16
+    intermediate_size: Width = 4096
+    max_position_embeddings: Positions = 8194
+    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
+    type_vocab_size: Count = 1
+    rotary_emb_base: Theta = 20_000.0
+
+    prefix = "roberta."
+    words: ClassVar[Mapping[str, str]] = {
+        "model.embed_norm": "emb_ln",
+        "model.layers": "encoder.layers",
+        "*": "mixer.Wqkv",
+        "self_attn.o_proj": "mixer.out_proj",
+        "post_attention_layernorm": "norm1",
+        "mlp.up_proj": "mlp.fc1",
+        "mlp.down_proj": "mlp.fc2",
+        "post_feedforward_layernorm": "norm2",
+    }
+
+    def has_pooler(self, architecture: str) -> bool:
+        return architecture.endswith("Model")
+
+
+class GteConfig(RotaryBertConfig, kw_only=True):
+    """GTE: gated networks, whose first matrix has no bias."""
+
+    vocab_size: Vocab = 250_048
+    max_position_embeddings: Positions = 8192
+    type_vocab_size: Count = 1
+    rotary_emb_base: Theta = 160_000.0
+
+    prefix = "gte."
+    words: ClassVar[Mapping[str, str]] = {
+        "*": "attention.qkv_proj",
+        "self_attn.o_proj": "attention.o_proj",
+        "post_attention_layernorm": "attn_ln",
+        "mlp.gate_proj": "mlp.up_gate_proj",
+        "mlp.up_proj": "mlp.up_gate_proj",
+        "mlp.down_proj": "mlp.down_proj",
+        "post_feedforward_layernorm": "mlp_ln",
+    }
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], has_bias=True, lacks_first_bias=True)
+
+    def has_pooler(self, architecture: str) -> bool:
+        return not architecture.endswith("Model") and super().has_pooler(architecture)
+
+
+class EuroBertConfig(DecoderConfig, kw_only=True):
+    """EuroBERT: Llama whose tokens attend to both sides."""
+
+    vocab_size: Vocab = 128_256
+    hidden_size: Width = 768
+    intermediate_size: Width = 3072
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Heads = 12
+    max_position_embeddings: Positions = 8192
+    rms_norm_eps: Epsilon = 1e-5
+
+    kind = "encoder"
+    comes_with_code = True
+
+    def head(self) -> None:
+        return None
