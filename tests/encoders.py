@@ -31,6 +31,16 @@ BERT: dict[str, Any] = {
 DISTIL = {"vocab_size": VOCAB, "dim": 48, "n_layers": 3, "n_heads": 4, "hidden_dim": 88}
 AFTER_PADDING = BERT | {"max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
 DECODER = BERT | {"num_key_value_heads": 2, "head_dim": 16}
+DEBERTA = BERT | {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 16,
+    "share_att_key": True,
+    "position_biased_input": False,
+    "norm_rel_ebd": "layer_norm",
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,14 @@ FAMILIES: dict[str, Family] = {
     "gte": Family("gte", BERT | {"type_vocab_size": 2, "hidden_size": 48, "num_attention_heads": 3}),
     "gte-no-types": Family("gte", BERT | {"type_vocab_size": 0}),
     "eurobert": Family("eurobert", DECODER | {"attention_bias": True}),
+    "deberta-v2": Family("deberta-v2", DEBERTA),
+    "deberta-v2-own": Family(
+        "deberta-v2",
+        DEBERTA
+        | {"hidden_size": 45, "num_attention_heads": 5, "num_hidden_layers": 1, "type_vocab_size": 2}
+        | {"share_att_key": False, "position_biased_input": True, "norm_rel_ebd": "none"}
+        | {"position_buckets": -1, "max_relative_positions": 50},
+    ),
     "qwen3": Family("qwen3", DECODER | {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}),
     # EmbeddingGemma: a decoder's layers whose tokens attend to both sides.
     "gemma3": Family(

@@ -82,10 +82,17 @@ class HeadOperands:
     def _bias(self, core: int) -> dict[str, int]:
         """Fields that describe the bias of scores by distance."""
         found = self._at.distances
-        address, stride, middle = (
-            (0, 0, 0) if found is None else (found.shards[core].address, found.stride, found.middle)
-        )
-        return {"bias": address, "bias_stride": stride, "bias_middle": middle}
+        if found is None:
+            return {"bias": 0, "bias_stride": 0, "bias_middle": 0}
+        address = found.shards[core].address if found.shards else 0
+        return {"bias": address, "bias_stride": found.stride, "bias_middle": found.middle}
+
+    def _terms(self, core: int, i: int) -> dict[str, int]:
+        """Fields that describe the terms of scores by distance and content in layer `i`."""
+        found = self._at.distances
+        if found is None or not found.keys:
+            return {"distance_keys": 0, "distance_queries": 0}
+        return {"distance_keys": found.keys[i][core].address, "distance_queries": found.queries[i][core].address}
 
     def gate(self, core: int, i: int) -> GatedNormOperands:
         """Operands that multiply the output of layer `i` by the sigmoid of the gate behind queries, keys and values."""
@@ -131,6 +138,7 @@ class HeadOperands:
             tile_tokens=sizes.attention.tile_tokens,
             state_rows=sizes.attention.state_rows,
             **self._bias(core),
+            **self._terms(core, i),
         )
 
     def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:

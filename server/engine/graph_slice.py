@@ -16,6 +16,7 @@ from ..models.ops import (
     AttentionGate,
     CrossAttention,
     DistanceBuckets,
+    DistanceTerms,
     Experts,
     Gated,
     HeadNorm,
@@ -38,7 +39,7 @@ End = Literal["logits", "states", "stream"]
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),
     *(GatedNorm, HeadNorm, LatentAttention, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace),
-    *(NormOutput, Rope, StreamFactor, StreamNorm),
+    *(DistanceTerms, NormOutput, Rope, StreamFactor, StreamNorm),
 )
 
 

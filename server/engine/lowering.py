@@ -38,6 +38,7 @@ from ..models.ops import (
     AttentionGate,
     CrossAttention,
     DistanceBuckets,
+    DistanceTerms,
     Embed,
     Experts,
     FinishLogits,
@@ -142,8 +143,8 @@ class _Lowering:
                     | Recurrence()
                 ):
                     self._leaves = self._mixers.add(i, waiting, op)
-                case DistanceBuckets():
-                    pass  # attention reads the table that Placement.distances holds
+                case DistanceBuckets() | DistanceTerms():
+                    pass  # attention reads the tables that Placement.distances holds
                 case Gated() | Activate():
                     self._activated(label, waiting, op)
                 case Experts():

@@ -71,6 +71,7 @@ class Head:
         return bool(self.steps) and isinstance(self.steps[-1], Normalize)
 
 
+LIKE_BERT = {"Bert": "bert", "Ernie": "ernie", "NomicBert": "nomic_bert", "Gte": "gte"}  # beginnings of tensors' names
 LIKE_ROBERTA = (
     "Roberta",
     "XLMRoberta",
@@ -87,15 +88,13 @@ _LAST_TOKEN = Head(("lasttoken",), (Dense("score", has_bias=False),))
 # (models/<type>/modeling_<type>.py).
 CLASSIFIERS: dict[str, Head] = {
     **{
-        f"{name}ForSequenceClassification": Head(("cls",), (Dense(pooler, "tanh"), Dense("classifier")))
-        for name, pooler in {
-            "Bert": "bert.pooler.dense",
-            "Albert": "albert.pooler",
-            "Ernie": "ernie.pooler.dense",
-            "NomicBert": "nomic_bert.pooler.dense",
-            "Gte": "gte.pooler.dense",
-        }.items()
+        f"{name}ForSequenceClassification": Head(
+            ("cls",), (Dense(f"{prefix}.pooler.dense", "tanh"), Dense("classifier"))
+        )
+        for name, prefix in LIKE_BERT.items()
     },
+    "AlbertForSequenceClassification": Head(("cls",), (Dense("albert.pooler", "tanh"), Dense("classifier"))),
+    "DebertaV2ForSequenceClassification": Head(("cls",), (Dense("pooler.dense", "gelu"), Dense("classifier"))),
     "ElectraForSequenceClassification": Head(
         ("cls",), (Dense("classifier.dense", "gelu"), Dense("classifier.out_proj"))
     ),
@@ -120,6 +119,7 @@ class _LabelKeys(msgspec.Struct, kw_only=True):
     sentence_transformers: dict[str, Any] | None = None
     classifier_pooling: Literal["cls", "bos", "mean", "late"] | None = None  # keys of ModernBERT and EuroBERT
     classifier_bias: bool = False
+    pooler_hidden_act: Literal["gelu"] = "gelu"  # DeBERTa's
     classifier_activation: Literal["gelu"] = "gelu"
     norm_bias: bool = False
     norm_eps: Epsilon = 1e-5

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from .layer import DistanceTermsSpec
 from .linear import Axis, Linear, Vector, WeightRows
-from .ops import Activate, AddRows, DistanceBuckets, LayerNorm, Norm, Op, Replace, StreamNorm
+from .ops import Activate, AddRows, DistanceBuckets, DistanceTerms, LayerNorm, Norm, Op, Replace, StreamNorm
 from .spec import ModelSpec
 
 FRAMES = 3  # that a convolution over sound reads
@@ -49,10 +50,26 @@ def _convolutions(part: MakePart, num_channels: int, hidden: Axis) -> Iterator[O
 
 
 def _distances(spec: ModelSpec) -> Iterator[Op]:
-    """Yield the biases of scores by distance, if there are some."""
+    """Yield biases and terms of scores by distance, if there are some."""
     attention = next(iter(spec.attentions), None)
-    if attention is not None and attention.num_distance_buckets:
+    if attention is None:
+        return
+    if attention.terms is not None:
+        yield DistanceTerms(tuple(_term_tensors(spec, attention.terms)))
+    if attention.num_distance_buckets:
         each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
         name = f"{spec.names.module('model.relative_attention_bias')}.weight"
         weight = Vector(name, each.size, each, is_folded=True)
         yield DistanceBuckets(weight, attention.max_distance, not spec.is_encoder)
+
+
+def _term_tensors(spec: ModelSpec, terms: DistanceTermsSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the tensors of terms by distance, but those that the layers have anyway."""
+    size, module = spec.hidden_size, spec.names.module
+    yield f"{module('model.distances')}.weight", (2 * terms.span, size)
+    if terms.is_normed:
+        yield from ((f"{module('model.distance_norm')}.{name}", (size,)) for name in ("weight", "bias"))
+    for at in () if terms.is_shared else (f"model.layers.{i}.self_attn." for i in range(spec.num_layers)):
+        for name in ("pos_key_proj", "pos_query_proj"):
+            yield f"{module(at + name)}.weight", (spec.num_heads * spec.head_dim, size)
+            yield f"{module(at + name)}.bias", (spec.num_heads * spec.head_dim,)

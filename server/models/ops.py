@@ -140,6 +140,13 @@ class DistanceBuckets:
 
 
 @dataclass(frozen=True, slots=True)
+class DistanceTerms:
+    """Terms of scores by distance and content, for the attention of all layers: names and shapes of tensors."""
+
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionGate:
     """Output of attention times the sigmoid of a projection of its input, which follows queries, keys and values."""
 
@@ -277,6 +284,7 @@ Op = (
     | Attention
     | CrossAttention
     | DistanceBuckets
+    | DistanceTerms
     | AttentionGate
     | LatentAttention
     | Convolution

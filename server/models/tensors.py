@@ -13,6 +13,7 @@ from .ops import (
     AddRows,
     Attention,
     DistanceBuckets,
+    DistanceTerms,
     Embed,
     Experts,
     HeadNorm,
@@ -55,6 +56,8 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
                 yield from ((part.bias, (part.outputs.size,)) for part in parts if not part.lacks_bias)
+        case DistanceTerms(tensors=tensors):
+            yield from tensors
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
             yield from op_tensors(norm)
         case _:

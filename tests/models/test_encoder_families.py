@@ -38,6 +38,7 @@ TYPES = {
     "JinaEmbeddingsV3": "jina_embeddings_v3",
     "Gte": "gte",
     "EuroBert": "eurobert",
+    "DebertaV2": "deberta-v2",
 }
 RENAMED = ("NomicBert", "JinaEmbeddingsV3", "Gte")  # files have other names than the classes of transformers
 

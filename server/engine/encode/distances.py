@@ -1,5 +1,7 @@
 """Biases of scores by distance: a learned number for each head and bucket of distances, as a table of distances.
 
+`with_terms` makes DeBERTa's tables, of a row for each distance.
+
 Buckets are T5's (Raffel et al. 2020, section 2.1), which MPNet has too. In both directions, half of them are for keys
 behind the query, otherwise all are. Half of a direction's are for one distance each, and the others for ranges that
 grow by the logarithm up to the longest distance.
@@ -8,16 +10,19 @@ grow by the logarithm up to the longest distance.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from ...checkpoint.checkpoint import Checkpoint
 from ...device.attention_layout import CHUNK
 from ...device.core import NeuronCore
 from ...device.hbm import Buffer
 from ...device.layout import FLOAT32_BYTES
 from ...models.decoder import decoder_graph
+from ...models.layer import DistanceTermsSpec
 from ...models.ops import DistanceBuckets
 from ..operands import DistanceBias, Placement
 
@@ -65,6 +70,49 @@ def with_distances(at: Placement, max_length: int) -> Placement:
     table, heads = distance_bias(op, values, max_length), at.shard.of_heads(at.spec.attention.heads)
     shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in at.cores)
     return replace(at, distances=DistanceBias(shards, table.shape[1], max_length))
+
+
+def with_terms(at: Placement, max_length: int, checkpoint: Checkpoint) -> Placement:
+    """Add the tables of a model with terms by distance and content; return other models as given.
+
+    Projections are made in float32 of the files' weights. Raises HostMemoryError and CheckpointError.
+    """
+    spec, terms = at.spec, at.spec.attention.terms
+    if terms is None:
+        return at
+
+    def load(module: str, tensor: str = "weight") -> Float32:
+        return checkpoint.load(f"{spec.names.module(module)}.{tensor}")
+
+    table = load("model.distances")
+    if terms.is_normed:
+        table = table - table.mean(axis=1, keepdims=True)
+        table /= np.sqrt((table * table).mean(axis=1, keepdims=True) + np.float32(spec.stack.norm.eps))
+        table = table * load("model.distance_norm") + load("model.distance_norm", "bias")
+    columns = row_length(max_length)
+    chosen = term_rows(terms, max_length - np.arange(columns))
+    own, heads = ("k_proj", "q_proj") if terms.is_shared else ("pos_key_proj", "pos_query_proj"), spec.attention.heads
+
+    def tables(name: str, scale: float, order: tuple[int, int, int]) -> Iterator[tuple[Buffer, ...]]:
+        """Yield each layer's rows of all distances, on each core those of its heads."""
+        for module in (f"model.layers.{i}.self_attn.{name}" for i in range(spec.num_layers)):
+            rows = (table @ load(module).T + load(module, "bias")) * np.float32(scale)
+            each = rows[chosen].reshape(columns, heads.query, -1).transpose(order).reshape(heads.query, -1)
+            yield tuple(_rows(core, each, at.shard.of_heads(heads).q_heads(core.index)) for core in at.cores)
+
+    keys, queries = tuple(tables(own[0], 1.0, (1, 2, 0))), tuple(tables(own[1], spec.attention.scale or 1.0, (1, 0, 2)))
+    return replace(at, distances=DistanceBias((), columns, max_length, keys, queries))
+
+
+def term_rows(terms: DistanceTermsSpec, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the row of each distance, the query's position minus the key's; computed in float32, as in training."""
+    middle, away = terms.span // 2, np.abs(distances)
+    if terms.max_distance:
+        longest = np.log(np.float32((terms.max_distance - 1) / middle))
+        ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(middle)) / longest
+        far = np.sign(distances) * (np.ceil(ratio * np.float32(middle - 1)).astype(np.int64) + middle)
+        distances = np.where(away <= middle, distances, far)
+    return np.clip(distances + terms.span, 0, 2 * terms.span - 1)
 
 
 def _rows(core: NeuronCore, table: Float32, heads: tuple[int, ...]) -> Buffer:

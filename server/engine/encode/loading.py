@@ -41,7 +41,7 @@ from ..lowering import build_program
 from ..operands import Placement
 from ..step_inputs import StepInputs
 from .beside import WEAK
-from .distances import with_distances
+from .distances import with_distances, with_terms
 from .encoder import Encoder, StateRunner
 from .head import load_head, without_scaling
 
@@ -187,7 +187,8 @@ class _Loading:
             kv_dtype=kv_dtype,
             isa=self._isa,
         )
-        return with_distances(placement, self._max_length)
+        placement = with_distances(placement, self._max_length)
+        return with_terms(placement, self._max_length, model.checkpoint)
 
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers

@@ -19,6 +19,7 @@ from .balanced import (
 from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
+from .deberta import DebertaV2Config
 from .decoder import DecoderConfig
 from .deepseek import (
     DeepseekV2Config,
@@ -188,6 +189,7 @@ _ENCODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "JinaEmbeddingsV3": ("jina_embeddings_v3", JinaEmbeddingsV3Config),
     "Gte": ("gte", GteConfig),
     "EuroBert": ("eurobert", EuroBertConfig),
+    "DebertaV2": ("deberta-v2", DebertaV2Config),
 }
 _ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "T5ForConditionalGeneration": ("t5", T5Config),

@@ -5,8 +5,9 @@ They differ in names, positions and token types. Defaults are those of the Huggi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +20,16 @@ from .family import ACTIVATIONS, ActivationName, FamilyConfig
 
 Count = Annotated[int, Meta(ge=0, le=1 << 16)]
 FROM_TENSORFLOW = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
+NAMES = {  # BERT's, behind the prefix
+    "model.embed_tokens": "embeddings.word_embeddings",
+    "model.embed_positions": "embeddings.position_embeddings",
+    "model.embed_token_types": "embeddings.token_type_embeddings",
+    "model.embed_tasks": "embeddings.task_type_embeddings",
+    "model.project_in": "embeddings_project",
+    "model.embed_norm": "embeddings.LayerNorm",
+    "model.layers": "encoder.layer",
+    "pooler.dense": "pooler.dense",
+}
 # Tensors of older files, whose values follow from the rest.
 LEFTOVERS = ("embeddings.position_ids",)
 
@@ -36,6 +47,14 @@ class EncoderConfig(FamilyConfig, kw_only=True):
     rms_norm_eps: Epsilon = msgspec.field(default=1e-12, name="layer_norm_eps")
 
     kind = "encoder"
+    prefix: ClassVar[str]
+    # Names of a layer's modules: q k v o, norm of attention, up, down, norm of the network, gate.
+    layer_names: ClassVar[str] = (
+        "attention.self.query attention.self.key attention.self.value attention.output.dense"
+        " attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm"
+    )
+    other_names: ClassVar[Mapping[str, str]] = {}  # that differ from BERT's
+    pooled: ClassVar[tuple[str, ...]] = ()  # endings of classes with a pooler
 
     def embedding(self) -> EmbeddingSpec:
         rows = self.max_position_embeddings
@@ -53,27 +72,18 @@ class EncoderConfig(FamilyConfig, kw_only=True):
     def norm(self) -> NormSpec:
         return NormSpec("layer", self.rms_norm_eps)
 
+    def names(self) -> Names:
+        is_before = self.placement() == "before"
+        first, second = ("input", "post_attention") if is_before else ("post_attention", "post_feedforward")
+        attention, ffn = (f"self_attn.{name}_proj" for name in "qkvo"), ("mlp.up_proj", "mlp.down_proj")
+        layer = (*attention, f"{first}_layernorm", *ffn, f"{second}_layernorm", "mlp.gate_proj")
+        others = {**NAMES, **self.other_names}
+        whole = {key: self.prefix * (not key.startswith("self_attn")) + name for key, name in others.items()}
+        words = whole | dict(zip(layer, self.layer_names.split(), strict=False))
+        return replace(Names.of(words, self.prefix, LEFTOVERS), old_endings=FROM_TENSORFLOW)
 
-def bert_words(prefix: str) -> dict[str, str]:
-    """Return BERT's names of modules, after `prefix`."""
-    return {
-        "model.embed_tokens": f"{prefix}embeddings.word_embeddings",
-        "model.embed_positions": f"{prefix}embeddings.position_embeddings",
-        "model.embed_token_types": f"{prefix}embeddings.token_type_embeddings",
-        "model.embed_tasks": f"{prefix}embeddings.task_type_embeddings",
-        "model.project_in": f"{prefix}embeddings_project",
-        "model.embed_norm": f"{prefix}embeddings.LayerNorm",
-        "model.layers": f"{prefix}encoder.layer",
-        "self_attn.q_proj": "attention.self.query",
-        "self_attn.k_proj": "attention.self.key",
-        "self_attn.v_proj": "attention.self.value",
-        "self_attn.o_proj": "attention.output.dense",
-        "post_attention_layernorm": "attention.output.LayerNorm",
-        "mlp.up_proj": "intermediate.dense",
-        "mlp.down_proj": "output.dense",
-        "post_feedforward_layernorm": "output.LayerNorm",
-        "pooler.dense": f"{prefix}pooler.dense",
-    }
+    def has_pooler(self, architecture: str) -> bool:
+        return architecture.endswith(self.pooled)
 
 
 class BertConfig(EncoderConfig, kw_only=True):
@@ -84,6 +94,7 @@ class BertConfig(EncoderConfig, kw_only=True):
     is_decoder: Literal[False] = False
 
     prefix = "bert."
+    pooled: ClassVar[tuple[str, ...]] = ("Model", "ForSequenceClassification")
 
     def embedding(self) -> EmbeddingSpec:
         embedding = super().embedding()
@@ -92,16 +103,10 @@ class BertConfig(EncoderConfig, kw_only=True):
     def max_position(self) -> int:
         return self.max_position_embeddings - self.unused_positions
 
-    def names(self) -> Names:
-        return replace(Names.of(bert_words(self.prefix), self.prefix, LEFTOVERS), old_endings=FROM_TENSORFLOW)
-
     @property
     def unused_positions(self) -> int:
         """Rows of the positions' table before the first token's."""
         return 0
-
-    def has_pooler(self, architecture: str) -> bool:
-        return architecture.endswith(("Model", "ForSequenceClassification"))
 
 
 class ErnieConfig(BertConfig, kw_only=True):
@@ -125,13 +130,11 @@ class ElectraConfig(BertConfig, kw_only=True):
     embedding_size: Width = 128
 
     prefix = "electra."
+    pooled = ()
 
     def embedding(self) -> EmbeddingSpec:
         size = self.embedding_size
         return replace(super().embedding(), size=size, is_projected=size != self.hidden_size)
-
-    def has_pooler(self, _: str) -> bool:
-        return False
 
 
 class AlbertConfig(BertConfig, kw_only=True):
@@ -147,6 +150,18 @@ class AlbertConfig(BertConfig, kw_only=True):
     inner_group_num: Literal[1] = 1
 
     prefix = "albert."
+    layer_names = " ".join(
+        f"albert_layers.0.{name}"
+        for name in (
+            *(f"attention.{part}" for part in ("query", "key", "value", "dense", "LayerNorm")),
+            *("ffn", "ffn_output", "full_layer_layer_norm"),
+        )
+    )
+    other_names: ClassVar[Mapping[str, str]] = {
+        "model.project_in": "encoder.embedding_hidden_mapping_in",
+        "model.layers": "encoder.albert_layer_groups",
+        "pooler.dense": "pooler",
+    }
 
     def embedding(self) -> EmbeddingSpec:
         return replace(super().embedding(), size=self.embedding_size, is_projected=True)
@@ -157,23 +172,6 @@ class AlbertConfig(BertConfig, kw_only=True):
             raise refuse("num_hidden_groups", groups, f"there are {len(layers)} layers")
         return tuple(replace(layer, weights=i * groups // len(layers)) for i, layer in enumerate(layers))
 
-    def names(self) -> Names:
-        layer = "albert_layers.0."
-        words = bert_words(self.prefix) | {
-            "model.project_in": f"{self.prefix}encoder.embedding_hidden_mapping_in",
-            "model.layers": f"{self.prefix}encoder.albert_layer_groups",
-            **{
-                f"self_attn.{short}_proj": f"{layer}attention.{name}"
-                for short, name in {"q": "query", "k": "key", "v": "value", "o": "dense"}.items()
-            },
-            "post_attention_layernorm": f"{layer}attention.LayerNorm",
-            "mlp.up_proj": f"{layer}ffn",
-            "mlp.down_proj": f"{layer}ffn_output",
-            "post_feedforward_layernorm": f"{layer}full_layer_layer_norm",
-            "pooler.dense": f"{self.prefix}pooler",
-        }
-        return Names.of(words, self.prefix, LEFTOVERS)
-
 
 class RobertaConfig(BertConfig, kw_only=True):
     """RoBERTa, XLM-R, CamemBERT: positions begin after those of padding; classes with a head have no pooler."""
@@ -182,6 +180,7 @@ class RobertaConfig(BertConfig, kw_only=True):
     pad_token_id: Annotated[int, Meta(ge=0, le=64)] = 1
 
     prefix = "roberta."
+    pooled = ("Model",)
 
     @property
     def unused_positions(self) -> int:
@@ -190,25 +189,19 @@ class RobertaConfig(BertConfig, kw_only=True):
             raise refuse("max_position_embeddings", self.max_position_embeddings, f"the first {unused} are for padding")
         return unused
 
-    def has_pooler(self, architecture: str) -> bool:
-        return architecture.endswith("Model")
-
 
 class RobertaPreLayerNormConfig(RobertaConfig, kw_only=True):
     """RoBERTa with norms before each branch and one at the end."""
 
     prefix = "roberta_prelayernorm."
+    layer_names = (
+        "attention.self.query attention.self.key attention.self.value attention.output.dense attention.LayerNorm"
+        " intermediate.dense output.dense intermediate.LayerNorm"
+    )
+    other_names: ClassVar[Mapping[str, str]] = {"model.norm": "LayerNorm"}
 
     def placement(self) -> NormPlacement:
         return "before"
-
-    def names(self) -> Names:
-        words = bert_words(self.prefix) | {
-            "input_layernorm": "attention.LayerNorm",
-            "post_attention_layernorm": "intermediate.LayerNorm",
-            "model.norm": f"{self.prefix}LayerNorm",
-        }
-        return Names.of(words, self.prefix, LEFTOVERS)
 
 
 class XLMRobertaXLConfig(RobertaPreLayerNormConfig, kw_only=True):
@@ -224,17 +217,14 @@ class XLMRobertaXLConfig(RobertaPreLayerNormConfig, kw_only=True):
     type_vocab_size: Count = 1
 
     prefix = "roberta."
+    layer_names = (
+        "attention.self.query attention.self.key attention.self.value attention.output.dense"
+        " attention.self_attn_layer_norm intermediate.dense output.dense LayerNorm"
+    )
+    other_names: ClassVar[Mapping[str, str]] = {"model.norm": "encoder.LayerNorm"}
 
     def embedding(self) -> EmbeddingSpec:
         return replace(super().embedding(), has_norm=False)
-
-    def names(self) -> Names:
-        words = bert_words(self.prefix) | {
-            "input_layernorm": "attention.self_attn_layer_norm",
-            "post_attention_layernorm": "LayerNorm",
-            "model.norm": f"{self.prefix}encoder.LayerNorm",
-        }
-        return Names.of(words, self.prefix, LEFTOVERS)
 
 
 class MPNetConfig(RobertaConfig, kw_only=True):
@@ -244,6 +234,11 @@ class MPNetConfig(RobertaConfig, kw_only=True):
     relative_attention_num_buckets: Annotated[int, Meta(ge=4, le=4096, multiple_of=4)] = 32
 
     prefix = "mpnet."
+    layer_names = (
+        "attention.attn.q attention.attn.k attention.attn.v attention.attn.o attention.LayerNorm"
+        " intermediate.dense output.dense output.LayerNorm"
+    )
+    other_names: ClassVar[Mapping[str, str]] = {"model.relative_attention_bias": "encoder.relative_attention_bias"}
 
     def embedding(self) -> EmbeddingSpec:
         return replace(super().embedding(), num_token_types=0)
@@ -253,14 +248,6 @@ class MPNetConfig(RobertaConfig, kw_only=True):
         if buckets != 32:
             raise refuse("relative_attention_num_buckets", buckets, "only 32 is supported")
         return replace(super().attention(rope, window), num_distance_buckets=buckets)
-
-    def names(self) -> Names:
-        words = bert_words(self.prefix) | {
-            **{f"self_attn.{name}_proj": f"attention.attn.{name}" for name in "qkvo"},
-            "post_attention_layernorm": "attention.LayerNorm",
-            "model.relative_attention_bias": f"{self.prefix}encoder.relative_attention_bias",
-        }
-        return Names.of(words, self.prefix, LEFTOVERS)
 
 
 class DistilBertConfig(EncoderConfig, kw_only=True):
@@ -273,17 +260,9 @@ class DistilBertConfig(EncoderConfig, kw_only=True):
     hidden_act: ActivationName = msgspec.field(default="gelu", name="activation")
     sinusoidal_pos_embds: bool = False  # the table is in the files either way
 
-    def names(self) -> Names:
-        words = {
-            "model.embed_tokens": "distilbert.embeddings.word_embeddings",
-            "model.embed_positions": "distilbert.embeddings.position_embeddings",
-            "model.embed_norm": "distilbert.embeddings.LayerNorm",
-            "model.layers": "distilbert.transformer.layer",
-            **{f"self_attn.{name}_proj": f"attention.{name}_lin" for name in "qkv"},
-            "self_attn.o_proj": "attention.out_lin",
-            "post_attention_layernorm": "sa_layer_norm",
-            "mlp.up_proj": "ffn.lin1",
-            "mlp.down_proj": "ffn.lin2",
-            "post_feedforward_layernorm": "output_layer_norm",
-        }
-        return Names.of(words, "distilbert.", LEFTOVERS)
+    prefix = "distilbert."
+    layer_names = (
+        "attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm"
+        " ffn.lin1 ffn.lin2 output_layer_norm"
+    )
+    other_names: ClassVar[Mapping[str, str]] = {"model.layers": "transformer.layer"}

@@ -17,28 +17,20 @@ from ..names import Names
 from ..rope import DEFAULT_THETA, Theta, read_rope
 from ..spec import EmbeddingSpec, NormSpec
 from .decoder import DecoderConfig
-from .encoder import BertConfig, Count, bert_words
+from .encoder import BertConfig, Count
 from .family import ACTIVATIONS, ActivationName
 
 
 class RotaryBertConfig(BertConfig, kw_only=True):
-    """BERT without a table of positions; `words` are the names that differ from BERT's, "*" that of q, k and v."""
+    """BERT without a table of positions."""
 
     rotary_emb_base: Theta = DEFAULT_THETA
-    words: ClassVar[Mapping[str, str]] = {}
 
     def embedding(self) -> EmbeddingSpec:
         return replace(super().embedding(), num_positions=0)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         return self.on_all(read_rope(values, self.max_position_embeddings, self.rotary_emb_base))
-
-    def names(self) -> Names:
-        """Return the names. Beginnings with "model" are of the whole model, others of a layer."""
-        words = dict(self.words)
-        qkv = dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), words.pop("*"))
-        own = {key: self.prefix * key.startswith("model") + name for key, name in words.items()}
-        return replace(Names.of(bert_words(self.prefix) | own | qkv, self.prefix), is_up_first=True)
 
 
 class NomicBertConfig(RotaryBertConfig, kw_only=True):
@@ -65,17 +57,9 @@ class NomicBertConfig(RotaryBertConfig, kw_only=True):
 
     comes_with_code = True
     prefix = "nomic_bert."
-    words: ClassVar[Mapping[str, str]] = {
-        "model.embed_norm": "emb_ln",
-        "model.layers": "encoder.layers",
-        "*": "attn.Wqkv",
-        "self_attn.o_proj": "attn.out_proj",
-        "post_attention_layernorm": "norm1",
-        "mlp.gate_proj": "mlp.fc12",
-        "mlp.up_proj": "mlp.fc11",
-        "mlp.down_proj": "mlp.fc2",
-        "post_feedforward_layernorm": "norm2",
-    }
+    pooled = ("ForSequenceClassification",)
+    layer_names = "attn.Wqkv attn.Wqkv attn.Wqkv attn.out_proj norm1 mlp.fc11 mlp.fc2 norm2 mlp.fc12"
+    other_names: ClassVar[Mapping[str, str]] = {"model.embed_norm": "emb_ln", "model.layers": "encoder.layers"}
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=False, has_o_bias=False)
@@ -88,9 +72,6 @@ class NomicBertConfig(RotaryBertConfig, kw_only=True):
 
     def head_size(self) -> int:
         return self.head_dim or super().head_size()
-
-    def has_pooler(self, architecture: str) -> bool:
-        return not architecture.endswith("Model") and super().has_pooler(architecture)
 
 
 class JinaEmbeddingsV3Config(RotaryBertConfig, kw_only=True):
@@ -107,19 +88,9 @@ class JinaEmbeddingsV3Config(RotaryBertConfig, kw_only=True):
     rotary_emb_base: Theta = 20_000.0
 
     prefix = "roberta."
-    words: ClassVar[Mapping[str, str]] = {
-        "model.embed_norm": "emb_ln",
-        "model.layers": "encoder.layers",
-        "*": "mixer.Wqkv",
-        "self_attn.o_proj": "mixer.out_proj",
-        "post_attention_layernorm": "norm1",
-        "mlp.up_proj": "mlp.fc1",
-        "mlp.down_proj": "mlp.fc2",
-        "post_feedforward_layernorm": "norm2",
-    }
-
-    def has_pooler(self, architecture: str) -> bool:
-        return architecture.endswith("Model")
+    pooled = ("Model",)
+    layer_names = "mixer.Wqkv mixer.Wqkv mixer.Wqkv mixer.out_proj norm1 mlp.fc1 mlp.fc2 norm2"
+    other_names: ClassVar[Mapping[str, str]] = {"model.embed_norm": "emb_ln", "model.layers": "encoder.layers"}
 
 
 class GteConfig(RotaryBertConfig, kw_only=True):
@@ -131,21 +102,17 @@ class GteConfig(RotaryBertConfig, kw_only=True):
     rotary_emb_base: Theta = 160_000.0
 
     prefix = "gte."
-    words: ClassVar[Mapping[str, str]] = {
-        "*": "attention.qkv_proj",
-        "self_attn.o_proj": "attention.o_proj",
-        "post_attention_layernorm": "attn_ln",
-        "mlp.gate_proj": "mlp.up_gate_proj",
-        "mlp.up_proj": "mlp.up_gate_proj",
-        "mlp.down_proj": "mlp.down_proj",
-        "post_feedforward_layernorm": "mlp_ln",
-    }
+    pooled = ("ForSequenceClassification",)
+    layer_names = (
+        "attention.qkv_proj attention.qkv_proj attention.qkv_proj attention.o_proj attn_ln"
+        " mlp.up_gate_proj mlp.down_proj mlp_ln mlp.up_gate_proj"
+    )
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], has_bias=True, lacks_first_bias=True)
 
-    def has_pooler(self, architecture: str) -> bool:
-        return not architecture.endswith("Model") and super().has_pooler(architecture)
+    def names(self) -> Names:
+        return replace(super().names(), is_up_first=True)
 
 
 class EuroBertConfig(DecoderConfig, kw_only=True):
