@@ -68,20 +68,17 @@ FAMILIES: dict[str, Family] = {
     "electra": Family("electra", BERT | {"embedding_size": 20}),
     "electra-1-layer": Family("electra", BERT | {"embedding_size": 48, "num_hidden_layers": 1}),
     "ernie": Family("ernie", BERT | {"use_task_id": True, "hidden_size": 56, "num_attention_heads": 7}),
-    "roberta-prelayernorm": Family("roberta-prelayernorm", AFTER_PADDING),
-    "xlm-roberta-xl": Family("xlm-roberta-xl", AFTER_PADDING),
     "nomic_bert": Family("nomic_bert", BERT | {"intermediate_size": 90}),
     "jina_embeddings_v3": Family("jina_embeddings_v3", BERT | {"hidden_size": 80, "num_attention_heads": 5}),
     "gte": Family("gte", BERT | {"type_vocab_size": 2, "hidden_size": 48, "num_attention_heads": 3}),
     "gte-no-types": Family("gte", BERT | {"type_vocab_size": 0}),
     "eurobert": Family("eurobert", DECODER | {"attention_bias": True}),
     "deberta-v2": Family("deberta-v2", DEBERTA),
-    "deberta-v2-own": Family(
+    "deberta-v2-no-buckets": Family(
         "deberta-v2",
         DEBERTA
         | {"hidden_size": 45, "num_attention_heads": 5, "num_hidden_layers": 1, "type_vocab_size": 2}
-        | {"share_att_key": False, "position_biased_input": True, "norm_rel_ebd": "none"}
-        | {"position_buckets": -1, "max_relative_positions": 50},
+        | {"position_biased_input": True, "position_buckets": -1, "max_relative_positions": 50},
     ),
     "qwen3": Family("qwen3", DECODER | {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}),
     # EmbeddingGemma: a decoder's layers whose tokens attend to both sides.

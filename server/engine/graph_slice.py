@@ -16,7 +16,6 @@ from ..models.ops import (
     AttentionGate,
     CrossAttention,
     DistanceBuckets,
-    DistanceTerms,
     Experts,
     Gated,
     HeadNorm,
@@ -39,7 +38,7 @@ End = Literal["logits", "states", "stream"]
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),
     *(GatedNorm, HeadNorm, LatentAttention, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace),
-    *(DistanceTerms, NormOutput, Rope, StreamFactor, StreamNorm),
+    *(NormOutput, Rope, StreamFactor, StreamNorm),
 )
 
 

@@ -38,7 +38,6 @@ from ..models.ops import (
     AttentionGate,
     CrossAttention,
     DistanceBuckets,
-    DistanceTerms,
     Embed,
     Experts,
     FinishLogits,
@@ -143,7 +142,7 @@ class _Lowering:
                     | Recurrence()
                 ):
                     self._leaves = self._mixers.add(i, waiting, op)
-                case DistanceBuckets() | DistanceTerms():
+                case DistanceBuckets():
                     pass  # attention reads the tables that Placement.distances holds
                 case Gated() | Activate():
                     self._activated(label, waiting, op)

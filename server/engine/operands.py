@@ -178,7 +178,7 @@ class Operands:
             table=self._at.weights.tables[op.table.weight].address,
             hidden=self._buffers.hidden.address,
             width=self._buffers.widths.hidden,
-            index_field={"positions": STEP.positions, "token_types": STEP.token_types, "first": 0}[op.by],
+            index_field={"positions": STEP.positions, "token_types": STEP.token_types, "tasks": 0}[op.by],
             first=op.first,
         )
 

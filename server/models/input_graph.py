@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .layer import DistanceTermsSpec
-from .linear import Axis, Linear, Vector, WeightRows
-from .ops import Activate, AddRows, DistanceBuckets, DistanceTerms, LayerNorm, Norm, Op, Replace, StreamNorm
+from .linear import Axis, Linear, RowChoice, Vector, WeightRows
+from .ops import Activate, AddRows, DistanceBuckets, LayerNorm, Norm, Op, Replace, StreamNorm
 from .spec import ModelSpec
 
 FRAMES = 3  # that a convolution over sound reads
@@ -25,9 +24,14 @@ def input_ops(spec: ModelSpec, part: MakePart, norm: Callable[[str, str, Axis], 
     if table.num_channels:
         yield from _convolutions(part, table.num_channels, hidden)
     added = embedded if table.is_projected else hidden
-    for name, num_rows, by, first in table.added:
-        if num_rows:
-            yield AddRows(part(f"model.embed_{name}", Axis("rows", num_rows)), added, by, first)
+    num_rows: dict[RowChoice, int] = {
+        "positions": table.num_positions,
+        "token_types": table.num_token_types,
+        "tasks": table.num_tasks,
+    }
+    for by in (each for each, count in num_rows.items() if count):
+        rows = part(f"model.embed_{by}", Axis("rows", num_rows[by]))
+        yield AddRows(rows, added, by, table.first_position if by == "positions" else 0)
     if table.has_norm:
         yield StreamNorm(norm("embedding norm", "model.embed_norm", added))
     if table.is_projected:
@@ -50,26 +54,12 @@ def _convolutions(part: MakePart, num_channels: int, hidden: Axis) -> Iterator[O
 
 
 def _distances(spec: ModelSpec) -> Iterator[Op]:
-    """Yield biases and terms of scores by distance, if there are some."""
-    attention = next(iter(spec.attentions), None)
-    if attention is None:
-        return
-    if attention.terms is not None:
-        yield DistanceTerms(tuple(_term_tensors(spec, attention.terms)))
-    if attention.num_distance_buckets:
-        each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
-        name = f"{spec.names.module('model.relative_attention_bias')}.weight"
-        weight = Vector(name, each.size, each, is_folded=True)
-        yield DistanceBuckets(weight, attention.max_distance, not spec.is_encoder)
-
-
-def _term_tensors(spec: ModelSpec, terms: DistanceTermsSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the tensors of terms by distance, but those that the layers have anyway."""
-    size, module = spec.hidden_size, spec.names.module
-    yield f"{module('model.distances')}.weight", (2 * terms.span, size)
-    if terms.is_normed:
-        yield from ((f"{module('model.distance_norm')}.{name}", (size,)) for name in ("weight", "bias"))
-    for at in () if terms.is_shared else (f"model.layers.{i}.self_attn." for i in range(spec.num_layers)):
-        for name in ("pos_key_proj", "pos_query_proj"):
-            yield f"{module(at + name)}.weight", (spec.num_heads * spec.head_dim, size)
-            yield f"{module(at + name)}.bias", (spec.num_heads * spec.head_dim,)
+    """Yield biases or rows by distance, if scores have some."""
+    attention, module = next(iter(spec.attentions), None), spec.names.module
+    if attention is not None and attention.num_distance_buckets:
+        size = spec.hidden_size if attention.has_distance_rows else attention.num_heads
+        each, name = Axis("rows", attention.num_distance_buckets, size), "model.relative_attention_bias"
+        weight = Vector(f"{module(name)}.weight", each.size, each, is_folded=True)
+        norm = (f"{module('model.distance_norm')}.{name}" for name in ("weight", "bias") if attention.has_distance_rows)
+        norms = tuple(Vector(each, size) for each in norm)
+        yield DistanceBuckets(weight, attention.max_distance, not spec.is_encoder, norms)

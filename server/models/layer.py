@@ -73,19 +73,6 @@ class TemperatureSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class DistanceTermsSpec:
-    """Terms of scores by distance: the query with a row for keys, and the key with one for queries (disentangled).
-
-    Rows are projections of a table of 2 * `span` rows. Source: DeBERTa, arXiv 2006.03654, section 3.1.
-    """
-
-    span: int
-    max_distance: int  # from which on all distances have one row, which logarithms choose; 0: each has its own
-    is_normed: bool  # the table
-    is_shared: bool  # the projections are those of the layer's queries and keys
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """A mixer that keeps keys and values of every token."""
 
@@ -109,8 +96,8 @@ class AttentionSpec:
     slopes: tuple[float, ...] = ()  # ALiBi: for each head, what a score loses by token of distance; empty = nothing
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
-    max_distance: int = 128  # tokens from which on all distances have one bucket
-    terms: DistanceTermsSpec | None = None  # of scores by distance and content
+    max_distance: int = 128  # tokens from which on all distances have one bucket; 0: each has its own
+    has_distance_rows: bool = False  # the rows are vectors, projected as queries and keys, and scored with both
     kv_source: int | None = None  # layer whose keys and values are read; None: its own
     has_value_norm: bool = False  # RMSNorm of each value head, without weights
     is_value_key: bool = False  # values are the keys before their norm and rotation: there is no projection of values
@@ -133,7 +120,7 @@ class AttentionSpec:
     @property
     def products_per_pair(self) -> int:
         """Multiplications of one query head with one key and its value, and with rows by their distance."""
-        return (2 if self.terms is None else 4) * self.head_dim
+        return (4 if self.has_distance_rows else 2) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,19 +131,19 @@ class CrossAttention:
 class DistanceBuckets:
     """Biases of scores by the distance of key and query, for the attention of all layers: a tensor [buckets, heads].
 
-    With `is_causal` all buckets are for keys behind the query.
+    With `is_causal` all buckets are for keys behind the query. With a norm, weight and bias, the tensor has the rows
+    [buckets, hidden] of DeBERTa (arXiv 2006.03654, section 3.1).
     """
 
     weight: Vector
     max_distance: int
     is_causal: bool
+    norm: tuple[Vector, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class DistanceTerms:
-    """Terms of scores by distance and content, for the attention of all layers: names and shapes of tensors."""
-
-    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return (self.weight, *self.norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,6 @@ Op = (
     | Attention
     | CrossAttention
     | DistanceBuckets
-    | DistanceTerms
     | AttentionGate
     | LatentAttention
     | Convolution

@@ -19,7 +19,7 @@ from .layer import (
     RopeSpec,
     TemperatureSpec,
 )
-from .linear import HeadCounts, RowChoice
+from .linear import HeadCounts
 from .names import LLAMA, Names
 from .state_layer import StateMixer
 from .vision import MAX_PATCHES, VisionSpec
@@ -43,15 +43,6 @@ class EmbeddingSpec:
     num_channels: int = 0  # of frames of sound instead of tokens: convolutions make a row of two frames
     is_projected: bool = False  # the sum, normed, is projected to the stream's size: last states have that size
     num_tasks: int = 0  # rows of a table whose first row is added; 0 = none
-
-    @property
-    def added(self) -> tuple[tuple[str, int, RowChoice, int], ...]:
-        """Tables of rows to add: name, rows, what chooses one, and the first row."""
-        return (
-            ("positions", self.num_positions, "positions", self.first_position),
-            ("token_types", self.num_token_types, "token_types", 0),
-            ("tasks", self.num_tasks, "first", 0),
-        )
 
 
 Input = EmbeddingSpec

@@ -13,7 +13,6 @@ from .ops import (
     AddRows,
     Attention,
     DistanceBuckets,
-    DistanceTerms,
     Embed,
     Experts,
     HeadNorm,
@@ -56,8 +55,6 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
                 yield part.weight, (part.outputs.size, op.inputs.size)
             if op.has_bias:
                 yield from ((part.bias, (part.outputs.size,)) for part in parts if not part.lacks_bias)
-        case DistanceTerms(tensors=tensors):
-            yield from tensors
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):
             yield from op_tensors(norm)
         case _:
@@ -67,11 +64,13 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
 def op_vectors(op: Op) -> tuple[Vector, ...]:
     """Return the tensors of one op that are no matrices and no tables."""
     match op:
-        case Norm(weight=vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
+        case Norm(weight=vector) | StreamFactor(factor=vector):
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)
         case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+            return op.vectors
+        case DistanceBuckets():
             return op.vectors
         case _:
             return ()

@@ -77,8 +77,8 @@ def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int
 def _distance_bytes(shard: ShardSpec, model: ModelSpec, max_model_len: int) -> int:
     """Return the bytes of tables by distance, of the heads of all cores, with a chunk that kernels read beyond."""
     attention, heads = model.attention, shard.of_heads(model.attention.heads).heads_per_core
-    column, tables = (1, 1) if attention.terms is None else (attention.head_dim, 2 * model.num_layers)
-    is_used = attention.terms is not None or attention.num_distance_buckets > 0
+    column, tables = (attention.head_dim, 2 * model.num_layers) if attention.has_distance_rows else (1, 1)
+    is_used = attention.num_distance_buckets > 0
     return is_used * shard.tp * tables * vector_bytes(heads * column * (2 * max_model_len + CHUNK))
 
 

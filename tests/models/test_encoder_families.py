@@ -32,8 +32,6 @@ TYPES = {
     "Albert": "albert",
     "Electra": "electra",
     "Ernie": "ernie",
-    "RobertaPreLayerNorm": "roberta-prelayernorm",
-    "XLMRobertaXL": "xlm-roberta-xl",
     "NomicBert": "nomic_bert",
     "JinaEmbeddingsV3": "jina_embeddings_v3",
     "Gte": "gte",

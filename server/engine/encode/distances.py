@@ -1,6 +1,6 @@
 """Biases of scores by distance: a learned number for each head and bucket of distances, as a table of distances.
 
-`with_terms` makes DeBERTa's tables, of a row for each distance.
+DeBERTa's vectors by distance are projected for each layer.
 
 Buckets are T5's (Raffel et al. 2020, section 2.1), which MPNet has too. In both directions, half of them are for keys
 behind the query, otherwise all are. Half of a direction's are for one distance each, and the others for ranges that
@@ -22,7 +22,6 @@ from ...device.core import NeuronCore
 from ...device.hbm import Buffer
 from ...device.layout import FLOAT32_BYTES
 from ...models.decoder import decoder_graph
-from ...models.layer import DistanceTermsSpec
 from ...models.ops import DistanceBuckets
 from ..operands import DistanceBias, Placement
 
@@ -58,61 +57,55 @@ def distance_bias(op: DistanceBuckets, weights: Float32, max_length: int) -> Flo
     return np.ascontiguousarray(weights.reshape(op.weight.shape)[found].T)
 
 
-def with_distances(at: Placement, max_length: int) -> Placement:
+def with_distances(at: Placement, max_length: int, checkpoint: Checkpoint | None = None) -> Placement:
     """Add the tables of a model with biases by distance, for texts of up to `max_length`; return other models as given.
 
-    Raises HostMemoryError.
+    Weights of projections come from the `checkpoint`. Raises HostMemoryError and CheckpointError.
     """
     op = next((op for op in decoder_graph(at.spec).prelude if isinstance(op, DistanceBuckets)), None)
     if op is None:
         return at
+    if checkpoint is not None and op.norm:
+        keys, queries = (tuple(_projected(at, op, max_length, checkpoint, is_key)) for is_key in (True, False))
+        return replace(at, distances=DistanceBias((), row_length(max_length), max_length, keys, queries))
     values: Float32 = at.weights.vector(op.weight).array(np.float32, op.weight.size)
-    table, heads = distance_bias(op, values, max_length), at.shard.of_heads(at.spec.attention.heads)
-    shards = tuple(_rows(core, table, heads.q_heads(core.index)) for core in at.cores)
-    return replace(at, distances=DistanceBias(shards, table.shape[1], max_length))
+    shards = _shards(at, distance_bias(op, values, max_length))
+    return replace(at, distances=DistanceBias(shards, row_length(max_length), max_length))
 
 
-def with_terms(at: Placement, max_length: int, checkpoint: Checkpoint) -> Placement:
-    """Add the tables of a model with terms by distance and content; return other models as given.
-
-    Projections are made in float32 of the files' weights. Raises HostMemoryError and CheckpointError.
-    """
-    spec, terms = at.spec, at.spec.attention.terms
-    if terms is None:
-        return at
-
-    def load(module: str, tensor: str = "weight") -> Float32:
-        return checkpoint.load(f"{spec.names.module(module)}.{tensor}")
-
-    table = load("model.distances")
-    if terms.is_normed:
-        table = table - table.mean(axis=1, keepdims=True)
-        table /= np.sqrt((table * table).mean(axis=1, keepdims=True) + np.float32(spec.stack.norm.eps))
-        table = table * load("model.distance_norm") + load("model.distance_norm", "bias")
-    columns = row_length(max_length)
-    chosen = term_rows(terms, max_length - np.arange(columns))
-    own, heads = ("k_proj", "q_proj") if terms.is_shared else ("pos_key_proj", "pos_query_proj"), spec.attention.heads
-
-    def tables(name: str, scale: float, order: tuple[int, int, int]) -> Iterator[tuple[Buffer, ...]]:
-        """Yield each layer's rows of all distances, on each core those of its heads."""
-        for module in (f"model.layers.{i}.self_attn.{name}" for i in range(spec.num_layers)):
-            rows = (table @ load(module).T + load(module, "bias")) * np.float32(scale)
-            each = rows[chosen].reshape(columns, heads.query, -1).transpose(order).reshape(heads.query, -1)
-            yield tuple(_rows(core, each, at.shard.of_heads(heads).q_heads(core.index)) for core in at.cores)
-
-    keys, queries = tuple(tables(own[0], 1.0, (1, 2, 0))), tuple(tables(own[1], spec.attention.scale or 1.0, (1, 0, 2)))
-    return replace(at, distances=DistanceBias((), columns, max_length, keys, queries))
+def _projected(
+    at: Placement, op: DistanceBuckets, max_length: int, checkpoint: Checkpoint, is_key: bool
+) -> Iterator[tuple[Buffer, ...]]:
+    """Yield each layer's keys [heads, head_dim, row_length], or queries [heads, row_length, head_dim], by distance."""
+    spec, attention = at.spec, at.spec.attention
+    rows, weight, bias = (checkpoint.load(vector.tensor) for vector in op.vectors)
+    rows = rows - rows.mean(axis=1, keepdims=True)
+    rows /= np.sqrt((rows * rows).mean(axis=1, keepdims=True) + np.float32(spec.stack.norm.eps))
+    rows = (rows * weight + bias)[row_numbers(op, max_length - np.arange(row_length(max_length)))]
+    name, scale, order = ("k_proj", 1.0, (1, 2, 0)) if is_key else ("q_proj", attention.scale or 1.0, (1, 0, 2))
+    for i in range(spec.num_layers):
+        module = spec.names.module(f"model.layers.{i}.self_attn.{name}")
+        values = rows @ checkpoint.load(f"{module}.weight").T + checkpoint.load(f"{module}.bias")
+        by_head = (values * np.float32(scale)).reshape(len(rows), attention.num_heads, -1).transpose(order)
+        yield _shards(at, by_head.reshape(attention.num_heads, -1))
 
 
-def term_rows(terms: DistanceTermsSpec, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the row of each distance, the query's position minus the key's; computed in float32, as in training."""
-    middle, away = terms.span // 2, np.abs(distances)
-    if terms.max_distance:
-        longest = np.log(np.float32((terms.max_distance - 1) / middle))
+def row_numbers(op: DistanceBuckets, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return DeBERTa's row of each distance, the query's position minus the key's; in float32, as in training."""
+    span, away = op.weight.shape[0] // 2, np.abs(distances)
+    if op.max_distance:
+        middle = span // 2
+        longest = np.log(np.float32((op.max_distance - 1) / middle))
         ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(middle)) / longest
-        far = np.sign(distances) * (np.ceil(ratio * np.float32(middle - 1)).astype(np.int64) + middle)
-        distances = np.where(away <= middle, distances, far)
-    return np.clip(distances + terms.span, 0, 2 * terms.span - 1)
+        far = np.ceil(ratio * np.float32(middle - 1)).astype(np.int64) + middle
+        distances = np.where(away <= middle, distances, np.sign(distances) * far)
+    return np.clip(distances + span, 0, 2 * span - 1)
+
+
+def _shards(at: Placement, table: Float32) -> tuple[Buffer, ...]:
+    """Copy the rows of each core's heads to the core."""
+    heads = at.shard.of_heads(at.spec.attention.heads)
+    return tuple(_rows(core, table, heads.q_heads(core.index)) for core in at.cores)
 
 
 def _rows(core: NeuronCore, table: Float32, heads: tuple[int, ...]) -> Buffer:

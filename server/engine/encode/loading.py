@@ -41,7 +41,7 @@ from ..lowering import build_program
 from ..operands import Placement
 from ..step_inputs import StepInputs
 from .beside import WEAK
-from .distances import with_distances, with_terms
+from .distances import with_distances
 from .encoder import Encoder, StateRunner
 from .head import load_head, without_scaling
 
@@ -187,8 +187,7 @@ class _Loading:
             kv_dtype=kv_dtype,
             isa=self._isa,
         )
-        placement = with_distances(placement, self._max_length)
-        return with_terms(placement, self._max_length, model.checkpoint)
+        return with_distances(placement, self._max_length, model.checkpoint)
 
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers

@@ -19,7 +19,6 @@ from .balanced import (
 from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
 from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
 from .cohere import Cohere2Config, CohereConfig
-from .deberta import DebertaV2Config
 from .decoder import DecoderConfig
 from .deepseek import (
     DeepseekV2Config,
@@ -33,13 +32,12 @@ from .deepseek import (
 from .encoder import (
     AlbertConfig,
     BertConfig,
+    DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
     ErnieConfig,
     MPNetConfig,
     RobertaConfig,
-    RobertaPreLayerNormConfig,
-    XLMRobertaXLConfig,
 )
 from .exaone import Exaone4Config, ExaoneConfig
 from .family import FamilyConfig
@@ -183,8 +181,6 @@ _ENCODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "Albert": ("albert", AlbertConfig),
     "Electra": ("electra", ElectraConfig),
     "Ernie": ("ernie", ErnieConfig),
-    "RobertaPreLayerNorm": ("roberta-prelayernorm", RobertaPreLayerNormConfig),
-    "XLMRobertaXL": ("xlm-roberta-xl", XLMRobertaXLConfig),
     "NomicBert": ("nomic_bert", NomicBertConfig),
     "JinaEmbeddingsV3": ("jina_embeddings_v3", JinaEmbeddingsV3Config),
     "Gte": ("gte", GteConfig),

@@ -77,8 +77,7 @@ class EncoderConfig(FamilyConfig, kw_only=True):
         first, second = ("input", "post_attention") if is_before else ("post_attention", "post_feedforward")
         attention, ffn = (f"self_attn.{name}_proj" for name in "qkvo"), ("mlp.up_proj", "mlp.down_proj")
         layer = (*attention, f"{first}_layernorm", *ffn, f"{second}_layernorm", "mlp.gate_proj")
-        others = {**NAMES, **self.other_names}
-        whole = {key: self.prefix * (not key.startswith("self_attn")) + name for key, name in others.items()}
+        whole = {key: self.prefix + name for key, name in {**NAMES, **self.other_names}.items()}
         words = whole | dict(zip(layer, self.layer_names.split(), strict=False))
         return replace(Names.of(words, self.prefix, LEFTOVERS), old_endings=FROM_TENSORFLOW)
 
@@ -190,43 +189,6 @@ class RobertaConfig(BertConfig, kw_only=True):
         return unused
 
 
-class RobertaPreLayerNormConfig(RobertaConfig, kw_only=True):
-    """RoBERTa with norms before each branch and one at the end."""
-
-    prefix = "roberta_prelayernorm."
-    layer_names = (
-        "attention.self.query attention.self.key attention.self.value attention.output.dense attention.LayerNorm"
-        " intermediate.dense output.dense intermediate.LayerNorm"
-    )
-    other_names: ClassVar[Mapping[str, str]] = {"model.norm": "LayerNorm"}
-
-    def placement(self) -> NormPlacement:
-        return "before"
-
-
-class XLMRobertaXLConfig(RobertaPreLayerNormConfig, kw_only=True):
-    """XLM-R XL and XXL: embeddings are not normed."""
-
-    vocab_size: Vocab = 250_880
-    hidden_size: Width = 2560
-    num_hidden_layers: Layers = 36
-    num_attention_heads: Heads = 32
-    intermediate_size: Width = 10_240
-    max_position_embeddings: Positions = 514
-    rms_norm_eps: Epsilon = msgspec.field(default=1e-5, name="layer_norm_eps")
-    type_vocab_size: Count = 1
-
-    prefix = "roberta."
-    layer_names = (
-        "attention.self.query attention.self.key attention.self.value attention.output.dense"
-        " attention.self_attn_layer_norm intermediate.dense output.dense LayerNorm"
-    )
-    other_names: ClassVar[Mapping[str, str]] = {"model.norm": "encoder.LayerNorm"}
-
-    def embedding(self) -> EmbeddingSpec:
-        return replace(super().embedding(), has_norm=False)
-
-
 class MPNetConfig(RobertaConfig, kw_only=True):
     """MPNet: no token types, and a bias of scores by distance, the same in all layers."""
 
@@ -248,6 +210,52 @@ class MPNetConfig(RobertaConfig, kw_only=True):
         if buckets != 32:
             raise refuse("relative_attention_num_buckets", buckets, "only 32 is supported")
         return replace(super().attention(rope, window), num_distance_buckets=buckets)
+
+
+class DebertaV2Config(BertConfig, kw_only=True):
+    """DeBERTa v2 and v3: vectors by distance, one for each of twice `position_buckets`, which queries and keys read."""
+
+    vocab_size: Vocab = 128_100
+    hidden_size: Width = 1536
+    num_hidden_layers: Layers = 24
+    num_attention_heads: Heads = 24
+    intermediate_size: Width = 6144
+    rms_norm_eps: Epsilon = msgspec.field(default=1e-7, name="layer_norm_eps")
+    type_vocab_size: Count = 0
+    relative_attention: Literal[True]
+    share_att_key: Literal[True]
+    norm_rel_ebd: Literal["layer_norm"]
+    pos_att_type: list[str] | str
+    max_relative_positions: int = -1
+    position_buckets: Annotated[int, Meta(ge=-1, le=1 << 15)] = -1
+    position_biased_input: bool = True
+    embedding_size: None = None
+    attention_head_size: None = None
+    conv_kernel_size: Literal[0] = 0
+
+    prefix = "deberta."
+    pooled = ()
+    layer_names = (
+        "attention.self.query_proj attention.self.key_proj attention.self.value_proj attention.output.dense"
+        " attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm"
+    )
+    other_names: ClassVar[Mapping[str, str]] = {
+        "model.relative_attention_bias": "encoder.rel_embeddings",
+        "model.distance_norm": "encoder.LayerNorm",
+    }
+
+    def embedding(self) -> EmbeddingSpec:
+        return replace(super().embedding(), num_positions=self.max_position_embeddings * self.position_biased_input)
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        attention, kinds = super().attention(rope, window), self.pos_att_type
+        if sorted(kinds.split("|") if isinstance(kinds, str) else kinds) != ["c2p", "p2c"]:
+            raise refuse("pos_att_type", kinds, "must be p2c|c2p")
+        longest = self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
+        has_buckets, scale = self.position_buckets > 0, (3 * attention.head_dim) ** -0.5
+        rows = 2 * (self.position_buckets if has_buckets else longest)
+        distances = replace(attention, num_distance_buckets=rows, max_distance=longest * has_buckets)
+        return replace(distances, scale=scale, has_distance_rows=True)
 
 
 class DistilBertConfig(EncoderConfig, kw_only=True):
