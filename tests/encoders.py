@@ -72,7 +72,6 @@ FAMILIES: dict[str, Family] = {
     "jina_embeddings_v3": Family("jina_embeddings_v3", BERT | {"hidden_size": 80, "num_attention_heads": 5}),
     "gte": Family("gte", BERT | {"type_vocab_size": 2, "hidden_size": 48, "num_attention_heads": 3}),
     "gte-no-types": Family("gte", BERT | {"type_vocab_size": 0}),
-    "eurobert": Family("eurobert", DECODER | {"attention_bias": True}),
     "deberta-v2": Family("deberta-v2", DEBERTA),
     "deberta-v2-no-buckets": Family(
         "deberta-v2",

@@ -87,13 +87,6 @@ class HeadOperands:
         address = found.shards[core].address if found.shards else 0
         return {"bias": address, "bias_stride": found.stride, "bias_middle": found.middle}
 
-    def _terms(self, core: int, i: int) -> dict[str, int]:
-        """Fields that describe the terms of scores by distance and content in layer `i`."""
-        found = self._at.distances
-        if found is None or not found.keys:
-            return {"distance_keys": 0, "distance_queries": 0}
-        return {"distance_keys": found.keys[i][core].address, "distance_queries": found.queries[i][core].address}
-
     def gate(self, core: int, i: int) -> GatedNormOperands:
         """Operands that multiply the output of layer `i` by the sigmoid of the gate behind queries, keys and values."""
         mixer, buffers = self._mixer(i), self._buffers
@@ -120,8 +113,8 @@ class HeadOperands:
 
     def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
         """Operands of attention over whole texts, for the heads of `core` in layer `i`."""
-        sizes, buffers, mixer = self._buffers.sizes, self._buffers, self._mixer(i)
-        widths = AttentionWidths.of(mixer, self._shard)
+        sizes, buffers, mixer, found = self._buffers.sizes, self._buffers, self._mixer(i), self._at.distances
+        widths, rows = AttentionWidths.of(mixer, self._shard), found.rows[i] if found and found.rows else ()
         return BothSidesOperands(
             qkv=buffers.qkv[core].address,
             ldc=widths.qkv,
@@ -138,7 +131,8 @@ class HeadOperands:
             tile_tokens=sizes.attention.tile_tokens,
             state_rows=sizes.attention.state_rows,
             **self._bias(core),
-            **self._terms(core, i),
+            distance_keys=rows[0][core].address if rows else 0,
+            distance_queries=rows[1][core].address if rows else 0,
         )
 
     def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:

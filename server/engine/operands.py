@@ -46,14 +46,13 @@ PanelAddresses = Sequence[tuple[int, int]]  # of panels (or rows) and of row sca
 class DistanceBias:
     """Terms that the distance of two tokens adds to their score: float32 [heads, stride] of each core's heads.
 
-    Of terms by content too, `keys` and `queries` have a buffer for each layer and core, as in BothSidesOperands.
+    `rows` has for each layer the keys and queries of distances, on each core, as in BothSidesOperands.
     """
 
     shards: tuple[Buffer, ...]
     stride: int
     middle: int  # column of distance 0
-    keys: tuple[tuple[Buffer, ...], ...] = ()
-    queries: tuple[tuple[Buffer, ...], ...] = ()
+    rows: tuple[tuple[tuple[Buffer, ...], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

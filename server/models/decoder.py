@@ -53,10 +53,7 @@ def decoder_graph(spec: ModelSpec) -> Graph:
     """Return the graph of a model, decoder or encoder."""
     build = _Builder(spec)
     embedding = build.part(EMBEDDING, build.vocab)
-    layers = tuple(
-        build.layer(layer, f"{LAYERS}{i if layer.weights is None else layer.weights}.")
-        for i, layer in enumerate(spec.layers)
-    )
+    layers = tuple(build.layer(layer, f"{LAYERS}{layer.weights or i}.") for i, layer in enumerate(spec.layers))
     alike: dict[LayerSpec, list[int]] = {}
     for i, layer in enumerate(spec.layers):
         alike.setdefault(layer, []).append(i)

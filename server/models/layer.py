@@ -223,7 +223,7 @@ class LayerSpec:
     has_scalar: bool = False  # the stream that the layer leaves is multiplied with a learned number
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
     beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
-    weights: int | None = None  # number in the file of the layer whose weights several layers have; None: its own
+    weights: str | None = None  # name in the file, in place of the layer's number, of weights that several layers have
 
     @property
     def attention(self) -> AttentionSpec:

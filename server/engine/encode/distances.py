@@ -66,8 +66,8 @@ def with_distances(at: Placement, max_length: int, checkpoint: Checkpoint | None
     if op is None:
         return at
     if checkpoint is not None and op.norm:
-        keys, queries = (tuple(_projected(at, op, max_length, checkpoint, is_key)) for is_key in (True, False))
-        return replace(at, distances=DistanceBias((), row_length(max_length), max_length, keys, queries))
+        rows = zip(*(_projected(at, op, max_length, checkpoint, is_key) for is_key in (True, False)), strict=True)
+        return replace(at, distances=DistanceBias((), row_length(max_length), max_length, tuple(rows)))
     values: Float32 = at.weights.vector(op.weight).array(np.float32, op.weight.size)
     shards = _shards(at, distance_bias(op, values, max_length))
     return replace(at, distances=DistanceBias(shards, row_length(max_length), max_length))

@@ -110,7 +110,8 @@ class _Loading:
             use_checks()
         use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         tokenizer = load_tokenizer(self._directory)
-        texts = EncoderTokenizer(tokenizer, self._max_length, self._sentence.is_lower_case)
+        sentence = self._sentence
+        texts = EncoderTokenizer(tokenizer, self._max_length, sentence.is_lower_case, sentence.frame)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         placement = self._place(cores)
         checkpoint = self._model.checkpoint

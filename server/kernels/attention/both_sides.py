@@ -123,9 +123,9 @@ def _distance_terms(scores: Any) -> Any:
         q = load_i64(op + BOTH_SIDES.distance_queries) + (load_i64(item + ITEM.first_head) * columns + lowest) * size
         to = load_i64(item + ITEM.scores) + DISTANCE_ROWS
         for n in range(0, tokens + width - 1, 4):
-            at, s = q + n * size, to + n * LINE
-            q1, q2, q3 = at + size, at + 2 * size, at + 3 * size
-            scores(at, q1, q2, q3, k, stride, s, s + LINE, s + 2 * LINE, s + 3 * LINE, size // 4, width)
+            q0, s = q + n * size, to + n * LINE
+            q1, q2, q3, s1, s2, s3 = q0 + size, q0 + 2 * size, q0 + 3 * size, s + LINE, s + 2 * LINE, s + 3 * LINE
+            scores(q0, q1, q2, q3, k, stride, s, s1, s2, s3, size // 4, width)
 
     @inline
     def add(item, r, r3, s, q0, q1, q2, q3, base, width):  # type: ignore[no-untyped-def]
@@ -136,15 +136,13 @@ def _distance_terms(scores: Any) -> Any:
         k = load_i64(op + BOTH_SIDES.distance_keys)
         k += (load_i64(item + ITEM.first_head) * head_dim * columns + lowest) * 4
         c, wide = s + DISTANCE_SCORES, DISTANCE_COLUMNS * 4
-        c1, c2, c3 = c + wide, c + 2 * wide, c + 3 * wide
-        by_distance(q0, q1, q2, q3, k, columns * 4, c, c1, c2, c3, head_dim, width + 16)
+        by_distance(q0, q1, q2, q3, k, columns * 4, c, c + wide, c + 2 * wide, c + 3 * wide, head_dim, width + 16)
         for i in range(r, r3 + 1):
             row, at = s + (i - r) * LINE, c + (i - r) * wide + (r3 - i) * 4
             of_keys = s + DISTANCE_ROWS + (load_i64(item + ITEM.tokens) - 1 - i) * LINE
-            for t in range(0, width, 16):
-                simd.store(row + t * 4, simd.add(simd.load(row + t * 4), simd.load(at + t * 4)))
             for t in range(width):
-                store_f32(row + t * 4, load_f32(row + t * 4) + load_f32(of_keys + t * (LINE + 4)))
+                terms = load_f32(at + t * 4) + load_f32(of_keys + t * (LINE + 4))
+                store_f32(row + t * 4, load_f32(row + t * 4) + terms)
 
     return score_keys, add
 

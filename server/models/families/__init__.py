@@ -79,7 +79,7 @@ from .olmo import FlexOlmoConfig, Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
-from .rotary_encoders import EuroBertConfig, GteConfig, JinaEmbeddingsV3Config, NomicBertConfig
+from .rotary_encoders import GteConfig, JinaEmbeddingsV3Config, NomicBertConfig
 from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
 from .smollm3 import SmolLM3Config
 from .starcoder import GPTBigCodeConfig, Starcoder2Config
@@ -184,7 +184,6 @@ _ENCODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "NomicBert": ("nomic_bert", NomicBertConfig),
     "JinaEmbeddingsV3": ("jina_embeddings_v3", JinaEmbeddingsV3Config),
     "Gte": ("gte", GteConfig),
-    "EuroBert": ("eurobert", EuroBertConfig),
     "DebertaV2": ("deberta-v2", DebertaV2Config),
 }
 _ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {

@@ -5,6 +5,7 @@ They differ in names, positions and token types. Defaults are those of the Huggi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
@@ -54,6 +55,7 @@ class EncoderConfig(FamilyConfig, kw_only=True):
         " attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm"
     )
     other_names: ClassVar[Mapping[str, str]] = {}  # that differ from BERT's
+    is_up_first: ClassVar[bool] = False  # in one module of gate and up
     pooled: ClassVar[tuple[str, ...]] = ()  # endings of classes with a pooler
 
     def embedding(self) -> EmbeddingSpec:
@@ -79,7 +81,8 @@ class EncoderConfig(FamilyConfig, kw_only=True):
         layer = (*attention, f"{first}_layernorm", *ffn, f"{second}_layernorm", "mlp.gate_proj")
         whole = {key: self.prefix + name for key, name in {**NAMES, **self.other_names}.items()}
         words = whole | dict(zip(layer, self.layer_names.split(), strict=False))
-        return replace(Names.of(words, self.prefix, LEFTOVERS), old_endings=FROM_TENSORFLOW)
+        names = Names.of(words, self.prefix, LEFTOVERS)
+        return replace(names, old_endings=FROM_TENSORFLOW, is_up_first=self.is_up_first)
 
     def has_pooler(self, architecture: str) -> bool:
         return architecture.endswith(self.pooled)
@@ -149,12 +152,9 @@ class AlbertConfig(BertConfig, kw_only=True):
     inner_group_num: Literal[1] = 1
 
     prefix = "albert."
-    layer_names = " ".join(
-        f"albert_layers.0.{name}"
-        for name in (
-            *(f"attention.{part}" for part in ("query", "key", "value", "dense", "LayerNorm")),
-            *("ffn", "ffn_output", "full_layer_layer_norm"),
-        )
+    layer_names = (
+        "attention.query attention.key attention.value attention.dense attention.LayerNorm"
+        " ffn ffn_output full_layer_layer_norm"
     )
     other_names: ClassVar[Mapping[str, str]] = {
         "model.project_in": "encoder.embedding_hidden_mapping_in",
@@ -169,7 +169,9 @@ class AlbertConfig(BertConfig, kw_only=True):
         layers, groups = super().layers(values), self.num_hidden_groups
         if groups > len(layers):
             raise refuse("num_hidden_groups", groups, f"there are {len(layers)} layers")
-        return tuple(replace(layer, weights=i * groups // len(layers)) for i, layer in enumerate(layers))
+        return tuple(
+            replace(layer, weights=f"{i * groups // len(layers)}.albert_layers.0") for i, layer in enumerate(layers)
+        )
 
 
 class RobertaConfig(BertConfig, kw_only=True):
@@ -235,10 +237,7 @@ class DebertaV2Config(BertConfig, kw_only=True):
 
     prefix = "deberta."
     pooled = ()
-    layer_names = (
-        "attention.self.query_proj attention.self.key_proj attention.self.value_proj attention.output.dense"
-        " attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm"
-    )
+    layer_names = re.sub(r"self\.(\w+)", r"self.\1_proj", EncoderConfig.layer_names)
     other_names: ClassVar[Mapping[str, str]] = {
         "model.relative_attention_bias": "encoder.rel_embeddings",
         "model.distance_norm": "encoder.LayerNorm",

@@ -1,4 +1,4 @@
-"""Encoders that rotate heads: Nomic BERT, Jina Embeddings v3 and GTE, otherwise like BERT, and EuroBERT, like Llama.
+"""Encoders like BERT that rotate heads: Nomic BERT, Jina Embeddings v3 and GTE.
 
 Names of tensors are those of published files, which transformers writes too.
 """
@@ -13,10 +13,8 @@ from msgspec import Meta, field
 
 from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
 from ..layer import AttentionSpec, NetworkSpec, RopeSpec
-from ..names import Names
 from ..rope import DEFAULT_THETA, Theta, read_rope
-from ..spec import EmbeddingSpec, NormSpec
-from .decoder import DecoderConfig
+from ..spec import EmbeddingSpec
 from .encoder import BertConfig, Count
 from .family import ACTIVATIONS, ActivationName
 
@@ -42,7 +40,7 @@ class NomicBertConfig(RotaryBertConfig, kw_only=True):
     num_attention_heads: Heads = field(default=12, name="n_head")
     intermediate_size: Width = field(default=3072, name="n_inner")
     max_position_embeddings: Positions = field(default=2048, name="n_positions")
-    layer_norm_epsilon: Epsilon | None = None
+    layer_norm_epsilon: Annotated[float, Meta(ge=1e-12, le=1e-12)] = 1e-12
     hidden_act: ActivationName = "silu"
     head_dim: HeadDim | None = None
     rotary_emb_base: Theta = 1000.0
@@ -66,9 +64,6 @@ class NomicBertConfig(RotaryBertConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act])
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps if self.layer_norm_epsilon is None else self.layer_norm_epsilon)
 
     def head_size(self) -> int:
         return self.head_dim or super().head_size()
@@ -103,6 +98,7 @@ class GteConfig(RotaryBertConfig, kw_only=True):
 
     prefix = "gte."
     pooled = ("ForSequenceClassification",)
+    is_up_first = True
     layer_names = (
         "attention.qkv_proj attention.qkv_proj attention.qkv_proj attention.o_proj attn_ln"
         " mlp.up_gate_proj mlp.down_proj mlp_ln mlp.up_gate_proj"
@@ -110,24 +106,3 @@ class GteConfig(RotaryBertConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], has_bias=True, lacks_first_bias=True)
-
-    def names(self) -> Names:
-        return replace(super().names(), is_up_first=True)
-
-
-class EuroBertConfig(DecoderConfig, kw_only=True):
-    """EuroBERT: Llama whose tokens attend to both sides."""
-
-    vocab_size: Vocab = 128_256
-    hidden_size: Width = 768
-    intermediate_size: Width = 3072
-    num_hidden_layers: Layers = 12
-    num_attention_heads: Heads = 12
-    max_position_embeddings: Positions = 8192
-    rms_norm_eps: Epsilon = 1e-5
-
-    kind = "encoder"
-    comes_with_code = True
-
-    def head(self) -> None:
-        return None

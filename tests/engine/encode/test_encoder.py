@@ -78,7 +78,7 @@ def test_formats_are_near_float32_on_every_instruction_set(
 HEADS = [
     (name, labels) for name in ("bert", "roberta", "distilbert", "mpnet", "modernbert", "qwen3") for labels in (1, 3)
 ]
-HEADS += [(name, 3) for name in ("albert", "electra", "ernie", "nomic_bert", "jina_embeddings_v3", "gte", "eurobert")]
+HEADS += [(name, 3) for name in ("albert", "electra", "ernie", "nomic_bert", "jina_embeddings_v3", "gte")]
 HEADS += [("deberta-v2", 1)]
 
 
