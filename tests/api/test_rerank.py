@@ -174,8 +174,8 @@ def test_several_classes_are_no_score(labels: httpx.Client) -> None:
 
 
 CARD = (  # of Qwen/Qwen3-Reranker-0.6B: what is before a pair, its instruction, and what is behind it
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided."
-    ' Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct"
+    ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
     "Given a web search query, retrieve relevant passages that answer the query",
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 )

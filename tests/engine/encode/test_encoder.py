@@ -21,6 +21,8 @@ from neuronserve.server.errors import CheckpointError, DeviceMemoryError, Invali
 from neuronserve.server.kernels.dispatch import host_isas
 from neuronserve.server.types import TokenizedText
 from tests.depth import representative
+from neuronserve.server.placement.footprint import ServingShape, StepLimits
+from neuronserve.server.placement.host_footprint import HostFootprint, packed_weight_bytes
 from tests.encoders import FAMILIES, LONGEST, VOCAB, loaded, random_model, save, write_json
 from tests.engine.config import engine_config
 
@@ -230,3 +232,15 @@ def test_an_encoder_is_not_served_to_generate(checkpoint_of: Any, kernel_cache: 
 
 def test_every_family_is_tested() -> None:
     assert {"bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "qwen3"} <= set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", ["mpnet", "albert", "electra", "deberta-v2"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_memory_is_what_was_counted(checkpoint_of: Any, kernel_cache: str, name: str, size: int) -> None:
+    with loaded(checkpoint_of(name), kernel_cache, tensor_parallel_size=size) as found:
+        at, limits = found.placement, StepLimits(found.limits.max_num_tokens, 0, 2)
+        shape = ServingShape("float32", found.limits.max_length, at.cache.block_size, limits)
+        counted = HostFootprint.of(at.spec, at.shard, shape)
+        for use in ("tables", "workers", "activations"):
+            assert sum(core.used[use] for core in at.cores) == counted.fixed[use]
+        assert at.cores[0].used["weights"] == packed_weight_bytes(at.spec, at.shard, shape.formats)
