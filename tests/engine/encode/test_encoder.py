@@ -19,10 +19,10 @@ from neuronserve.server.engine.encode.encoder import Encoder
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.errors import CheckpointError, DeviceMemoryError, InvalidRequest, SettingsError
 from neuronserve.server.kernels.dispatch import host_isas
-from neuronserve.server.types import TokenizedText
-from tests.depth import representative
 from neuronserve.server.placement.footprint import ServingShape, StepLimits
 from neuronserve.server.placement.host_footprint import HostFootprint, packed_weight_bytes
+from neuronserve.server.types import TokenizedText
+from tests.depth import representative
 from tests.encoders import FAMILIES, LONGEST, VOCAB, loaded, random_model, save, write_json
 from tests.engine.config import engine_config
 
