@@ -14,10 +14,7 @@ MakePart = Callable[[str, Axis], WeightRows]
 
 
 def input_ops(spec: ModelSpec, part: MakePart, norm: Callable[[str, str, Axis], Norm | LayerNorm]) -> Iterator[Op]:
-    """Yield the ops that change the embeddings of tokens.
-
-    `part` makes all rows of a module, `norm` the norm with the weights of a module.
-    """
+    """Yield the ops that change the embeddings of tokens; `part` and `norm` make what a module holds."""
     table, embedded, hidden = spec.stack.input, Axis("hidden", spec.stack.input.size), Axis("hidden", spec.hidden_size)
     if not table.is_projected:
         yield from projection(part, "project_in", embedded, hidden)

@@ -169,9 +169,8 @@ class AlbertConfig(BertConfig, kw_only=True):
         layers, groups = super().layers(values), self.num_hidden_groups
         if groups > len(layers):
             raise refuse("num_hidden_groups", groups, f"there are {len(layers)} layers")
-        return tuple(
-            replace(layer, weights=f"{i * groups // len(layers)}.albert_layers.0") for i, layer in enumerate(layers)
-        )
+        each = len(layers) / groups
+        return tuple(replace(layer, weights=f"{int(i / each)}.albert_layers.0") for i, layer in enumerate(layers))
 
 
 class RobertaConfig(BertConfig, kw_only=True):
