@@ -37,11 +37,13 @@ TYPES = {
     "Gte": "gte",
     "DebertaV2": "deberta-v2",
 }
+V3 = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 256}
+OPTIONS: dict[str, dict[str, Any]] = {"DebertaV2": V3 | {"position_biased_input": False, "pos_att_type": "p2c|c2p"}}
 RENAMED = ("NomicBert", "JinaEmbeddingsV3", "Gte")  # files have other names than the classes of transformers
 
 
 def values_of(name: str, architecture: str | None = None) -> dict[str, Any]:
-    values: dict[str, Any] = AutoConfig.for_model(TYPES[name]).to_dict()
+    values: dict[str, Any] = AutoConfig.for_model(TYPES[name], **OPTIONS.get(name, {})).to_dict()
     return values | {"architectures": [architecture or f"{name}Model"]}
 
 
@@ -56,7 +58,7 @@ def test_every_encoder_is_here() -> None:
 @pytest.mark.parametrize("name", [name for name in TYPES if name not in RENAMED])
 def test_tensors_are_those_of_transformers(name: str) -> None:
     with torch.device("meta"):
-        model = AutoModel.from_config(AutoConfig.for_model(TYPES[name]))
+        model = AutoModel.from_config(AutoConfig.for_model(TYPES[name], **OPTIONS.get(name, {})))
     spec = served(name)
     expected = {f"{spec.names.prefix}{key}": tuple(values.shape) for key, values in model.named_parameters()}
     assert tensor_shapes(spec) == expected
@@ -132,6 +134,11 @@ def test_a_decoder_embeds_without_its_output_layer(architecture: str) -> None:
         ("DistilBert", {"n_heads": 0}, "n_heads is 0"),
         ("Albert", {"inner_group_num": 2}, "inner_group_num is 2"),
         ("Albert", {"num_hidden_groups": 13}, "num_hidden_groups is 13: there are 12 layers"),
+        ("DebertaV2", {"conv_kernel_size": 3}, "conv_kernel_size is 3"),
+        ("DebertaV2", {"relative_attention": False}, "relative_attention is False"),
+        ("DebertaV2", {"share_att_key": False}, "share_att_key is False"),
+        ("DebertaV2", {"pos_att_type": ["c2p"]}, "pos_att_type is ['c2p']"),
+        ("DebertaV2", {"pos_att_type": "c2p|p2p"}, "pos_att_type is 'c2p|p2p'"),
         ("NomicBert", {"num_experts": 8}, "num_experts is 8"),
         ("NomicBert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction is 0.5"),
         ("NomicBert", {"prenorm": True}, "prenorm is True"),
