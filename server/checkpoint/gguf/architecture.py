@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .files import GgufFiles
+
 Config = dict[str, Any]
 Keys = Mapping[str, str]
 Derive = Callable[[Config], Config]
+Read = Callable[[GgufFiles, Config], Config]
 
 ROPE_FREQS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 
@@ -48,10 +51,13 @@ class Architecture:
     has_rotary_pairs: bool = False  # rows of query and key heads are in the order of rotary pairs
     norm_shift: float = 0.0  # added to the weights of norms in the file
     words: Keys = field(default_factory=dict)  # words in the model's tensor names, each with the package's word
+    in_block: Keys = field(default_factory=dict)  # endings of the model's names, each with the file's name in a block
     has_heads_apart: bool = False  # the file has all of q, then k, then v; the model has q, k and v of each KV head
 
     has_key_heads_in_turns: bool = False  # value heads of gated DeltaNet, which the model has by key head
-    state_layer: str = ""  # in `layer_types`, a layer without attention: the file has no KV heads for it
+    unread: tuple[str, ...] = ()  # keys of COMMON whose meaning differs, or whose values differ by layer
+    read: Read | None = None  # values that follow from further keys and from tensors; None takes a key away
+    has_own_heads: bool = False  # sizes of keys, values and rotations are not those of one head
 
     def is_read_with_config(self, tensor: str) -> bool:
         """Return whether a tensor holds values of config.json, not weights."""

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from ...typed_json import shown
 from .architecture import Architecture, Config, Keys, part_of_heads, window_or_none
-from .files import GgufFiles
+from .expert_architectures import BALANCED
+from .files import ARCHITECTURE, GgufFiles
 from .more_architectures import MORE
-
-ARCHITECTURE = "general.architecture"
+from .state_architectures import STATES
 
 
 def _gemma_scale(largest: int) -> Callable[[Config], Config]:
@@ -140,6 +140,8 @@ ARCHITECTURES = {
         ),
         Architecture("gpt2", "GPT2LMHeadModel", "gpt2", _GPT2, {"activation_function": "gelu_new"}),
         *MORE,
+        *BALANCED,
+        *STATES,
     )
 }
 

@@ -5,7 +5,8 @@ Source: as in architectures.py.
 
 from __future__ import annotations
 
-from .architecture import Architecture, Config, Derive, Keys, part_of_heads, window_or_none
+from .architecture import ROPE_FREQS, Architecture, Config, Derive, Keys, part_of_heads, window_or_none
+from .files import GgufFiles
 
 
 def _biases(*keys: str) -> Derive:
@@ -38,16 +39,31 @@ def _mpt(config: Config) -> Config:
     return {"attn_config": {"alibi": bias > 0, "alibi_bias_max": bias, "clip_qkv": config.get("clip_qkv")}}
 
 
+def _gemma4(files: GgufFiles, config: Config) -> Config:
+    """Return heads, networks and rotations by the kind of layer; layers without values have keys in their place."""
+    layers, types = config["num_hidden_layers"], config.get("layer_types") or []
+    heads, sizes = (files.by_layer(key, layers) for key in ("attention.head_count_kv", "feed_forward_length"))
+    whole = [i for i, kind in enumerate(types) if kind == "full_attention"]
+    local = [i for i in range(layers) if i not in whole]
+    rotated = files.vector(ROPE_FREQS)
+    share = 1.0 if rotated is None else float((rotated == 1).mean())
+    ropes = {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": share, "rope_theta": config["rope_theta"]},
+        "sliding_attention": {"rope_type": "default", "rope_theta": config.get("rope_local_base_freq", 10_000.0)},
+    }
+    return {
+        "rope_parameters": ropes,
+        "intermediate_size": sizes[0],
+        "use_double_wide_mlp": sizes[-1] > sizes[0],
+        "enable_moe_block": bool(config.get("num_experts")),
+        "num_key_value_heads": heads[local[0] if local else 0],
+        "num_global_key_value_heads": heads[whole[0] if whole else 0],
+        "attention_k_eq_v": bool(whole) and f"blk.{whole[0]}.attn_v.weight" not in files.entries,
+    }
+
+
 def _hunyuan_moe(config: Config) -> Config:
     return {"num_shared_expert": config.get("num_shared_expert") or 1}
-
-
-def _qwen35(config: Config) -> Config:
-    """Derive the size of value heads, and leave out layers that predict further tokens."""
-    derived: Config = {"num_hidden_layers": config["num_hidden_layers"] - config.get("nextn_predict_layers", 0)}
-    if heads := config.get("linear_num_value_heads"):
-        derived["linear_value_head_dim"] = config.get("ssm_inner_size", 0) // heads
-    return derived
 
 
 _BLOOM: Keys = {
@@ -81,31 +97,29 @@ _FALCON: Keys = {
 _EXAONE: Keys = {"block_count": "num_layers", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon"}
 _MINICPM: Keys = {"embedding_scale": "scale_emb", "residual_scale": "residual_scale", "logit_scale": "logits_scaling"}
 _HUNYUAN_MOE: Keys = {"expert_used_count": "moe_topk", "expert_shared_count": "num_shared_expert"}
-_QWEN35: Keys = {
-    "ssm.conv_kernel": "linear_conv_kernel_dim",
-    "ssm.state_size": "linear_key_head_dim",
-    "ssm.group_count": "linear_num_key_heads",
-    "ssm.time_step_rank": "linear_num_value_heads",
-    "ssm.inner_size": "ssm_inner_size",
-    "full_attention_interval": "full_attention_interval",
-    "nextn_predict_layers": "nextn_predict_layers",
+_GEMMA4: Keys = {
+    "attention.key_length": "global_head_dim",
+    "attention.key_length_swa": "head_dim",
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+    "rope.freq_base_swa": "rope_local_base_freq",
+    "expert_used_count": "top_k_experts",
 }
-_QWEN35_WORDS: Keys = {".dt_bias": ".dt_proj.bias"}
-_LFM2: Keys = {
-    "attention.layer_norm_rms_epsilon": "norm_eps",
-    "shortconv.l_cache": "conv_L_cache",
-    "leading_dense_block_count": "num_dense_layers",
-}
-_LFM2_WORDS: Keys = {
-    "expert_bias": "expert_bias.bias",
-    "feed_forward.experts.w1": "mlp.experts.gate_proj",
-    "feed_forward.experts.w2": "mlp.experts.down_proj",
-    "feed_forward.experts.w3": "mlp.experts.up_proj",
-}
-_ADJUSTED: Config = {"block_auto_adjust_ff_dim": False}  # the file has the size that follows
 _SQUARE: Config = {"hidden_act": "relu2"}
 
 MORE = (
+    Architecture("internlm2", "LlamaForCausalLM", "llama", has_rotary_pairs=True),  # with q, k and v apart
+    Architecture(
+        "gemma4",
+        "Gemma4ForCausalLM",
+        "gemma4_text",
+        _GEMMA4,
+        {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "rope_scaling": None},
+        unread=("attention.head_count_kv", "feed_forward_length"),
+        read=_gemma4,
+        in_block={"router.per_expert_scale": "ffn_down_exps.scale", "router.scale": "ffn_gate_inp.scale"},
+        has_own_heads=True,
+    ),
     Architecture("seed_oss", "SeedOssForCausalLM", "seed_oss"),
     Architecture("glm4", "Glm4ForCausalLM", "glm4", derived=part_of_heads("partial_rotary_factor")),
     Architecture("exaone", "ExaoneForCausalLM", "exaone", _EXAONE),
@@ -144,22 +158,4 @@ MORE = (
     Architecture("falcon", "FalconForCausalLM", "falcon", _FALCON, derived=_falcon, has_heads_apart=True),
     Architecture("bloom", "BloomForCausalLM", "bloom", _BLOOM, words={"transformer.": ""}, has_heads_apart=True),
     Architecture("mpt", "MptForCausalLM", "mpt", _MPT, derived=_mpt),
-    Architecture("lfm2", "Lfm2ForCausalLM", "lfm2", _LFM2, _ADJUSTED, state_layer="conv"),
-    Architecture("lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", _LFM2, _ADJUSTED, words=_LFM2_WORDS, state_layer="conv"),
-    *(
-        Architecture(
-            name,
-            hub_name,
-            model_type,
-            _QWEN35,
-            derived=_qwen35,
-            norm_shift=1.0,
-            words=_QWEN35_WORDS,
-            has_key_heads_in_turns=True,
-        )
-        for name, hub_name, model_type in (
-            ("qwen35", "Qwen3_5ForCausalLM", "qwen3_5_text"),
-            ("qwen35moe", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
-        )
-    ),
 )
