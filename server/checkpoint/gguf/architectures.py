@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ...typed_json import shown
 from .architecture import Architecture, Config, Keys, part_of_heads, window_or_none
+from .encoder_architectures import ENCODING
 from .expert_architectures import BALANCED
 from .files import ARCHITECTURE, GgufFiles
 from .more_architectures import MORE
@@ -34,6 +35,14 @@ def _gemma_scale(largest: int) -> Callable[[Config], Config]:
 
 def _mixtral_or_llama(config: Config) -> Config:
     return _MIXTRAL if config.get("num_local_experts") else {}
+
+
+def _granite_moe(config: Config) -> Config:
+    """Return the network that all tokens take, of files that have one."""
+    if not (size := config.get("shared_expert_intermediate_size")):
+        return {}
+    names: Config = {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared"}
+    return names | {"shared_intermediate_size": size}
 
 
 def _olmo(config: Config) -> Config:
@@ -117,6 +126,7 @@ ARCHITECTURES = {
             "GraniteMoeForCausalLM",
             "granitemoe",
             _GRANITE,
+            derived=_granite_moe,
             has_rotary_pairs=True,
             words={".router.": ".router.layer.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."},
         ),
@@ -142,6 +152,7 @@ ARCHITECTURES = {
         *MORE,
         *BALANCED,
         *STATES,
+        *ENCODING,
     )
 }
 

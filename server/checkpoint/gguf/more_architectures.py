@@ -109,6 +109,7 @@ _SQUARE: Config = {"hidden_act": "relu2"}
 
 MORE = (
     Architecture("internlm2", "LlamaForCausalLM", "llama", has_rotary_pairs=True),  # with q, k and v apart
+    Architecture("jais2", "Jais2ForCausalLM", "jais2"),
     Architecture(
         "gemma4",
         "Gemma4ForCausalLM",
@@ -117,6 +118,7 @@ MORE = (
         {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "rope_scaling": None},
         unread=("attention.head_count_kv", "feed_forward_length"),
         read=_gemma4,
+        words={"experts.gate_proj": "experts.gate_up_proj", "experts.up_proj": "experts.gate_up_proj"},
         in_block={"router.per_expert_scale": "ffn_down_exps.scale", "router.scale": "ffn_gate_inp.scale"},
         has_own_heads=True,
     ),

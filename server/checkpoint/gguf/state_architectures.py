@@ -70,7 +70,9 @@ def _nemotron_h(files: GgufFiles, config: Config) -> Config:
     sizes = files.by_layer(FFN_SIZE, config["num_hidden_layers"])
     kinds = ["attention" if count else "mlp" if size else "mamba" for count, size in zip(heads, sizes, strict=True)]
     inner = (files.number("ssm.inner_size") or 0) // (config.get("mamba_num_heads") or 1)
-    return keys | {"layers_block_type": kinds, "intermediate_size": max(sizes) or None, "mamba_head_dim": inner}
+    eps = files.number("attention.layer_norm_rms_epsilon") or files.number("attention.layer_norm_epsilon")
+    sizes_of_parts = {"intermediate_size": max(sizes) or None, "mamba_head_dim": inner, "layer_norm_epsilon": eps}
+    return keys | sizes_of_parts | {"layers_block_type": kinds}
 
 
 _LFM2: Keys = {
@@ -107,7 +109,6 @@ _GRANITE: Keys = _MAMBA | {
     "expert_shared_feed_forward_length": "shared_intermediate_size",
 }
 _NEMOTRON_H: Keys = {
-    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
     "ssm.conv_kernel": "conv_kernel",
     "ssm.state_size": "ssm_state_size",
     "ssm.group_count": "n_groups",
@@ -161,6 +162,7 @@ STATES = (
         "NemotronHForCausalLM",
         "nemotron_h",
         _NEMOTRON_H,
+        has_rotary_pairs=True,
         words=_STEP,
         unread=(KV_HEADS, FFN_SIZE),
         read=_nemotron_h,

@@ -39,7 +39,7 @@ PER_HEAD = ("in_proj_a", "in_proj_b", "A_log", "dt_bias")  # one value for a hea
 def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]) -> dict[str, StoredTensor]:
     """Return the expected tensors that the files have, and surplus tensors under the files' names."""
     architecture = architecture_of(files)
-    names = _names(architecture, spec.num_layers, expected)
+    names = _names(architecture, max(len(stack.layers) for stack in spec.stacks), expected)
     there = {name: stored for name, given in names.items() if (stored := _stored(files, given)) is not None}
     found = {name: _tensor(files, architecture, spec, name, stored) for name, stored in there.items()}
     turned = {part.weight for linear in linears(decoder_graph(spec)) for part in linear.parts if part.is_transposed}
