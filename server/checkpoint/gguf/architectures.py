@@ -16,7 +16,7 @@ from .encoder_architectures import ENCODING
 from .expert_architectures import BALANCED
 from .files import ARCHITECTURE, GgufFiles
 from .more_architectures import MORE
-from .state_architectures import STATES
+from .state_architectures import GRANITE, GRANITE_WORDS, STATES
 
 
 def _gemma_scale(largest: int) -> Callable[[Config], Config]:
@@ -84,14 +84,6 @@ _LLAMA4: Keys = {
     "expert_feed_forward_length": "intermediate_size",
     "interleave_moe_layer_step": "interleave_moe_layer_step",
 }
-_GRANITE: Keys = {
-    "attention.scale": "attention_multiplier",
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "logit_scale": "logits_scaling",
-    "expert_count": "num_local_experts",
-}
-
 ARCHITECTURES = {
     row.name: row
     for row in (
@@ -120,15 +112,15 @@ ARCHITECTURES = {
             norm_shift=1.0,
         ),
         Architecture("phi3", "Phi3ForCausalLM", "phi3", derived=window_or_none),
-        Architecture("granite", "GraniteForCausalLM", "granite", _GRANITE, has_rotary_pairs=True),
+        Architecture("granite", "GraniteForCausalLM", "granite", GRANITE, has_rotary_pairs=True),
         Architecture(
             "granitemoe",
             "GraniteMoeForCausalLM",
             "granitemoe",
-            _GRANITE,
+            GRANITE,
             derived=_granite_moe,
             has_rotary_pairs=True,
-            words={".router.": ".router.layer.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."},
+            words=GRANITE_WORDS,
         ),
         Architecture("llama4", "Llama4ForCausalLM", "llama4_text", _LLAMA4, derived=_llama4),
         Architecture("phi2", "PhiForCausalLM", "phi", derived=part_of_heads("partial_rotary_factor")),

@@ -94,19 +94,24 @@ _DELTA: Keys = {
     "ssm.time_step_rank": "linear_num_value_heads",
     "full_attention_interval": "full_attention_interval",
 }
-_MAMBA: Keys = {
+_MAMBA: dict[str, str] = {
     "ssm.conv_kernel": "mamba_d_conv",
     "ssm.state_size": "mamba_d_state",
     "ssm.group_count": "mamba_n_groups",
     "ssm.time_step_rank": "mamba_n_heads",
 }
-_GRANITE: Keys = _MAMBA | {
+GRANITE: dict[str, str] = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
     "expert_count": "num_local_experts",
-    "expert_shared_feed_forward_length": "shared_intermediate_size",
+}
+GRANITE_WORDS: dict[str, str] = {
+    ".router.": ".router.layer.",
+    ".gate_proj.": ".w1.",
+    ".up_proj.": ".w3.",
+    ".down_proj.": ".w2.",
 }
 _NEMOTRON_H: Keys = {
     "ssm.conv_kernel": "conv_kernel",
@@ -114,7 +119,7 @@ _NEMOTRON_H: Keys = {
     "ssm.group_count": "n_groups",
     "ssm.time_step_rank": "mamba_num_heads",
 }
-_STEP: Keys = {".dt_bias": ".dt_proj.bias"}  # in the package's words
+_STEP: dict[str, str] = {".dt_bias": ".dt_proj.bias"}  # in the package's words
 
 STATES = (
     Architecture("lfm2", "Lfm2ForCausalLM", "lfm2", _LFM2, _ADJUSTED, unread=(KV_HEADS,), read=_kinds("conv")),
@@ -149,10 +154,10 @@ STATES = (
         "granitehybrid",
         "GraniteMoeHybridForCausalLM",
         "granitemoehybrid",
-        _GRANITE,
+        _MAMBA | GRANITE | {"expert_shared_feed_forward_length": "shared_intermediate_size"},
         derived=part_of_heads("partial_rotary_factor"),
         has_rotary_pairs=True,
-        words=_STEP,
+        words=_STEP | GRANITE_WORDS,
         unread=(KV_HEADS,),
         read=_granite,
     ),
