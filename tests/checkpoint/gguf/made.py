@@ -17,6 +17,7 @@ from neuronserve.server.checkpoint.gguf.directory import gguf_directory
 from neuronserve.server.checkpoint.model_config import model_spec_of, read_model_spec
 from neuronserve.server.config.formats import RequestedFormats
 from neuronserve.server.engine.load.model_source import describe_checkpoint
+from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -109,6 +110,9 @@ def write_gguf(
     write_byte_level_tokenizer(writer, config["vocab_size"])
     number = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(number, config.get("num_hidden_layers", config.get("n_layer")))
+    for name, values in config.items():
+        if isinstance(values, np.ndarray):  # a tensor of the file that is none of the model's
+            writer.add_tensor(name, values)
     for name, values in apart(together(tensors), config):
         stored = file_name(architecture, names, name)
         converted = convert(architecture, config, name, values)
@@ -143,12 +147,17 @@ def write_keys(writer: gguf.GGUFWriter, values: dict[str, Any]) -> None:
         writer.add_array(full, value) if isinstance(value, list) else kinds[type(value)](full, value)
 
 
-def assert_file_has(root: Path, architecture: str, own: dict[str, Any], file: dict[str, Any], edits: Sequence[Edit]) -> None:
+def random_tensors(spec: ModelSpec) -> dict[str, np.ndarray]:
+    """Return random values of all tensors of a model."""
+    random = np.random.default_rng(2)
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in tensor_shapes(spec).items()}
+
+
+def assert_file_has(root: Path, own: dict[str, Any], file: dict[str, Any], edits: Sequence[Edit] = ()) -> None:
     """Check that a file of random tensors has the model that the config.json `own` describes, and the tensors."""
-    spec, random = model_spec_of(own), np.random.default_rng(2)
-    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in tensor_shapes(spec).items()}
-    path = root / "m.gguf"
-    write_gguf(path, file | {"gguf": architecture}, tensors, edit=lambda writer: [edit(writer) for edit in edits])
+    spec = model_spec_of(own)
+    tensors = random_tensors(spec)
+    path = write_gguf(root / "m.gguf", file, tensors, edit=lambda writer: [edit(writer) for edit in edits])
     directory = gguf_directory(path, root / "cache")
     assert read_model_spec(directory) == spec
     checkpoint = Checkpoint.open(directory, spec)

@@ -6,13 +6,19 @@ nemotron,qwen,internlm,jais,bert,t5}.py.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gguf
 import numpy as np
 import pytest
 
-from tests.checkpoint.gguf.made import assert_file_has
+from neuronserve.server.checkpoint.checkpoint import Checkpoint
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.model_config import model_spec_of
+from neuronserve.server.errors import CheckpointError
+from tests.checkpoint.gguf.made import F32, assert_file_has, random_tensors, write_gguf
 
 
 class Case(NamedTuple):
@@ -128,6 +134,8 @@ TEXT = dict(
 )  # fmt: skip
 TEXT_KEYS = {key: value for key, value in FILE.items() if "kv" not in key and "rms" not in key and "rope" not in key}
 
+PARTS = re.compile(r"0.(mlp.shared_expert.(gate|up)_proj|linear_attn.in_proj_(qkv|z))")
+
 CASES = {
     "deepseek-v2": Case(
         "deepseek2",
@@ -176,7 +184,7 @@ CASES = {
     ),
     "minimax-m2": Case(
         "minimax-m2",
-        model("MiniMaxM2ForCausalLM", num_local_experts=8, num_experts_per_tok=3, head_dim=24, rotary_dim=8),
+        model("MiniMaxM2ForCausalLM", num_local_experts=8, num_experts_per_tok=3, head_dim=24, partial_rotary_factor=8 / 24),
         {"expert_count": 8, "expert_used_count": 3, "attention.key_length": 24, "attention.value_length": 24}
         | {"rope.dimension_count": 8},
     ),
@@ -320,17 +328,36 @@ CASES = {
 }
 
 
+def file_of(case: Case) -> dict[str, Any]:
+    """Return what the writer takes for a file of a case."""
+    keys = case.keys if case.writer.get("is_whole") else FILE | case.keys
+    sizes = {"vocab_size": 300, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "nope": 18}
+    stated = {key: value for key, value in keys.items() if value is not None}
+    return sizes | case.writer | {"keys": stated, "gguf": case.architecture}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_has_the_configuration_and_the_tensors(tmp_path: Path, name: str) -> None:
-    case = CASES[name]
-    keys = case.keys if case.writer.get("is_whole") else FILE | case.keys
-    tensors = {key: value for key, value in case.writer.items() if isinstance(value, np.ndarray)}
-    file = {"vocab_size": 300, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2} | case.writer
-    file |= {"keys": {key: value for key, value in keys.items() if value is not None}, "nope": 18}
-    assert_file_has(
-        tmp_path,
-        case.architecture,
-        case.own,
-        file,
-        [lambda writer: [writer.add_tensor(key, value) for key, value in tensors.items()]],
-    )
+    assert_file_has(tmp_path, CASES[name].own, file_of(CASES[name]))
+
+
+@pytest.mark.parametrize(("name", "module"), [("granite-4", "shared_mlp.input_linear"), ("qwen3next", "linear_attn.in_proj_qkvz")])
+def test_codes_of_parts_are_read_without_loss(tmp_path: Path, name: str, module: str) -> None:
+    spec, kind = model_spec_of(CASES[name].own), gguf.GGMLQuantizationType.Q8_0
+    tensors = random_tensors(spec)
+    path = write_gguf(tmp_path / "m.gguf", file_of(CASES[name]), tensors, lambda name: kind if PARTS.search(name) else F32)
+    checkpoint = Checkpoint.open(gguf_directory(path, tmp_path / "cache"), spec)
+    weight = f"model.layers.0.{module}.weight"
+    expected = gguf.quants.dequantize(gguf.quants.quantize(tensors[weight], kind), kind)
+    np.testing.assert_array_equal(checkpoint.load(weight, slice(3, 71)), expected[3:71])
+    assert (checkpoint.held_by(weight), checkpoint.group(weight)) == ("int8-groups", 32)
+    np.testing.assert_array_equal(checkpoint.load_groups(weight, slice(3, 71), slice(32, 64)).values(), expected[3:71, 32:])
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    case = CASES["deepseek-v3"]
+    spec = model_spec_of(case.own)
+    path = write_gguf(tmp_path / "m.gguf", file_of(case), random_tensors(spec))
+    path.write_bytes(path.read_bytes().replace(b"blk.1.attn_v_b.weight", b"blk.1.attn_x_b.weight"))
+    with pytest.raises(CheckpointError, match="layers.1.self_attn.kv_b_proj.weight: missing"):
+        Checkpoint.open(gguf_directory(path, tmp_path / "cache"), spec)

@@ -233,4 +233,5 @@ def test_a_file_has_the_configuration_and_the_tensors(
     tmp_path: Path, hub_name: str, architecture: str, own: dict[str, Any], file: dict[str, Any], edits: tuple[Edit, ...]
 ) -> None:
     own = {"tie_word_embeddings": False, "rope_theta": 50_000.0} | own
-    assert_file_has(tmp_path, architecture, {"architectures": [hub_name]} | own, SIZES | {"rope_theta": 50_000.0} | file, edits)
+    file = SIZES | {"rope_theta": 50_000.0, "gguf": architecture, "model_type": architecture} | file
+    assert_file_has(tmp_path, {"architectures": [hub_name]} | own, file, edits)
