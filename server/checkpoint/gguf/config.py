@@ -10,7 +10,7 @@ import numpy as np
 
 from ...models.config_values import MAX_LAYERS
 from ...typed_json import shown
-from .architecture import COMMON, LONG_FACTORS, ROPE_FREQS, SHORT_FACTORS, Architecture, Config
+from .architecture import COMMON, LONG_FACTORS, ROPE_FREQS, SHORT_FACTORS, Config, names_of
 from .architectures import architecture_of
 from .files import GgufFiles, decimals, open_gguf, parts_of
 from .header import is_gguf
@@ -41,10 +41,11 @@ def config_of(files: GgufFiles) -> Config:
     """
     row = architecture_of(files)
     keys = {name: key for name, key in COMMON.items() if name not in row.unread} | row.keys
-    found = {key: files.number(name) for name, key in keys.items()}
-    config: Config = {key: value for key, value in found.items() if value is not None}
-    config |= {"architectures": [row.hub_name], "model_type": row.model_type, "vocab_size": _vocab_size(files)}
-    config.setdefault(keys.get("feed_forward_length", "intermediate_size"), config.get("moe_intermediate_size"))
+    found = ((key, files.number(name)) for name, key in keys.items())
+    config: Config = {key: value for key, value in found if value is not None}
+    config |= names_of(row.model_type or row.name) | {"vocab_size": _vocab_size(files)}
+    if size := config.get("moe_intermediate_size"):
+        config.setdefault("intermediate_size", size)
     if not row.has_own_heads:
         _check_heads(files, row.name, config)
     config |= {key: not tensors.isdisjoint(files.entries) for key, tensors in STATED_BY_TENSORS.items()}
@@ -52,7 +53,6 @@ def config_of(files: GgufFiles) -> Config:
     config |= _token_ids(files) | _layer_types(files, row.name, config) | row.values
     if "rope_scaling" not in row.values and (rope := _rope(files, row.name, config)) is not None:
         config["rope_scaling"] = rope
-    config |= row.derived(config) if row.derived else {}
     return config | (row.read(files, config) if row.read else {})
 
 

@@ -5,7 +5,7 @@ Source: as in architectures.py.
 
 from __future__ import annotations
 
-from .architecture import Architecture, Config, Keys
+from .architecture import Architecture, Config, keys
 from .files import GgufFiles
 
 POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}  # `pooling_type`
@@ -30,57 +30,37 @@ def pooling_modules(files: GgufFiles) -> Config:
 
 
 def _bert(files: GgufFiles, _: Config) -> Config:
-    return {"type_vocab_size": files.metadata.get(TOKEN_TYPES, 2)}
+    return {"architectures": ["BertForMaskedLM"], "type_vocab_size": files.metadata.get(TOKEN_TYPES, 2)}
 
 
 def _modern_bert(files: GgufFiles, _: Config) -> Config:
-    eps = files.number("attention.layer_norm_epsilon") or files.number("attention.layer_norm_rms_epsilon") or 1e-5
-    return {"hidden_activation": files.metadata.get("modern-bert.hidden_activation", "gelu"), "norm_eps": eps}
+    activation = files.metadata.get("modern-bert.hidden_activation", "gelu")
+    return {"architectures": ["ModernBertForMaskedLM"], "hidden_activation": activation}
+
+
+def _gemma(_: GgufFiles, config: Config) -> Config:
+    return {"architectures": ["Gemma3TextModel"], "query_pre_attn_scalar": config["head_dim"]}
 
 
 def _t5(files: GgufFiles, _: Config) -> Config:
     """Return the form of networks: files have a matrix of gates, or none."""
-    is_gated = "enc.blk.0.ffn_gate.weight" in files.entries
-    start = {"decoder_start_token_id": files.number("decoder_start_token_id")}
-    return start | {"feed_forward_proj": "gated-gelu" if is_gated else "relu"}
+    return {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in files.entries else "relu"}
 
 
-_MODERN_BERT: Keys = {
-    "attention.sliding_window": "local_attention",
-    "attention.sliding_window_pattern": "global_attn_every_n_layers",
-    "rope.freq_base": "global_rope_theta",
-    "rope.freq_base_swa": "local_rope_theta",
-}
-_T5: Keys = {
-    "context_length": "n_positions",
-    "embedding_length": "d_model",
-    "feed_forward_length": "d_ff",
-    "block_count": "num_layers",
-    "decoder_block_count": "num_decoder_layers",
-    "attention.head_count": "num_heads",
-    "attention.key_length": "d_kv",
-    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
-    "attention.relative_buckets_count": "relative_attention_num_buckets",
-}
+_MODERN_BERT = keys(
+    "attention.sliding_window=local_attention attention.sliding_window_pattern=global_attn_every_n_layers"
+    " rope.freq_base=global_rope_theta rope.freq_base_swa=local_rope_theta"
+)
+_GEMMA = keys("rope.freq_base_swa=rope_local_base_freq")
+_BOTH_SIDES: Config = {"hidden_activation": "gelu_pytorch_tanh", "use_bidirectional_attention": True}
+_T5 = keys(
+    "decoder_block_count=num_decoder_layers attention.relative_buckets_count=relative_attention_num_buckets"
+    " decoder_start_token_id=decoder_start_token_id"
+)
 
 ENCODING = (
-    Architecture("bert", "BertForMaskedLM", "bert", words={"bert.": ""}, read=_bert),
-    Architecture(
-        "modern-bert",
-        "ModernBertForMaskedLM",
-        "modernbert",
-        _MODERN_BERT,
-        words={"model.": ""},
-        read=_modern_bert,
-    ),
-    Architecture(
-        "gemma-embedding",
-        "Gemma3TextModel",
-        "gemma3_text",
-        {"rope.freq_base_swa": "rope_local_base_freq"},
-        {"hidden_activation": "gelu_pytorch_tanh", "use_bidirectional_attention": True},
-        derived=lambda config: {"query_pre_attn_scalar": config["head_dim"]},
-        norm_shift=1.0,
-    ),
-    Architecture("t5", "T5ForConditionalGeneration", "t5", _T5, read=_t5, has_own_heads=True),
+    Architecture("bert", words={"bert.": ""}, read=_bert),
+    Architecture("modern-bert", "modernbert", _MODERN_BERT, read=_modern_bert, words={"model.": ""}),
+    Architecture("gemma-embedding", "gemma3_text", _GEMMA, _BOTH_SIDES, _gemma, norm_shift=1.0),
+    Architecture("t5", "t5", _T5, read=_t5, has_own_heads=True),
 )

@@ -147,7 +147,11 @@ def _parts(
         (heads, inputs, keys), (_, values, _) = shapes
         return heads, (Part(tensors[0], 0, keys, inputs), Part(tensors[1], 0, values))
     if module == QKVZ and delta is not None:
-        keys, values, heads = delta.key_dim, delta.value_dim * delta.num_value_heads // delta.num_key_heads, delta.num_key_heads
+        keys, values, heads = (
+            delta.key_dim,
+            delta.value_dim * delta.num_value_heads // delta.num_key_heads,
+            delta.num_key_heads,
+        )
         starts = (tensors[0], 0, keys), (tensors[0], heads * keys, keys), (tensors[0], 2 * heads * keys, values)
         return heads, tuple(Part(*each) for each in (*starts, (tensors[1], 0, values)))
     return 1, tuple(Part(tensor, 0, tensor.shape[0]) for tensor in tensors)

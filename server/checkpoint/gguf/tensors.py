@@ -36,7 +36,9 @@ STATE_PART = re.compile(r"\.linear_attn\.(in_proj_qkv|in_proj_z|in_proj_a|in_pro
 PER_HEAD = ("in_proj_a", "in_proj_b", "A_log", "dt_bias")  # one value for a head
 
 
-def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]) -> dict[str, StoredTensor]:
+def model_tensors(
+    files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]
+) -> dict[str, StoredTensor]:
     """Return the expected tensors that the files have, and surplus tensors under the files' names."""
     architecture = architecture_of(files)
     names = _names(architecture, max(len(stack.layers) for stack in spec.stacks), expected)
@@ -67,7 +69,9 @@ def _names(row: Architecture, num_layers: int, expected: Iterable[str]) -> dict[
 
     number = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[row.name]
     mapping = gguf.get_tensor_name_map(number, num_layers)
-    names = {name: _in_block(row, name) or mapping.get_name(_known(name, row), (".weight", ".bias")) for name in expected}
+    names = {
+        name: _in_block(row, name) or mapping.get_name(_known(name, row), (".weight", ".bias")) for name in expected
+    }
     # A tensor that is neither weight nor bias in the model, such as attention's sinks, is a weight in the file.
     return {
         name: found if found.endswith((".weight", ".bias", ".scale")) else f"{found}.weight"

@@ -21,13 +21,24 @@ from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
-ARCHITECTURES = {row.model_type: row.name for row in reversed(ROWS.values())} | {
+ARCHITECTURES = {row.model_type or row.name: row.name for row in reversed(ROWS.values())} | {
     "mistral": "llama",
     "mixtral": "llama",
     "olmo3": "olmo2",
 }
 PAIRED, SHIFTED = (
-    ("llama", "granite", "granitemoe", "smollm3", "minicpm", "arcee", "olmo", "internlm2", "granitehybrid", "nemotron_h"),
+    (
+        "llama",
+        "granite",
+        "granitemoe",
+        "smollm3",
+        "minicpm",
+        "arcee",
+        "olmo",
+        "internlm2",
+        "granitehybrid",
+        "nemotron_h",
+    ),
     ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron", "qwen35", "qwen35moe", "qwen3next"),
 )  # rotary pairs; norms with 1 added
 TURNED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2's, stored [inputs, outputs]
@@ -218,7 +229,9 @@ def convert(architecture: str, config: dict[str, Any], name: str, values: np.nda
     """Convert a tensor as the conversion to GGUF does."""
     if ".linear_attn." in name and architecture != "qwen3next":
         return of_state(config, name, values)
-    if name.endswith(("A_log", "conv1d.weight", ".D", "mamba.norm.weight", "mixer.norm.weight", "linear_attn.norm.weight")):
+    if name.endswith(
+        ("A_log", "conv1d.weight", ".D", "mamba.norm.weight", "mixer.norm.weight", "linear_attn.norm.weight")
+    ):
         return of_mamba(config, name, values)
     if architecture in SHIFTED and name.endswith("norm.weight"):
         return values + np.float32(1)

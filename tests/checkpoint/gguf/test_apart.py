@@ -49,7 +49,14 @@ FILE = {
     "attention.layer_norm_rms_epsilon": 1e-5,
     "rope.freq_base": 50_000.0,
 }
-LATENT = {"kv_lora_rank": 40, "q_lora_rank": 52, "qk_nope_head_dim": 18, "qk_rope_head_dim": 10, "v_head_dim": 13}
+LATENT = {
+    "kv_lora_rank": 40,
+    "q_lora_rank": 52,
+    "qk_nope_head_dim": 18,
+    "qk_rope_head_dim": 10,
+    "v_head_dim": 13,
+    "num_key_value_heads": 4,
+}
 LATENT_KEYS = {"attention.kv_lora_rank": 40, "attention.q_lora_rank": 52, "rope.dimension_count": 10}
 MLA = LATENT_KEYS | {
     "attention.head_count_kv": 1,
@@ -88,7 +95,7 @@ YARN_KEYS = {
 DECIDED = {"mscale": 0.707, "mscale_all_dim": 0.707}
 GEMMA4 = dict(
     head_dim=16, global_head_dim=24, hidden_size_per_layer_input=0, sliding_window=21, tie_word_embeddings=True,
-    layer_types=["sliding_attention", "full_attention", "sliding_attention"], final_logit_softcapping=30.0,
+    layer_types=["full_attention", "sliding_attention", "full_attention"], final_logit_softcapping=30.0,
     rope_parameters={
         "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -102,19 +109,24 @@ GEMMA4_KEYS = {
     "attention.key_length_swa": 16,
     "attention.value_length_swa": 16,
     "attention.sliding_window": 21,
-    "attention.sliding_window_pattern": [True, False, True],
+    "attention.sliding_window_pattern": [False, True, False],
     "attention.shared_kv_layers": 0,
     "embedding_length_per_layer_input": 0,
     "final_logit_softcapping": 30.0,
     "rope.dimension_count": 24,
 }
 WHOLE = {"rope_freqs.weight": np.array([1.0] * 3 + [1e30] * 9, np.float32)}
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 14, "mamba_n_groups": 2, "mamba_expand": 2.0}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 14, "mamba_n_groups": 2, "mamba_expand": 2}
 STATE_KEYS = {"ssm.conv_kernel": 4, "ssm.state_size": 14, "ssm.group_count": 2, "ssm.time_step_rank": 8}
 MAMBA_KEYS = STATE_KEYS | {"ssm.inner_size": 128}
 SOME = {"attention.head_count_kv": [0, 2, 0]}
 TYPES = {"layer_types": ["mamba", "attention", "mamba"]}
-GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.25, "residual_multiplier": 0.5, "logits_scaling": 4.0}
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.25,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 4.0,
+}
 GRANITE_KEYS = {"embedding_scale": 12.0, "attention.scale": 0.25, "residual_scale": 0.5, "logit_scale": 4.0}
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 16, "linear_value_head_dim": 12}
 DELTA_KEYS = {
@@ -157,9 +169,7 @@ CASES = {
         model("DeepseekV3ForCausalLM", **LATENT | ROUTED | GROUPS),
         LATENT_KEYS | {"attention.key_length": 28, "attention.value_length": 13} | ROUTED_KEYS | GROUPS_KEYS | NORMED,
     ),
-    "youtu": Case(
-        "deepseek2", model("YoutuForCausalLM", **LATENT), MLA | {"leading_dense_block_count": 3}
-    ),
+    "youtu": Case("deepseek2", model("YoutuForCausalLM", **LATENT), MLA | {"leading_dense_block_count": 3}),
     "minicpm3": Case(
         "minicpm3",
         model("MiniCPM3ForCausalLM", **LATENT, tie_word_embeddings=True),
@@ -184,7 +194,13 @@ CASES = {
     ),
     "minimax-m2": Case(
         "minimax-m2",
-        model("MiniMaxM2ForCausalLM", num_local_experts=8, num_experts_per_tok=3, head_dim=24, partial_rotary_factor=8 / 24),
+        model(
+            "MiniMaxM2ForCausalLM",
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            head_dim=24,
+            partial_rotary_factor=8 / 24,
+        ),
         {"expert_count": 8, "expert_used_count": 3, "attention.key_length": 24, "attention.value_length": 24}
         | {"rope.dimension_count": 8},
     ),
@@ -205,13 +221,11 @@ CASES = {
         {"has_experts": True},
     ),
     "internlm2": Case("internlm2", model("LlamaForCausalLM"), {}),
-    "jais2": Case(
-        "jais2", model("Jais2ForCausalLM", layer_norm_eps=1e-5), {"attention.layer_norm_epsilon": 1e-5}
-    ),
+    "jais2": Case("jais2", model("Jais2ForCausalLM", layer_norm_eps=1e-5), {"attention.layer_norm_epsilon": 1e-5}),
     "gemma4": Case(
         "gemma4",
         model("Gemma4ForCausalLM", **GEMMA4, num_global_key_value_heads=1, attention_k_eq_v=True),
-        GEMMA4_KEYS | {"attention.head_count_kv": [2, 1, 2]},
+        GEMMA4_KEYS | {"attention.head_count_kv": [1, 2, 1]},
         WHOLE,
     ),
     "gemma4-shared": Case(
@@ -223,7 +237,12 @@ CASES = {
     "gemma4-experts": Case(
         "gemma4",
         model(
-            "Gemma4ForCausalLM", **GEMMA4, enable_moe_block=True, num_experts=8, top_k_experts=3, moe_intermediate_size=24
+            "Gemma4ForCausalLM",
+            **GEMMA4,
+            enable_moe_block=True,
+            num_experts=8,
+            top_k_experts=3,
+            moe_intermediate_size=24,
         ),
         GEMMA4_KEYS | {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24},
         WHOLE,
@@ -310,7 +329,11 @@ CASES = {
     "gemma-embedding": Case(
         "gemma-embedding",
         model(
-            "Gemma3TextModel", head_dim=16, query_pre_attn_scalar=16, sliding_window=17, use_bidirectional_attention=True
+            "Gemma3TextModel",
+            head_dim=16,
+            query_pre_attn_scalar=16,
+            sliding_window=17,
+            use_bidirectional_attention=True,
         ),
         {"attention.key_length": 16, "attention.value_length": 16, "attention.sliding_window": 17}
         | {"rope.freq_base_swa": 10_000.0},
@@ -341,17 +364,23 @@ def test_a_file_has_the_configuration_and_the_tensors(tmp_path: Path, name: str)
     assert_file_has(tmp_path, CASES[name].own, file_of(CASES[name]))
 
 
-@pytest.mark.parametrize(("name", "module"), [("granite-4", "shared_mlp.input_linear"), ("qwen3next", "linear_attn.in_proj_qkvz")])
+@pytest.mark.parametrize(
+    ("name", "module"), [("granite-4", "shared_mlp.input_linear"), ("qwen3next", "linear_attn.in_proj_qkvz")]
+)
 def test_codes_of_parts_are_read_without_loss(tmp_path: Path, name: str, module: str) -> None:
     spec, kind = model_spec_of(CASES[name].own), gguf.GGMLQuantizationType.Q8_0
     tensors = random_tensors(spec)
-    path = write_gguf(tmp_path / "m.gguf", file_of(CASES[name]), tensors, lambda name: kind if PARTS.search(name) else F32)
+    path = write_gguf(
+        tmp_path / "m.gguf", file_of(CASES[name]), tensors, lambda name: kind if PARTS.search(name) else F32
+    )
     checkpoint = Checkpoint.open(gguf_directory(path, tmp_path / "cache"), spec)
     weight = f"model.layers.0.{module}.weight"
     expected = gguf.quants.dequantize(gguf.quants.quantize(tensors[weight], kind), kind)
     np.testing.assert_array_equal(checkpoint.load(weight, slice(3, 71)), expected[3:71])
     assert (checkpoint.held_by(weight), checkpoint.group(weight)) == ("int8-groups", 32)
-    np.testing.assert_array_equal(checkpoint.load_groups(weight, slice(3, 71), slice(32, 64)).values(), expected[3:71, 32:])
+    np.testing.assert_array_equal(
+        checkpoint.load_groups(weight, slice(3, 71), slice(32, 64)).values(), expected[3:71, 32:]
+    )
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
