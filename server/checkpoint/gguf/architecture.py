@@ -14,6 +14,7 @@ Keys = Mapping[str, str]
 Read = Callable[[GgufFiles, Config], Config]
 
 ROPE_FREQS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+READ_WITH_CONFIG = ROPE_FREQS, LONG_FACTORS, SHORT_FACTORS  # tensors with values of config.json
 KV_HEADS, FFN_SIZE = "attention.head_count_kv", "feed_forward_length"
 
 
@@ -57,10 +58,6 @@ class Architecture:
     in_block: Keys = field(default_factory=dict)  # endings of the model's names, each with the file's name in a block
     has_heads_apart: bool = False  # the file has all of q, then k, then v; the model has q, k and v of each KV head
     has_key_heads_in_turns: bool = False  # value heads of gated DeltaNet, which the model has by key head
-
-    def is_read_with_config(self, tensor: str) -> bool:
-        """Return whether a tensor holds values of config.json, not weights."""
-        return tensor in (ROPE_FREQS, LONG_FACTORS, SHORT_FACTORS)
 
 
 def part_of_heads(key: str = "partial_rotary_factor") -> Read:

@@ -31,7 +31,8 @@ def _gemma_scale(largest: int) -> Read:
     return read
 
 
-def _mixtral_or_llama(_: GgufFiles, config: Config) -> Config:
+def _llama(_: GgufFiles, config: Config) -> Config:
+    """Mixtral is Llama with experts."""
     return names_of("mixtral") | {"sliding_window": None} if config.get("num_local_experts") else {}
 
 
@@ -40,11 +41,6 @@ def _granite_moe(_: GgufFiles, config: Config) -> Config:
     if not (size := config.get("shared_expert_intermediate_size")):
         return {}
     return names_of("granitemoeshared") | {"shared_intermediate_size": size}
-
-
-def _olmo(_: GgufFiles, config: Config) -> Config:
-    """Olmo 3 is Olmo 2 with windows."""
-    return names_of("olmo3") if config.get("sliding_window") else {}
 
 
 def _gpt_oss(_: GgufFiles, config: Config) -> Config:
@@ -76,7 +72,7 @@ _CHOSEN: Config = {"norm_topk_prob": True}  # llama.cpp normalizes the weights o
 ARCHITECTURES = {
     row.name: row
     for row in (
-        Architecture("llama", "llama", _LOCAL_EXPERTS, read=_mixtral_or_llama, has_rotary_pairs=True),
+        Architecture("llama", "llama", _LOCAL_EXPERTS, read=_llama, has_rotary_pairs=True),
         Architecture("internlm2", "llama", has_rotary_pairs=True),  # with q, k and v apart
         Architecture("qwen2"),
         Architecture("qwen2vl", "qwen2"),  # of text alone
@@ -96,7 +92,7 @@ ARCHITECTURES = {
         Architecture("llama4", "llama4_text", _LLAMA4, read=_llama4),
         Architecture("phi2", "phi", read=part_of_heads()),
         Architecture("gptneox", "gpt_neox", _NEOX, read=part_of_heads("rotary_pct"), has_heads_apart=True),
-        Architecture("olmo2", read=_olmo),
+        Architecture("olmo2", read=lambda _, config: names_of("olmo3") if config.get("sliding_window") else {}),
         Architecture("olmoe"),
         Architecture("smollm3", has_rotary_pairs=True),
         Architecture("command-r", "cohere"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,10 +21,6 @@ STATED_BY_TENSORS = {
 }
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 YARN = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
-# Llama 3's scaling (`rope_scaling` in its config.json). A GGUF file has only the factor of each frequency.
-ORIGINAL_LENGTH = 8192
-FREQUENCY_FACTORS = (1.0, 4.0), (1.0, 1.0)  # low and high, of Llama 3 and of Llama 4
-TOLERANCE = 1e-4  # relative, of these factors: the file has them in float32
 
 
 def gguf_config(file: Path) -> Config | None:
@@ -95,8 +89,9 @@ def _layer_types(files: GgufFiles, name: str, config: Config) -> Config:
 
 def _rope(files: GgufFiles, name: str, config: Config) -> Config | None:
     """Return `rope_scaling`, None where there is none."""
-    if ROPE_FREQS in files.entries:
-        return _llama3(files, config)
+    if (factors := files.vector(ROPE_FREQS)) is not None:  # as Llama 3 and 4 scale frequencies, or otherwise
+        both = dict.fromkeys(("short_factor", "long_factor"), decimals(factors))
+        return None if (factors == 1).all() else {"rope_type": "longrope", "attention_factor": 1.0, **both}
     long, short = files.vector(LONG_FACTORS), files.vector(SHORT_FACTORS)
     original = files.number("rope.scaling.original_context_length")
     if long is not None and short is not None:
@@ -111,27 +106,3 @@ def _rope(files: GgufFiles, name: str, config: Config) -> Config | None:
     if kind == "yarn":
         rope |= {key: files.number(f"rope.scaling.{each}") for each, key in YARN.items()}
     return {key: value for key, value in rope.items() if value is not None}
-
-
-def _llama3(files: GgufFiles, config: Config) -> Config | None:
-    """Return Llama 3's scaling by the largest factor, after a check of all factors against it."""
-    found = files.vector(ROPE_FREQS)
-    assert found is not None
-    width, theta = config["head_dim"], config.get("rope_theta", 10_000.0)
-    if found.size != width // 2 or theta < 1:
-        raise files.error(f"has {found.size} factors of {width // 2} rotary frequencies with base {theta}", ROPE_FREQS)
-    if (found == 1).all():
-        return None
-    factor = float(found.max())
-    turns = ORIGINAL_LENGTH * theta ** (-np.arange(0, width, 2) / width) / (2 * math.pi)
-    for low, high in FREQUENCY_FACTORS:
-        kept = np.clip((turns - low) / (high - low), 0, 1) if high > low else turns > high
-        if np.allclose(found, 1 / ((1 - kept) / factor + kept), rtol=TOLERANCE):
-            factors = {"low_freq_factor": low, "high_freq_factor": high}
-            return {
-                "rope_type": "llama3",
-                "factor": factor,
-                **factors,
-                "original_max_position_embeddings": ORIGINAL_LENGTH,
-            }
-    raise files.error("is not Llama 3's scaling of rotary frequencies, the only one that is supported", ROPE_FREQS)

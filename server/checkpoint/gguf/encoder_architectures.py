@@ -10,7 +10,7 @@ from .files import GgufFiles
 
 POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}  # `pooling_type`
 DENSE = "dense_2.weight"
-TOKEN_TYPES = "tokenizer.ggml.token_type_count"
+GATE = "enc.blk.0.ffn_gate.weight"  # of networks with gates
 
 
 def pooling_modules(files: GgufFiles) -> Config:
@@ -29,38 +29,48 @@ def pooling_modules(files: GgufFiles) -> Config:
     return {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode": kind}}
 
 
-def _bert(files: GgufFiles, _: Config) -> Config:
-    return {"architectures": ["BertForMaskedLM"], "type_vocab_size": files.metadata.get(TOKEN_TYPES, 2)}
-
-
-def _modern_bert(files: GgufFiles, _: Config) -> Config:
-    activation = files.metadata.get("modern-bert.hidden_activation", "gelu")
-    return {"architectures": ["ModernBertForMaskedLM"], "hidden_activation": activation}
-
-
-def _gemma(_: GgufFiles, config: Config) -> Config:
-    return {"architectures": ["Gemma3TextModel"], "query_pre_attn_scalar": config["head_dim"]}
-
-
-def _t5(files: GgufFiles, _: Config) -> Config:
-    """Return the form of networks: files have a matrix of gates, or none."""
-    return {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in files.entries else "relu"}
-
-
 _MODERN_BERT = keys(
     "attention.sliding_window=local_attention attention.sliding_window_pattern=global_attn_every_n_layers"
     " rope.freq_base=global_rope_theta rope.freq_base_swa=local_rope_theta"
 )
 _GEMMA = keys("rope.freq_base_swa=rope_local_base_freq")
-_BOTH_SIDES: Config = {"hidden_activation": "gelu_pytorch_tanh", "use_bidirectional_attention": True}
 _T5 = keys(
     "decoder_block_count=num_decoder_layers attention.relative_buckets_count=relative_attention_num_buckets"
     " decoder_start_token_id=decoder_start_token_id"
 )
 
 ENCODING = (
-    Architecture("bert", words={"bert.": ""}, read=_bert),
-    Architecture("modern-bert", "modernbert", _MODERN_BERT, read=_modern_bert, words={"model.": ""}),
-    Architecture("gemma-embedding", "gemma3_text", _GEMMA, _BOTH_SIDES, _gemma, norm_shift=1.0),
-    Architecture("t5", "t5", _T5, read=_t5, has_own_heads=True),
+    Architecture(
+        "bert",
+        words={"bert.": ""},
+        read=lambda files, _: {
+            "architectures": ["BertForMaskedLM"],
+            "type_vocab_size": files.metadata.get("tokenizer.ggml.token_type_count", 2),
+        },
+    ),
+    Architecture(
+        "modern-bert",
+        "modernbert",
+        _MODERN_BERT,
+        words={"model.": ""},
+        read=lambda files, _: {
+            "architectures": ["ModernBertForMaskedLM"],
+            "hidden_activation": files.metadata.get("modern-bert.hidden_activation", "gelu"),
+        },
+    ),
+    Architecture(
+        "gemma-embedding",
+        "gemma3_text",
+        _GEMMA,
+        {"architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True},
+        lambda _, config: {"query_pre_attn_scalar": config["head_dim"]},
+        norm_shift=1.0,
+    ),
+    Architecture(
+        "t5",
+        "t5",
+        _T5,
+        read=lambda files, _: {"feed_forward_proj": "gated-gelu" if GATE in files.entries else "relu"},
+        has_own_heads=True,
+    ),
 )

@@ -54,10 +54,6 @@ def _exaone(files: GgufFiles, config: Config) -> Config:
     return _without_next(files, config) | ({} if "layer_types" in config else {"sliding_window": None})
 
 
-def _ernie(_: GgufFiles, config: Config) -> Config:
-    return {"use_bias": config.get("attention_bias", False)}
-
-
 _ROUTED = keys(
     "expert_count=n_routed_experts expert_shared_count=n_shared_experts expert_weights_scale=routed_scaling_factor"
     " expert_weights_norm=norm_topk_prob expert_group_count=n_group expert_group_used_count=topk_group"
@@ -83,5 +79,11 @@ BALANCED = (
     Architecture("dots1", "dots1", _ROUTED, {"sliding_window": None}, words=_BIAS),
     Architecture("exaone-moe", "exaone_moe", _EXAONE, read=_exaone, words=_BIAS),
     Architecture("minimax-m2", "minimax_m2", keys("expert_count=num_local_experts"), words=_BIAS),
-    Architecture("ernie4_5-moe", "ernie4_5_moe", _ERNIE, read=_ernie, words=_BIAS),
+    Architecture(
+        "ernie4_5-moe",
+        "ernie4_5_moe",
+        _ERNIE,
+        read=lambda _, config: {"use_bias": config["attention_bias"]},
+        words=_BIAS,
+    ),
 )

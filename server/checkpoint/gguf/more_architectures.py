@@ -5,27 +5,8 @@ Source: as in architectures.py.
 
 from __future__ import annotations
 
-from .architecture import (
-    FFN_SIZE,
-    KV_HEADS,
-    ROPE_FREQS,
-    Architecture,
-    Config,
-    Read,
-    keys,
-    part_of_heads,
-    window_or_none,
-)
+from .architecture import FFN_SIZE, KV_HEADS, ROPE_FREQS, Architecture, Config, keys, part_of_heads, window_or_none
 from .files import GgufFiles
-
-
-def _biases(key: str) -> Read:
-    """Return a function for the key that a family has for the biases of q, k and v."""
-    return lambda _, config: {key: config.get("attention_bias", False)}
-
-
-def _stablelm(files: GgufFiles, config: Config) -> Config:
-    return part_of_heads()(files, config) | _biases("use_qkv_bias")(files, config)
 
 
 def _minicpm(_: GgufFiles, config: Config) -> Config:
@@ -33,24 +14,6 @@ def _minicpm(_: GgufFiles, config: Config) -> Config:
     depth = config.get("residual_scale", 1.0) * config["num_hidden_layers"] ** 0.5
     base = config["hidden_size"] / config.get("logits_scaling", config["hidden_size"])
     return {"scale_depth": float(f"{depth:.5g}"), "dim_model_base": round(base)}
-
-
-def _falcon(_: GgufFiles, config: Config) -> Config:
-    has_few = config.get("num_key_value_heads", 1) > 1
-    return {"multi_query": not has_few, "new_decoder_architecture": has_few}
-
-
-def _bigcode(_: GgufFiles, config: Config) -> Config:
-    return {"multi_query": config.get("num_key_value_heads") == 1}
-
-
-def _mpt(_: GgufFiles, config: Config) -> Config:
-    bias = config.get("alibi_bias_max", 0.0)
-    return {"attn_config": {"alibi": bias > 0, "alibi_bias_max": bias, "clip_qkv": config.get("clip_qkv")}}
-
-
-def _hunyuan_moe(_: GgufFiles, config: Config) -> Config:
-    return {"num_shared_expert": config.get("num_shared_expert") or 1}
 
 
 def _gemma4(files: GgufFiles, config: Config) -> Config:
@@ -79,7 +42,6 @@ def _gemma4(files: GgufFiles, config: Config) -> Config:
 
 _MINICPM = keys("embedding_scale=scale_emb residual_scale=residual_scale logit_scale=logits_scaling")
 _HUNYUAN_MOE = keys("expert_used_count=moe_topk expert_shared_count=num_shared_expert")
-_PARALLEL = keys("use_parallel_residual=use_parallel_residual")
 _CLIP = keys("attention.clamp_kqv=clip_qkv attention.max_alibi_bias=alibi_bias_max")
 _GEMMA4 = keys(
     "attention.key_length=global_head_dim attention.key_length_swa=head_dim rope.freq_base_swa=rope_local_base_freq"
@@ -110,14 +72,30 @@ MORE = (
     Architecture("minicpm", "minicpm", _MINICPM, read=_minicpm, has_rotary_pairs=True),
     Architecture("arcee", values=_SQUARE, has_rotary_pairs=True),
     Architecture("nemotron", values=_SQUARE, read=part_of_heads(), norm_shift=1.0),
-    Architecture("stablelm", "stablelm", _PARALLEL, read=_stablelm),
+    Architecture(
+        "stablelm",
+        "stablelm",
+        keys("use_parallel_residual=use_parallel_residual"),
+        read=lambda files, config: part_of_heads()(files, config) | {"use_qkv_bias": config["attention_bias"]},
+    ),
     Architecture("olmo", "olmo", _CLIP, has_rotary_pairs=True),
-    Architecture("ernie4_5", read=_biases("use_bias")),
+    Architecture("ernie4_5", read=lambda _, config: {"use_bias": config["attention_bias"]}),
     Architecture("hunyuan-dense", "hunyuan_v1_dense"),
-    Architecture("hunyuan-moe", "hunyuan_v1_moe", _HUNYUAN_MOE, read=_hunyuan_moe),
+    Architecture("hunyuan-moe", "hunyuan_v1_moe", _HUNYUAN_MOE),
     Architecture("starcoder2", values=_TANH),
-    Architecture("starcoder", "gpt_bigcode", read=_bigcode),
-    Architecture("falcon", read=_falcon, has_heads_apart=True),
+    Architecture(
+        "starcoder", "gpt_bigcode", read=lambda _, config: {"multi_query": config.get("num_key_value_heads") == 1}
+    ),
+    Architecture(
+        "falcon",
+        read=lambda _, config: {
+            "multi_query": not (has := config["num_key_value_heads"] > 1),
+            "new_decoder_architecture": has,
+        },
+        has_heads_apart=True,
+    ),
     Architecture("bloom", words={"transformer.": ""}, has_heads_apart=True),
-    Architecture("mpt", "mpt", _CLIP, read=_mpt),
+    Architecture(
+        "mpt", "mpt", _CLIP, read=lambda _, config: {"attn_config": {"alibi": "alibi_bias_max" in config} | config}
+    ),
 )

@@ -5,6 +5,8 @@ Source: as in architectures.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 from .architecture import FFN_SIZE, KV_HEADS, Architecture, Config, Read, keys, names_of
 from .files import GgufFiles
 
@@ -96,17 +98,7 @@ _NEMOTRON_H = keys(
 _STEP = {".dt_bias": ".dt_proj.bias"}  # in the package's words
 
 
-def _delta_net(name: str, model_type: str, has_key_heads_in_turns: bool = True) -> Architecture:
-    return Architecture(
-        name,
-        model_type,
-        _DELTA,
-        read=_delta,
-        norm_shift=1.0,
-        words=_STEP,
-        has_key_heads_in_turns=has_key_heads_in_turns,
-    )
-
+_GATED: dict[str, Any] = {"read": _delta, "norm_shift": 1.0, "words": _STEP}
 
 STATES = (
     Architecture("lfm2", "lfm2", _LFM2, _ADJUSTED, _kinds("conv"), (KV_HEADS,)),
@@ -114,9 +106,9 @@ STATES = (
         *("lfm2moe", "lfm2_moe", _LFM2, _ADJUSTED, _kinds("conv"), (KV_HEADS,)),
         words={"expert_bias": "expert_bias.bias", **_LFM2_WORDS},
     ),
-    _delta_net("qwen35", "qwen3_5_text"),
-    _delta_net("qwen35moe", "qwen3_5_moe_text"),
-    _delta_net("qwen3next", "qwen3_next", has_key_heads_in_turns=False),
+    Architecture("qwen35", "qwen3_5_text", _DELTA, **_GATED, has_key_heads_in_turns=True),
+    Architecture("qwen35moe", "qwen3_5_moe_text", _DELTA, **_GATED, has_key_heads_in_turns=True),
+    Architecture("qwen3next", "qwen3_next", _DELTA, **_GATED),
     Architecture(
         *("granitehybrid", "granitemoehybrid", _HYBRID),
         read=_granite,
@@ -126,12 +118,7 @@ STATES = (
     ),
     Architecture("falcon-h1", "falcon_h1", _MAMBA, read=_mamba, words=_STEP),
     Architecture(
-        "nemotron_h",
-        "nemotron_h",
-        _NEMOTRON_H,
-        {},
-        _nemotron_h,
-        (KV_HEADS, FFN_SIZE),
+        *("nemotron_h", "nemotron_h", _NEMOTRON_H, {}, _nemotron_h, (KV_HEADS, FFN_SIZE)),
         has_rotary_pairs=True,
         words=_STEP,
     ),

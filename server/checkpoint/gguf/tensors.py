@@ -10,19 +10,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...models.decoder import decoder_graph
 from ...models.graph import linears
 from ...models.spec import ModelSpec
 from ...models.state_layer import GatedDeltaNetSpec
 from ..stored import StoredTensor
-from .architecture import Architecture
+from .architecture import READ_WITH_CONFIG, Architecture
 from .architectures import architecture_of
 from .files import GgufFiles
-from .joined import joined
 from .orders import by_key_heads, in_pairs, in_runs
-from .tensor import GgufTensor
+from .tensor import GgufTensor, joined
 
 NUMBER = re.compile(r"\.(\d+)\.")
 GATE_OR_UP, GATE_UP = re.compile(r"ffn_(gate|up)_exps"), "ffn_gate_up_exps"
@@ -52,8 +51,10 @@ def model_tensors(
             found[name] = replace(tensor, shape=expected[name])
     mixer = _delta_net(spec)
     parts = {name: whole for name in expected.keys() - found.keys() if (whole := joined(name, files, mixer))}
-    used = {tensor.name for tensor in found.values()} | {name for whole in parts.values() for name in whole.names}
-    rest = (name for name in files.entries if name not in used and not architecture.is_read_with_config(name))
+    used = {tensor.name for tensor in found.values()} | {
+        name for whole in parts.values() for name in (part.tensor.name for part in whole.parts)
+    }
+    rest = (name for name in files.entries if name not in used and name not in READ_WITH_CONFIG)
     further = {name: GgufTensor(files.entries[name], name, files.entries[name].info.shape) for name in rest}
     return {**found, **parts, **{name: each for name, each in further.items() if not _is_further(name, spec)}}
 

@@ -7,8 +7,9 @@ nemotron,qwen,internlm,jais,bert,t5}.py.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gguf
 import numpy as np
@@ -21,13 +22,14 @@ from neuronserve.server.errors import CheckpointError
 from tests.checkpoint.gguf.made import F32, assert_file_has, random_tensors, write_gguf
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class Case:
     """A file: architecture, config.json of its model, keys of the file, and further values for the writer."""
 
     architecture: str
     own: dict[str, Any]
     keys: dict[str, Any]
-    writer: dict[str, Any] = {}
+    writer: dict[str, Any] = field(default_factory=dict)
 
 
 def model(hub_name: str, **own: Any) -> dict[str, Any]:
@@ -252,7 +254,9 @@ CASES = {
         model(
             "GraniteMoeHybridForCausalLM",
             **GRANITE | MAMBA | TYPES,
-            **{"num_local_experts": 8, "num_experts_per_tok": 3, "shared_intermediate_size": 40},
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            shared_intermediate_size=40,
         ),
         ROUTED_KEYS
         | GRANITE_KEYS
@@ -266,14 +270,16 @@ CASES = {
         model(
             "GraniteMoeHybridForCausalLM",
             **GRANITE | MAMBA | TYPES,
-            **{"num_local_experts": 0, "shared_intermediate_size": 176, "position_embedding_type": "rope"},
+            num_local_experts=0,
+            shared_intermediate_size=176,
+            position_embedding_type="rope",
         ),
         GRANITE_KEYS | MAMBA_KEYS | SOME | {"rope.scaling.finetuned": True},
         {"has_experts": False, "groups": 2, "num_key_value_heads": 2},
     ),
     "bamba": Case(
         "granitehybrid",
-        model("BambaForCausalLM", **MAMBA | TYPES),
+        model("BambaForCausalLM", **MAMBA, attn_layer_indices=[1]),
         MAMBA_KEYS | SOME | {"rope.dimension_count": 8},
         {"groups": 2, "num_key_value_heads": 2},
     ),
@@ -306,7 +312,8 @@ CASES = {
         model(
             "Qwen3NextForCausalLM",
             **DELTA | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16},
-            **{"shared_expert_intermediate_size": 40, "partial_rotary_factor": 0.25},
+            shared_expert_intermediate_size=40,
+            partial_rotary_factor=0.25,
             layer_types=["linear_attention", "full_attention", "linear_attention"],
         ),
         ROUTED_KEYS | DELTA_KEYS | {"expert_shared_feed_forward_length": 40},
@@ -388,5 +395,5 @@ def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     spec = model_spec_of(case.own)
     path = write_gguf(tmp_path / "m.gguf", file_of(case), random_tensors(spec))
     path.write_bytes(path.read_bytes().replace(b"blk.1.attn_v_b.weight", b"blk.1.attn_x_b.weight"))
-    with pytest.raises(CheckpointError, match="layers.1.self_attn.kv_b_proj.weight: missing"):
+    with pytest.raises(CheckpointError, match=r"layers\.1\.self_attn\.kv_b_proj\.weight: missing"):
         Checkpoint.open(gguf_directory(path, tmp_path / "cache"), spec)
