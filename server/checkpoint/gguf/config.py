@@ -34,8 +34,8 @@ def config_of(files: GgufFiles) -> Config:
     Raises CheckpointError for an architecture without a row, and for values that no config.json can state.
     """
     row = architecture_of(files)
-    keys = {name: key for name, key in COMMON.items() if name not in row.unread} | row.keys
-    found = ((key, files.number(name)) for name, key in keys.items())
+    common = {name: key for name, key in COMMON.items() if name not in row.unread}
+    found = ((key, files.number(name)) for name, key in {**common, **row.keys}.items())
     config: Config = {key: value for key, value in found if value is not None}
     config |= names_of(row.model_type or row.name) | {"vocab_size": _vocab_size(files)}
     if size := config.get("moe_intermediate_size"):

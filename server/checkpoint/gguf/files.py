@@ -74,9 +74,7 @@ class GgufFiles:
         """Return the architecture's whole number of this key for each layer. The file has a list, or one for all."""
         key = self._key(key)
         value = self.metadata.get(key)
-        found = (
-            value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else [value] * min(layers, MAX_LAYERS)
-        )
+        found: list[Any] = value.tolist() if isinstance(value, np.ndarray) else [value] * min(layers, MAX_LAYERS)
         if len(found) != layers or not all(isinstance(each, int) and each >= 0 for each in found):
             raise self.error(f"{key} is {shown(value)}: must be one whole number for each of {layers} layers")
         return found
