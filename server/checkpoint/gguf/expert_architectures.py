@@ -21,8 +21,8 @@ def _latent(files: GgufFiles, config: Config) -> Config:
     found |= {"q_lora_rank": config.get("q_lora_rank")}
     if output is not None:
         found["v_head_dim"] = output.info.shape[-1] // max(1, heads)
-    if (rope := config.get("rope_scaling")) and rope["rope_type"] == "yarn":
-        by = 10 * (files.number("rope.scaling.yarn_log_multiplier") or 0.0)
+    by = 10 * (files.number("rope.scaling.yarn_log_multiplier") or 0.0)
+    if by and (rope := config.get("rope_scaling")):
         found["rope_scaling"] = rope | {"attention_factor": 1.0, "mscale_all_dim": float(f"{by:.5g}")}
     return found
 
