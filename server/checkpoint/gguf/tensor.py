@@ -1,7 +1,7 @@
 """Tensors of GGUF files with the values of the model's own checkpoint, read by rows.
 
-A matrix that conversion takes apart is put together again as it is read. Source: llama.cpp's conversion/deepseek.py
-(kv_b_proj), granite.py (shared_mlp) and qwen.py (in_proj_qkvz).
+A matrix that conversion takes apart is put together again as it is read. Source: llama.cpp's conversion of DeepSeek
+(kv_b_proj), Granite (shared_mlp) and Qwen3-Next (in_proj_qkvz).
 """
 
 from __future__ import annotations
