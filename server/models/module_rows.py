@@ -17,6 +17,8 @@ def side_by_side(given: Sequence[WeightRows], names: Names) -> tuple[WeightRows,
         parts.append(replace(part, first_row=sum(outputs.size for outputs in alike)))
     if len({part.module for part in parts}) > 1 or len(parts) == 1:
         return tuple(parts)
+    if len(parts) == 2 and names.is_up_first:
+        parts = [replace(part, first_row=parts[1 - i].first_row) for i, part in enumerate(parts)]
     if names.blocks:
         rows, units = parts[0].outputs.size // names.blocks, parts[0].outputs.units // names.blocks
         each = zip(parts, (0, 2, 1), strict=True)  # q, v and k

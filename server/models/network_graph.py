@@ -85,8 +85,9 @@ class NetworkGraph:
     def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
         ffn = Axis("ffn", spec.size, is_of_expert=is_expert)
         down = Linear("down", (self._part(f"{at}down_proj", self._hidden),), ffn, spec.has_bias)
+        has_bias = spec.has_bias and not spec.lacks_first_bias
         if not spec.is_gated:
-            up = Linear("up", (self._part(f"{at}up_proj", ffn),), self._hidden, spec.has_bias)
+            up = Linear("up", (self._part(f"{at}up_proj", ffn),), self._hidden, has_bias)
             learned = ("alpha_p", "alpha_n", "beta", "eps") if spec.activation == "xielu" else ()
             vectors = tuple(self._vector(f"{at}act_fn", Axis("rows", 1), name) for name in learned)
             return up, Activate(spec.activation, vectors), down
@@ -94,7 +95,7 @@ class NetworkGraph:
         # Gates are taken as normal: the quantile of `sparsity` is this many deviations above the mean.
         cutoff = NormalDist().inv_cdf(spec.sparsity) if spec.sparsity else None
         gated = Gated(spec.activation, cutoff, spec.size * bool(spec.sparsity))
-        return Linear("gate_up", gate_up, self._hidden, spec.has_bias), gated, down
+        return Linear("gate_up", gate_up, self._hidden, has_bias), gated, down
 
     def narrow(self, size: int, modules: tuple[str, str], between: tuple[Op, ...], name: str) -> tuple[Op, ...]:
         """Return a network without a gate and biases of these two modules, with ops `between` its matrices."""

@@ -76,16 +76,13 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
 def op_vectors(op: Op) -> tuple[Vector, ...]:
     """Return the tensors of one op that are no matrices and no tables."""
     match op:
-        case (
-            LayerInputs(norm=vector)
-            | Norm(weight=vector)
-            | DistanceBuckets(weight=vector)
-            | StreamFactor(factor=Vector() as vector)
-        ):
+        case LayerInputs(norm=vector) | Norm(weight=vector) | StreamFactor(factor=Vector() as vector):
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)
         case _ if isinstance(op, TENSORS):
+            return op.vectors
+        case DistanceBuckets():
             return op.vectors
         case _:
             return ()

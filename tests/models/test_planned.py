@@ -29,7 +29,7 @@ NOT_IN_TRANSFORMERS = {
     *("deepseek", "baichuan", "internlm2", "minicpm", "dbrx", "ministral", "nemotron", "lfm2_moe"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "dots1", "glm4_moe", "deepseek_v32", "glm_moe_dsa"),
     *("bart", "marian", "mbart", "mt5", "pegasus", "t5", "whisper"),
-    *("bamba", "nemotron_h", "granitemoehybrid", "gemma4_text", "xglm"),
+    *("deberta-v2", "bamba", "nemotron_h", "granitemoehybrid", "gemma4_text", "xglm"),
 }
 SINCE = {"internlm3": (5, 23)}  # releases of transformers that were the first to know a type
 SMALL: dict[str, Any] = {

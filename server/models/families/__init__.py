@@ -37,13 +37,13 @@ from . import (
     phi3,
     qwen,
     qwen_next,
+    rotary_encoders,
     slopes,
     smollm3,
     starcoder,
     t5,
 )
 from .decoder import DecoderConfig
-from .encoder import EncoderConfig
 from .family import FamilyConfig
 from .nearest import not_supported
 from .text_part import text_part
@@ -140,7 +140,7 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "YoutuForCausalLM": ("youtu", deepseek.YoutuConfig),
 }
 AS_LLAMA = ("exaone", "internlm3")  # types for which transformers writes Llama's class
-_ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
+_ENCODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "Bert": ("bert", encoder.BertConfig),
     "Roberta": ("roberta", encoder.RobertaConfig),
     "XLMRoberta": ("xlm-roberta", encoder.RobertaConfig),
@@ -148,6 +148,13 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "MPNet": ("mpnet", encoder.MPNetConfig),
     "DistilBert": ("distilbert", encoder.DistilBertConfig),
     "ModernBert": ("modernbert", modernbert.ModernBertConfig),
+    "Albert": ("albert", encoder.AlbertConfig),
+    "Electra": ("electra", encoder.ElectraConfig),
+    "Ernie": ("ernie", encoder.ErnieConfig),
+    "NomicBert": ("nomic_bert", rotary_encoders.NomicBertConfig),
+    "JinaEmbeddingsV3": ("jina_embeddings_v3", rotary_encoders.JinaEmbeddingsV3Config),
+    "Gte": ("gte", rotary_encoders.GteConfig),
+    "DebertaV2": ("deberta-v2", encoder.DebertaV2Config),
 }
 _ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "T5ForConditionalGeneration": ("t5", t5.T5Config),

@@ -6,38 +6,31 @@ before attention: the embeddings are normed already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
 
 from ...typed_json import shown
-from ..config_values import Layers, Positions, Values, refuse
-from ..layer import AttentionSpec, LayerSpec, NetworkSpec, RopeSpec
-from ..names import Names
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..rope import Theta, rope_object
 from ..spec import EmbeddingSpec, NormSpec
 from .encoder import EncoderConfig
-from .family import ACTIVATIONS, LayerType
-
-NAMES = Names.of(
-    {
-        "model.embed_tokens": "model.embeddings.tok_embeddings",
-        "model.embed_norm": "model.embeddings.norm",
-        "model.norm": "model.final_norm",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "mlp_norm",
-        **{f"self_attn.{name}_proj": "attn.Wqkv" for name in "qkv"},
-        "self_attn.o_proj": "attn.Wo",
-        "mlp.gate_proj": "mlp.Wi",
-        "mlp.up_proj": "mlp.Wi",
-        "mlp.down_proj": "mlp.Wo",
-    },
-    "model.",
-)
+from .family import ACTIVATIONS, ActivationName, LayerType
 
 
 class ModernBertConfig(EncoderConfig, kw_only=True):
     """Keys and defaults of ModernBertConfig."""
 
+    vocab_size: Vocab = 50_368
+    num_hidden_layers: Layers = 22
+    num_attention_heads: Heads = 12
+    intermediate_size: Width = 1152
+    max_position_embeddings: Positions = 8192
+    hidden_act: ActivationName = msgspec.field(default="gelu", name="hidden_activation")
+    rms_norm_eps: Epsilon = msgspec.field(default=1e-5, name="norm_eps")
     local_attention: Positions = 128
     global_attn_every_n_layers: Layers = 3
     layer_types: list[LayerType] | None = None
@@ -47,8 +40,14 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     attention_bias: bool = False
     mlp_bias: bool = False
 
-    norm_placement = "before"
-    own_names = NAMES
+    prefix = "model."
+    layer_names = "attn.Wqkv attn.Wqkv attn.Wqkv attn.Wo attn_norm mlp.Wi mlp.Wo mlp_norm mlp.Wi"
+    other_names: ClassVar[Mapping[str, str]] = {
+        "model.embed_tokens": "embeddings.tok_embeddings",
+        "model.embed_norm": "embeddings.norm",
+        "model.layers": "layers",
+        "model.norm": "final_norm",
+    }
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         first, *others = super().layers(values)
@@ -72,6 +71,9 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], has_bias=self.mlp_bias)
+
+    def placement(self) -> NormPlacement:
+        return "before"
 
     def norm(self) -> NormSpec:
         return NormSpec("layer" if self.norm_bias else "layer_no_bias", self.rms_norm_eps)
