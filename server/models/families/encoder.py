@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
-from ..config_values import Layers, Values, Width, refuse
+from ..config_values import Epsilon, Heads, Layers, Values, Width, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, NormSpec
@@ -38,6 +39,7 @@ class EncoderConfig(FamilyConfig, kw_only=True):
     """Keys of every encoder, under BERT's names."""
 
     hidden_act: ActivationName = "gelu"
+    rms_norm_eps: Epsilon = msgspec.field(default=1e-12, name="layer_norm_eps")
 
     kind = "encoder"
     prefix: ClassVar[str]
@@ -234,6 +236,11 @@ class DebertaV2Config(BertConfig, kw_only=True):
 class DistilBertConfig(EncoderConfig, kw_only=True):
     """DistilBERT: BERT without token types and pooler, under names of its own."""
 
+    hidden_size: Width = msgspec.field(default=768, name="dim")
+    num_hidden_layers: Layers = msgspec.field(default=6, name="n_layers")
+    num_attention_heads: Heads = msgspec.field(default=12, name="n_heads")
+    intermediate_size: Width = msgspec.field(default=3072, name="hidden_dim")
+    hidden_act: ActivationName = msgspec.field(default="gelu", name="activation")
     sinusoidal_pos_embds: bool = False  # the table is in the files either way
 
     prefix = "distilbert."

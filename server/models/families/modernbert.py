@@ -10,18 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import msgspec
+
 from ...typed_json import shown
-from ..config_values import Layers, Positions, Values, refuse
+from ..config_values import Epsilon, Layers, Positions, Values, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..rope import Theta, rope_object
 from ..spec import EmbeddingSpec, NormSpec
 from .encoder import EncoderConfig
-from .family import ACTIVATIONS, LayerType
+from .family import ACTIVATIONS, ActivationName, LayerType
 
 
 class ModernBertConfig(EncoderConfig, kw_only=True):
     """Keys and defaults of ModernBertConfig."""
 
+    hidden_act: ActivationName = msgspec.field(default="gelu", name="hidden_activation")
+    rms_norm_eps: Epsilon = msgspec.field(default=1e-5, name="norm_eps")
     local_attention: Positions = 128
     global_attn_every_n_layers: Layers = 3
     layer_types: list[LayerType] | None = None

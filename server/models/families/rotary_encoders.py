@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Width
+from ..config_values import HeadDim, Heads, Layers, Positions, Values, Width
 from ..layer import AttentionSpec, NetworkSpec, RopeSpec
 from ..rope import DEFAULT_THETA, Theta, read_rope
 from ..spec import EmbeddingSpec
@@ -68,8 +68,6 @@ class NomicBertConfig(RotaryBertConfig, kw_only=True):
 
 class JinaEmbeddingsV3Config(RotaryBertConfig, kw_only=True):
     """Jina Embeddings v3: XLM-R with rotated heads."""
-
-    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
 
     prefix = "roberta."
     pooled = ("Model",)
