@@ -62,7 +62,7 @@ def unfitted(model: ModelSpec) -> str:
 def matrix_params(model: ModelSpec) -> int:
     """Return the weights of the model's matrices. An output layer counts even if tied; routers are left out."""
     graph = decoder_graph(model)
-    counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
+    counted = ((op, count) for op, count in graph.counted(is_computed=True) if isinstance(op, Linear))
     routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
     return routed + graph.embed.table.outputs.size * graph.embed.hidden.size
 

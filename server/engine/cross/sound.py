@@ -17,7 +17,8 @@ from ...kernels.matmul.epilogue import ACTIVATIONS
 from ...kernels.program import Program
 from ...kernels.records import STEP, WORD, StepRecord
 from ...kernels.workers import WorkerPool
-from ...models.decoder import FRAMES, decoder_graph
+from ...models.decoder import decoder_graph
+from ...models.input_graph import FRAMES
 from ...models.linear import Linear
 from ...models.ops import AddRows
 from ...placement.sound_sizes import SoundSizes
