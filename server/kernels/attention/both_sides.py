@@ -161,7 +161,7 @@ def _run_loop(cell: CacheCell) -> Any:
         first, end = _first_key(position, reach), _end_key(position, reach, load_i64(item + ITEM.length))
         _add_bias(item, r, s, base, width)
         state = load_i64(item + ITEM.states) + r * state_bytes(head_pad)
-        softmax_row(state, s, s, first - base, min(end - base, width), 0, head_pad, 0.0, 0.0)
+        softmax_row(state, s, s, first - base, min(end - base, width), 0, head_pad, 0.0, 0.0, 0)
 
     @inline
     def run(item, base, width, k, v):  # type: ignore[no-untyped-def]
