@@ -1,8 +1,7 @@
 """The records that cross floors, in the order in which a request meets them.
 
-Request -> StepPlan -> StepResult -> TokenEvent. All are frozen. The scheduler's mutable `Sequence` is not here because
-it never leaves the scheduler. Records of each step are named tuples: making one takes a quarter of a dataclass's time,
-replacing a value a tenth. Times are seconds of the host's monotonic clock.
+Request -> StepPlan -> StepResult -> TokenEvent. All are frozen. The mutable `Sequence` never leaves the scheduler.
+Records of each step are named tuples, made in a quarter of a dataclass's time. Times are monotonic seconds of the host.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ MODELS = ["bert", "mpnet", "modernbert", "qwen3", "albert", "deberta-v2"]
 CACHED: list[tuple[str, Quantization | None]] = [(name, None) for name in MODELS] + [("bert", "int8"), ("bert", "fp8")]
 
 
-@pytest.mark.parametrize(("name", "quantization"), representative(CACHED, ("bert", "int8"), ("modernbert", None), ("deberta-v2", None)))
+@pytest.mark.parametrize(
+    ("name", "quantization"), representative(CACHED, ("bert", "int8"), ("modernbert", None), ("deberta-v2", None))
+)
 def test_a_text_is_bitwise_the_same_alone_and_among_others(
     checkpoint_of: Any, kernel_cache: str, name: str, quantization: Quantization | None
 ) -> None:
