@@ -133,9 +133,10 @@ def test_rows_of_latent_attention_change_no_bit(tmp_path: Path, kernel_cache: st
     check(load_engine(engine_config(directory, kernel_cache, **FEW, **changes), lambda _: None))
 
 
-def test_rows_with_an_adapter_change_no_bit(tmp_path: Path, kernel_cache: str) -> None:
+@pytest.mark.parametrize("shape", ["tiny-qwen3", "tiny-qwen3-next"])
+def test_rows_with_an_adapter_change_no_bit(tmp_path: Path, kernel_cache: str, shape: str) -> None:
     model, adapter = tmp_path / "model", tmp_path / "adapter"
-    write_checkpoint("tiny-qwen3", model, Options())
+    write_checkpoint(shape, model, Options())
     write_adapter(adapter, adapter_tensors(model, 5))
     lora = LoraConfig(1, 8, (LoraModule("adapter", str(adapter)),))
     check(load_engine(engine_config(model, kernel_cache, lora=lora, **FEW), lambda _: None))
