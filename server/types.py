@@ -93,6 +93,7 @@ class Request:
     pooling: PoolingParams | None = None  # None: the sequence is continued
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
+    session: str = ""  # requests of one go to the same engine, unless it is much fuller than others
     weight: float = 1.0  # share of its tenant, beside other tenants' weights
     first_token_by: float = inf  # by scheduling policy slo: when the first token should be there
     token_interval_s: float = inf  # by scheduling policy slo: most seconds of a step while it decodes
