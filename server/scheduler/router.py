@@ -253,7 +253,7 @@ class Router:
         """Digests of the prompt's full blocks, as the prefix cache computes them."""
         if not self._cache.enable_prefix_caching:
             return []
-        chain = HashChain(self._cache.block_size, request.cache_salt, request.lora, request.pictures)
+        chain = HashChain(self._cache.block_size, request.cache_salt, request.lora, request.media)
         chain.extend(request.prompt_token_ids, len(request.prompt_token_ids) // self._cache.block_size)
         return chain.digests
 
