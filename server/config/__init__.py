@@ -72,6 +72,16 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class OffloadConfig:
+    """Room for KV blocks that have left the device."""
+
+    memory_bytes: int = 0
+    directory: str | None = None  # None: no copies on a disk
+    disk_bytes: int = 0
+    directory_bytes: int = 0  # of the files of all engines
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Limits of one step and of the queue."""
 
@@ -262,6 +272,7 @@ class EngineConfig:
     pooling: PoolingMode | None = None  # None = as the model's files state
     normalize: bool | None = None  # None = as the model's files state
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
+    offload: OffloadConfig = OffloadConfig()
 
     @property
     def requested_formats(self) -> RequestedFormats:

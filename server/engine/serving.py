@@ -25,13 +25,13 @@ from ..models.heads import CLASSIFIES
 from ..models.tensors import num_params
 from ..placement.fit import require_type
 from ..placement.matrices import main_format
-from .buffers import PoolBlocks
 from .encode.loading import LoadedEncoder, load_encoder
 from .encode.runner import PoolingRunner, SharedRunner
 from .load.cores import group_cores
 from .load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .load.loading import load_engine
 from .load.weights import OnProgress
+from .pool_blobs import PoolBlobs
 from .process import ServedEngine
 from .vision.pictures import PictureRunner, read_pictures
 
@@ -54,7 +54,8 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
         grammars=loaded.grammars,
         adapters=loaded.adapters,
         give_back=partial(loaded.placement.kv.give_back, num_blocks=loaded.cache.num_blocks),
-        blocks=PoolBlocks(loaded.placement.kv, loaded.cache.num_blocks),
+        blocks=PoolBlobs.of(loaded.placement.kv),
+        states=None if (states := loaded.placement.buffers.states) is None else PoolBlobs.states(states),
     )
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
+
+from .tiers import Blob
 
 
 def root_digest(cache_salt: str, lora: str = "") -> bytes:
@@ -21,10 +22,9 @@ def root_digest(cache_salt: str, lora: str = "") -> bytes:
     return sha256(scope.encode() + cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
-@cache
-def _block_layout(block_size: int) -> struct.Struct:
-    """Layout of the token ids of one block: little-endian int32."""
-    return struct.Struct(f"<{block_size}i")
+def packed(token_ids: Sequence[int]) -> bytes:
+    """Return token ids as little-endian int32."""
+    return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
 class HashChain:
@@ -34,25 +34,33 @@ class HashChain:
     of pictures that begin in the block: their tokens are all the same.
     """
 
-    __slots__ = ("_block_size", "_pack", "_pictures", "_root", "digests")
+    __slots__ = ("_block_size", "_pictures", "_root", "digests")
 
     def __init__(
         self, block_size: int, cache_salt: str, lora: str = "", pictures: Sequence[tuple[int, bytes]] = ()
     ) -> None:
         """`pictures`: the position of each picture's first token, and the digest of its content."""
         self._block_size, self._pictures = block_size, pictures
-        self._pack = _block_layout(block_size).pack
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Compute the digests of the first `num_blocks` blocks of `token_ids` that have none yet."""
-        digests, size, pack = self.digests, self._block_size, self._pack
-        parent = digests[-1] if digests else self._root
-        for begin in range(len(digests) * size, num_blocks * size, size):
+        digests, size = self.digests, self._block_size
+        first, end = len(digests) * size, num_blocks * size
+        if first >= end:
+            return
+        parent, text = digests[-1] if digests else self._root, memoryview(packed(token_ids[first:end]))
+        for begin in range(first, end, size):
             shown = b""
             if self._pictures:
                 here = [(at - begin, picture) for at, picture in self._pictures if begin <= at < begin + size]
                 shown = b"".join(at.to_bytes(4, "little") + picture for at, picture in here)
-            parent = sha256(parent + pack(*token_ids[begin : begin + size]) + shown).digest()
+            own = 4 * (begin - first)
+            parent = sha256(parent + text[own : own + 4 * size] + shown).digest()
             digests.append(parent)
+
+    def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
+        """Return the identity of a block whose digest is known; `tag` is its group's."""
+        begin = block * self._block_size
+        return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]))

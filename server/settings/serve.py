@@ -32,6 +32,7 @@ from .keys import KeySettings
 from .logs import LogFormat, log_to_stderr
 from .media import MediaSettings
 from .model import DEFAULT_MODEL
+from .offload import OffloadSettings
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
@@ -42,7 +43,14 @@ SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
 class ServeSettings(
-    EngineSettings, HealingSettings, PoolingSettings, MediaSettings, KeySettings, TlsSettings, StrictSettings
+    EngineSettings,
+    HealingSettings,
+    OffloadSettings,
+    PoolingSettings,
+    MediaSettings,
+    KeySettings,
+    TlsSettings,
+    StrictSettings,
 ):
     """Settings of `neuronserve serve`."""
 
@@ -80,12 +88,6 @@ class ServeSettings(
         (),
         description="name allowed in Host beside localhost and IP addresses, * for any; repeatable "
         "(default: none on a loopback address, else any)",
-    )
-    kept_kv_cache_gib: float | None = Field(
-        None,
-        ge=0,
-        le=1_000_000,
-        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where copies are cheap)",
     )
     host_memory_gib: float | None = Field(
         None, gt=0, le=1_000_000, description="GiB of host memory that the server may use (default: all free memory)"
@@ -243,8 +245,7 @@ class ServeSettings(
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads are divided between them, and memory between those and spare ones."""
-        kept = None if self.kept_kv_cache_gib is None else int(self.kept_kv_cache_gib * GIB)
-        whole = replace(self.engine_config(model_path), most_kept_bytes=kept)
+        whole = replace(self.engine_config(model_path), **self.copies(self.data_parallel_size))
         size, budget = self.data_parallel_size, self._host_memory_bytes
         if self._num_engines == 1:
             return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)

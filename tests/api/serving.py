@@ -118,6 +118,7 @@ class FakeEngine:
     pictures: None = None  # its runner takes no steps of pictures
     give_back: None = None  # and has no memory
     blocks: FakeRunner | None = None
+    states: None = None
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:

@@ -200,7 +200,7 @@ def test_a_chain_is_evicted_from_its_tail() -> None:
     ids = list(chain.tables[0])
     cache.free(chain)
     run(cache, [99] * 4)
-    assert cache.lookup(cache.open(""), list(range(16))) == Prefix(3, (ids[:3],))
+    assert cache.lookup(cache.open(""), list(range(16))) == Prefix(3, (ids[:3],), num_own=3)
 
 
 def test_only_computed_tokens_are_cached() -> None:
@@ -271,7 +271,7 @@ def test_a_prefix_is_found_by_the_blocks_that_its_next_token_sees() -> None:
     cache.free(blocks)
     for _ in range(cache.num_free_blocks - len(kept)):
         cache.pool.take()  # what was given back first is reused first
-    assert cache.lookup(cache.open(""), [*tokens, 1]) == Prefix(6, ([NULL_BLOCK] * 4 + kept,))
+    assert cache.lookup(cache.open(""), [*tokens, 1]) == Prefix(6, ([NULL_BLOCK] * 4 + kept,), num_own=6)
     assert found(cache, tokens[:20]) == 0
 
 

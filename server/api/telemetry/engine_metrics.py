@@ -8,9 +8,11 @@ from collections.abc import Callable
 from ... import __version__
 from ...link.client import EngineClient
 from ...link.messages import EngineInfo, Tokens
-from ...types import StepReport
+from ...types import StepReport, TierReport
 from . import families as f
 from .instruments import Instruments, MetricFamily
+
+NO_COPIES = TierReport(0.0, 0, 0, {"GPU_to_CPU": (0, 0.0), "CPU_to_GPU": (0, 0.0)})
 
 
 class EngineMetrics:
@@ -25,8 +27,10 @@ class EngineMetrics:
         self._hits = instruments.counter(f.PREFIX_HITS)
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
+        self._tiers = NO_COPIES  # last reported
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
+        self._count_tiers(NO_COPIES)
         self._show_state(info)
         self._show_info(info)
         self._show_memory(info)
@@ -43,6 +47,8 @@ class EngineMetrics:
             self._preemptions.inc(report.num_preempted)
         if report.prefix_queries != self._prefix_queries:
             self._count_lookups(report)
+        if report.tiers is not None and report.tiers != self._tiers:
+            self._count_tiers(report.tiers)
 
     def _count_lookups(self, report: StepReport) -> None:
         """Add the growth of the engine's counts, which are sums since its start; a successor's begin at 0."""
@@ -51,6 +57,19 @@ class EngineMetrics:
         self._queries.inc(report.prefix_queries - self._prefix_queries)
         self._hits.inc(report.prefix_hits - self._prefix_hits)
         self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
+
+    def _count_tiers(self, now: TierReport) -> None:
+        """Add the growth of the tiers' counts."""
+        last, count = self._tiers, self._instruments.counter
+        if now.queries < last.queries:  # a successor's begin at 0
+            last = NO_COPIES
+        count(f.TIER_QUERIES).inc(now.queries - last.queries)
+        count(f.TIER_HITS).inc(now.hits - last.hits)
+        for name, (num_bytes, seconds) in now.transfers.items():
+            before = last.transfers.get(name, (0, 0.0))
+            count(f.TRANSFER_BYTES, transfer_type=name).inc(max(0, num_bytes - before[0]))
+            count(f.TRANSFER_TIME, transfer_type=name).inc(max(0.0, seconds - before[1]))
+        self._tiers = now
 
     def _show_state(self, info: EngineInfo) -> None:
         num_usable = info.cache.num_blocks - 1  # block 0 is padding
@@ -72,6 +91,7 @@ class EngineMetrics:
         self._read(f.WAITING, num_waiting)
         self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
         self._read(f.WAITING_BY_REASON, lambda: 0, reason="deferred")
+        self._read(f.TIER_USAGE, lambda: self._tiers.usage)
         if not info.cache.num_blocks:
             return  # it has no cache
         self._read(f.KV_USAGE, lambda: 1 - num_free() / num_usable)
