@@ -36,7 +36,10 @@ log = logging.getLogger("neuronserve.engine")
 class BlobBytes(Protocol):
     """Contents of the blobs of one kind on the device."""
 
-    num_bytes: int  # of a blob, on all cores
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a blob, on all cores."""
+        ...
 
     def read(self, place: int) -> npt.NDArray[np.uint8]:
         """Return a blob's bytes, in memory that the next call may use again."""

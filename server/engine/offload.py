@@ -100,11 +100,13 @@ class _Plan:
     kept_bytes: int
     identity: str
     text_bytes: int
-    end: int = 0  # of the slots in memory that are planned so far
+    num_kinds: int = 0  # that are planned so far
+    end: int = 0  # of their slots in memory
 
     def tiers(self, blobs: BlobBytes, share: float, rate: PrefillRate) -> Tiers | None:
         """Return the tiers of one kind of blob, which gets `share` of each; None where no copy fits."""
         config, stores, clock = self.config, list[Store](), MonotonicClock()
+        self.num_kinds += 1  # copies of one kind are not read as another
         if shape := self._shape(blobs, share * (self.kept_bytes + config.memory_bytes), self.end):
             self.end = -(-shape.end // _ALIGNMENT) * _ALIGNMENT
             stores.append(BlobFile(lambda: self.kept, blobs, shape, MEMORY, clock))
@@ -121,7 +123,8 @@ class _Plan:
     def _shape(self, blobs: BlobBytes, most_bytes: float, begin: int) -> SlotShape | None:
         record = SlotShape(b"", 1, self.text_bytes, blobs.num_bytes).end
         num_slots = int(most_bytes) // record
-        identity = sha256(repr((self.identity, num_slots, self.text_bytes, blobs.num_bytes)).encode()).digest()[:16]
+        same = self.identity, self.num_kinds, self.text_bytes, blobs.num_bytes
+        identity = sha256(repr(same).encode()).digest()[:16]
         return SlotShape(identity, num_slots, self.text_bytes, blobs.num_bytes, begin) if num_slots else None
 
 
@@ -131,7 +134,7 @@ def _open_in(directory: Path, shape: SlotShape, most_bytes: int) -> SharedFile:
     Raises OSError when the directory cannot be used.
     """
     for number in count():
-        path = directory / f"{shape.identity.hex()}.{number}{_SUFFIX}"
+        path = directory / f"{shape.identity.hex()}-{shape.num_slots}-{number}{_SUFFIX}"
         descriptor = open_locked(path)
         if descriptor is not None:
             _delete_old(directory, path, most_bytes - shape.end)
