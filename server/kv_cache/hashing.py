@@ -50,15 +50,19 @@ class HashChain:
         first, end = len(digests) * size, num_blocks * size
         if first >= end:
             return
-        parent, text = digests[-1] if digests else self._root, memoryview(packed(token_ids[first:end]))
-        for begin in range(first, end, size):
-            shown = b""
+        parent, text = digests[-1] if digests else self._root, packed(token_ids[first:end])
+        for own in range(0, len(text), 4 * size):
+            known = parent + text[own : own + 4 * size]
             if self._pictures:
-                here = [(at - begin, picture) for at, picture in self._pictures if begin <= at < begin + size]
-                shown = b"".join(at.to_bytes(4, "little") + picture for at, picture in here)
-            own = 4 * (begin - first)
-            parent = sha256(parent + text[own : own + 4 * size] + shown).digest()
+                known += self._shown(first + own // 4)
+            parent = sha256(known).digest()
             digests.append(parent)
+
+    def _shown(self, begin: int) -> bytes:
+        """Offsets and digests of the pictures that begin in the block at `begin`."""
+        end = begin + self._block_size
+        here = [(at - begin, picture) for at, picture in self._pictures if begin <= at < end]
+        return b"".join(at.to_bytes(4, "little") + picture for at, picture in here)
 
     def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
         """Return the identity of a block whose digest is known; `tag` is its group's."""

@@ -50,7 +50,10 @@ class PrefixFinder:
         """Return the blocks of the longest prefix, up to `most`, whose blocks and state are in the containers."""
         num_blocks = most
         for tag in (self._tags[group] for group in self._whole):
-            num_blocks = next((i for i in range(num_blocks) if digests[i] + tag not in cached), num_blocks)
+            for i in range(num_blocks):
+                if digests[i] + tag not in cached:
+                    num_blocks = i
+                    break
         while num_blocks and (shorter := self._shorter(digests, num_blocks, cached, snapshots)) is not None:
             num_blocks = shorter
         return num_blocks
