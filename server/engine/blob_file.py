@@ -122,7 +122,9 @@ class BlobFile:
                 self._file = self._open_file()
             if self._file.read(_HEADER.size, shape.begin) == shape.header:
                 return self._left(self._file)
-            self._file.write([shape.header, bytes(shape.num_slots * shape.seal_bytes)], shape.begin)
+            if not shape.begin:  # of another model; the slots of the first kind are used first
+                self._file.clear()
+            self._file.write([shape.header], shape.begin)
         except OSError as error:
             self._report(error)
         return ()
@@ -138,7 +140,7 @@ class BlobFile:
         begin = self._clock.now()
         content = self._blobs.read(place).data
         is_saved = self._put(slot, self._shape.seal(blob, content), content)
-        if is_saved:
+        if is_saved and self._writer is None:  # a thread counts its own writes
             self._count(f"GPU_to_{self._medium.name}", begin)
         return is_saved
 

@@ -24,6 +24,7 @@ from .buffers import most_kept
 _HOST_FLOPS = 5e10  # assumed of a host before it has computed a prompt; a token takes two operations a parameter
 _BLOCK_BYTES = 512  # unit of st_blocks
 _ALIGNMENT = 4096
+_MOST_SLOTS = 1 << 20  # of one file, so that looking for copies at the start takes no second
 _SUFFIX = ".kvtier"
 Files = tuple[tuple[str, int, int, int], ...]
 
@@ -122,7 +123,7 @@ class _Plan:
 
     def _shape(self, blobs: BlobBytes, most_bytes: float, begin: int) -> SlotShape | None:
         record = SlotShape(b"", 1, self.text_bytes, blobs.num_bytes).end
-        num_slots = int(most_bytes) // record
+        num_slots = min(int(most_bytes) // record, _MOST_SLOTS)
         same = self.identity, self.num_kinds, self.text_bytes, blobs.num_bytes
         identity = sha256(repr(same).encode()).digest()[:16]
         return SlotShape(identity, num_slots, self.text_bytes, blobs.num_bytes, begin) if num_slots else None

@@ -250,13 +250,17 @@ class Tiers:
         tier = self.tiers[level]
         if tier.free:
             return tier.free.pop()
-        name = next(iter(tier.slots), None)
+        name = self._victim(tier)
         if name is None:
             return None
         slot = tier.slots.pop(name)
         if level + 1 < len(self.tiers):
             self._move_down(level + 1, name, tier.store, slot)
         return slot
+
+    def _victim(self, tier: Tier) -> bytes | None:
+        """Return the copy that a full tier can spare, None when all are mirrors."""
+        return next(iter(tier.slots), None)
 
     def _move_down(self, level: int, name: bytes, source: Store, source_slot: int) -> None:
         tier = self.tiers[level]
