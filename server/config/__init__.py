@@ -15,6 +15,7 @@ from .formats import (
     Quantization,
     RequestedFormats,
     RunnerKind,
+    SchedulingPolicy,
     StackName,
     WeightGroups,
 )
@@ -91,6 +92,8 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
+    policy: SchedulingPolicy = "fair"
+    step_time_target_ms: float | Literal["auto"] | None = None  # of steps that mix prompts and decodes; None = none
 
     @classmethod
     def of(cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None) -> SchedulerConfig:
@@ -102,6 +105,8 @@ class SchedulerConfig:
             engine.max_num_queued_reqs,
             engine.batching,
             max_prompt_chunk,
+            engine.scheduling_policy,
+            engine.step_time_target_ms,
         )
 
     @property
@@ -271,6 +276,8 @@ class EngineConfig:
     runner: RunnerKind = "auto"  # "auto": as the model's files state
     pooling: PoolingMode | None = None  # None = as the model's files state
     normalize: bool | None = None  # None = as the model's files state
+    scheduling_policy: SchedulingPolicy = "fair"
+    step_time_target_ms: float | Literal["auto"] | None = None
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
     offload: OffloadConfig = OffloadConfig()
 

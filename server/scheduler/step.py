@@ -16,6 +16,7 @@ class StepDraft:
         "budget",
         "decode",
         "max_chunk",
+        "max_prompts",
         "num_encoded",
         "preempted",
         "prefill",
@@ -34,6 +35,7 @@ class StepDraft:
         self.states = states
         self.budget = budget
         self.max_chunk = budget if max_chunk is None else max_chunk
+        self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
         self.num_encoded = 0  # positions of encoders, whose passes come first
         self.prefill: list[ScheduledSeq] = []

@@ -32,6 +32,7 @@ from .keys import KeySettings
 from .logs import LogFormat, log_to_stderr
 from .media import MediaSettings
 from .model import DEFAULT_MODEL
+from .objectives import ObjectiveSettings
 from .offload import OffloadSettings
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
@@ -48,6 +49,7 @@ class ServeSettings(
     OffloadSettings,
     PoolingSettings,
     MediaSettings,
+    ObjectiveSettings,
     KeySettings,
     TlsSettings,
     StrictSettings,
@@ -91,15 +93,6 @@ class ServeSettings(
     )
     host_memory_gib: float | None = Field(
         None, gt=0, le=1_000_000, description="GiB of host memory that the server may use (default: all free memory)"
-    )
-    max_queue_delay: float | None = Field(
-        None, gt=0, le=86400, description="seconds; a request that would wait longer gets a 429"
-    )
-    ttft_slo_ms: float | None = Field(
-        None,
-        gt=0,
-        le=86_400_000,
-        description="milliseconds; a request whose first token would come later gets a 429 (default: none)",
     )
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds that running requests get after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
