@@ -20,7 +20,8 @@ from pathlib import Path
 
 from benchmarks.records import BenchmarkError
 from neuronserve.server.clock import MonotonicClock
-from neuronserve.server.config import EngineConfig, OffloadConfig, SchedulerConfig
+from neuronserve.server.config import EngineConfig, SchedulerConfig
+from neuronserve.server.config.offload import OffloadConfig
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.engine.offload import offload
 from neuronserve.server.engine.pool_blobs import PoolBlobs

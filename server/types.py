@@ -262,15 +262,6 @@ class ServedTokens:
     least: float  # a tenant that begins to wait starts with at least this count
 
 
-class TierReport(NamedTuple):
-    """Copies of KV blocks and states in tiers below the device; counts since the start."""
-
-    usage: float  # share of the host memory tier's slots in use
-    queries: int  # prompt tokens that were not found on the device
-    hits: int  # of these, loaded
-    transfers: dict[str, tuple[int, float]]  # bytes and seconds by direction
-
-
 class StepReport(NamedTuple):
     """One step for observers: queue sizes, tokens, blocks."""
 
@@ -293,7 +284,7 @@ class StepReport(NamedTuple):
     num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
     num_pictures_read: int = 0  # pictures of requests since the start, once they can be read
     num_pictures_encoded: int = 0  # of these; the others' vectors were there already
-    tiers: TierReport | None = None  # None: no copies are made
+    tiers: tuple[float, int, dict[str, tuple[int, float]]] | None = None  # KVCacheManager.tier_report
 
     @property
     def device_seconds(self) -> float:

@@ -17,8 +17,9 @@ from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.planner.simulate.autoscaling import Autoscaling
 from neuronserve.planner.simulate.options import SimulationOptions, Slo
 from neuronserve.server.api.config import ApiConfig, StoreConfig
-from neuronserve.server.config import DataParallel, EngineConfig, OffloadConfig, RuntimeCores
+from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
 from neuronserve.server.config.formats import WeightGroups
+from neuronserve.server.config.offload import OffloadConfig
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.media.config import MediaConfig
 from neuronserve.server.settings.base import Settings

@@ -120,10 +120,13 @@ class Replay:
     def serve(self, tokens: list[int], num_prompt: int) -> int:
         """Return the tokens of the prompt that are found."""
         blocks, cache = self.cache.open(""), self.cache
-        prefix = cache.lookup(blocks, tokens[:num_prompt])
-        if not cache.allocate(blocks, len(tokens), prefix):
-            return 0
-        assert cache.load(blocks, tokens, prefix), "a store without bytes never fails"
+        while True:
+            prefix = cache.lookup(blocks, tokens[:num_prompt])
+            if not cache.allocate(blocks, len(tokens), prefix):
+                return 0
+            if cache.load(blocks, tokens, prefix):
+                break
+            cache.free(blocks)  # the tier has no room for all of it
         found = prefix.num_blocks * BLOCK
         self.tail_hits += self._tail(blocks, tokens[:num_prompt], prefix.num_blocks)
         cache.commit(blocks, tokens, len(tokens) - 1)
@@ -194,7 +197,12 @@ def _shares(turns: Callable[[], Iterator[Turn]], num_tokens: int, tier_tokens: i
     replay, rate = Replay(num_tokens), PrefillRate(1.0)
     lru = Replay(num_tokens, Tiers([NoBytes(tier_tokens // BLOCK)], rate))
     cost = Replay(num_tokens, CostAware([NoBytes(tier_tokens // BLOCK)], rate, lambda name: _cost(cost.position[name])))
-    caches = {"vLLM's rule": PeerCache(num_tokens), "this cache": replay, "memory, LRU": lru, "memory, GDSF": cost}
+    caches: dict[str, PeerCache | Replay] = {
+        "vLLM's rule": PeerCache(num_tokens),
+        "this cache": replay,
+        "memory, LRU": lru,
+        "memory, GDSF": cost,
+    }
     found, total, computed = dict.fromkeys(caches, 0), 0, dict.fromkeys(caches, 0.0)
     for tokens, num_prompt in turns():
         total += num_prompt

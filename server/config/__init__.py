@@ -19,6 +19,7 @@ from .formats import (
     StackName,
     WeightGroups,
 )
+from .offload import NO_OFFLOAD, OffloadConfig
 
 # Defaults of a deployment, served or simulated.
 TENSOR_PARALLEL_SIZE = 1
@@ -70,16 +71,6 @@ class CacheConfig:
     def blocks_of(self, num_tokens: int) -> int:
         """Return the most blocks that one sequence of `num_tokens` tokens holds at once."""
         return sum(span.most_blocks(num_tokens, self.block_size, self.max_chunk) for span in self.groups)
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadConfig:
-    """Room for KV blocks that have left the device."""
-
-    memory_bytes: int = 0
-    directory: str | None = None  # None: no copies on a disk
-    disk_bytes: int = 0
-    directory_bytes: int = 0  # of the files of all engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +270,7 @@ class EngineConfig:
     scheduling_policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
-    offload: OffloadConfig = OffloadConfig()
+    offload: OffloadConfig = NO_OFFLOAD
 
     @property
     def requested_formats(self) -> RequestedFormats:

@@ -12,7 +12,8 @@ from itertools import count
 from pathlib import Path
 
 from ..clock import MonotonicClock
-from ..config import EngineConfig, OffloadConfig
+from ..config import EngineConfig
+from ..config.offload import OffloadConfig
 from ..errors import SettingsError
 from ..host.private_file import make_private_directory, open_locked
 from ..host.shared_file import SharedFile

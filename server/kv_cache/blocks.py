@@ -112,6 +112,11 @@ class BlockPool:
         if self.tiers is not None:
             self.tiers.clear()
 
+    def touch_copy(self, digest: bytes) -> None:
+        """Make the copies of a block the most recently used ones."""
+        if self.tiers is not None:
+            self.tiers.touch(digest)
+
     def _mirror(self, block: int) -> None:
         digest = self.digests[block]
         if digest is not None and self.tiers is not None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config import CacheConfig
-from ..types import TierReport
 from .blocks import NULL_BLOCK, BlockPool
 from .hashing import HashChain
 from .prefix_finder import PrefixFinder, group_tags
@@ -176,7 +175,10 @@ class KVCacheManager:
                     self.num_reserved += group in self.windowed and self.pool.ref_counts[block] > 0
                     self.pool.hold(block)
             table.extend(ids)
-        for table in blocks.tables:  # once none of the shared blocks is free any more
+        for table, tag in zip(blocks.tables, self._tags, strict=True):  # once no shared block is free any more
+            for i in [i for i, block in enumerate(table) if block == TO_LOAD]:
+                self.pool.touch_copy(blocks.chain.digests[i] + tag)  # so that it makes no room for others
+        for table in blocks.tables:
             table[:] = [self.pool.take() if block == TO_LOAD else block for block in table]
 
     def commit(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int) -> None:
@@ -242,14 +244,13 @@ class KVCacheManager:
         self.prefix_hits += min(num_found, prefix.num_own * size)
         self.num_loaded_tokens += num_found - min(num_found, prefix.num_own * size)
 
-    def tier_report(self) -> TierReport | None:
-        """Return the counts of the tiers, None without any."""
+    def tier_report(self) -> tuple[float, int, dict[str, tuple[int, float]]] | None:
+        """Return the share of the first tier in use, and since the start loaded tokens, and bytes and seconds of copies
+        by direction. Returns None without tiers.
+        """
         states = None if self.states is None else self.states.pool.tiers
         tiers = [each for each in (self.pool.tiers, states) if each is not None]
-        if not tiers:
-            return None
-        queries = self.prefix_queries - self.prefix_hits
-        return TierReport(tiers[0].usage, queries, self.num_loaded_tokens, sum_transfers(tiers))
+        return (tiers[0].usage, self.num_loaded_tokens, sum_transfers(tiers)) if tiers else None
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Sequences keep their blocks; blocks that they fill later may be found."""

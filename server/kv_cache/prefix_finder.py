@@ -11,12 +11,25 @@ from ..config import CacheConfig
 from .blocks import NULL_BLOCK, BlockPool
 from .sequence_blocks import NO_PREFIX, Prefix
 from .state_slots import NO_STATE, TO_LOAD
-from .tiers import Offers
+from .tiers import Tiers
 
 
 def group_tags(config: CacheConfig) -> tuple[bytes, ...]:
     """Return what is appended to a digest in each group, so that a block is found only in its own."""
     return tuple(bytes([group]) if group else b"" for group in range(len(config.groups)))
+
+
+class Offers:
+    """Container of the names that are on the device or worth loading."""
+
+    def __init__(self, cached: Container[bytes], tiers: Tiers | None, num_tokens: int) -> None:
+        """`num_tokens`: tokens that need not be computed because of one blob."""
+        self._cached, self._tiers, self._num_tokens = cached, tiers, num_tokens
+
+    def __contains__(self, name: object) -> bool:
+        if name in self._cached:
+            return True
+        return isinstance(name, bytes) and self._tiers is not None and self._tiers.is_offered(name, self._num_tokens)
 
 
 class PrefixFinder:

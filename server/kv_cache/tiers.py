@@ -175,6 +175,12 @@ class Tiers:
         found[0].store.relax()
         return False
 
+    def touch(self, name: bytes) -> None:
+        """Make the copies of a blob the most recently used ones."""
+        for tier in self.tiers:
+            if name in tier.slots:
+                tier.touch(name)
+
     def load(self, blob: Blob, place: int) -> bool:
         """Copy a blob back to the device; return False, having dropped the copy, when it is not whole."""
         found = self._find(blob.name)
@@ -184,8 +190,7 @@ class Tiers:
         if not tier.store.load(slot, blob, place):
             self.forget(blob.name)
             return False
-        if blob.name in tier.slots:
-            tier.touch(blob.name)
+        self.touch(blob.name)
         return True
 
     def forget(self, name: bytes) -> None:
@@ -274,19 +279,6 @@ class Tiers:
             tier.slots[name] = slot
         else:
             tier.free.append(slot)
-
-
-class Offers:
-    """Container of the names that are on the device or worth loading."""
-
-    def __init__(self, cached: Container[bytes], tiers: Tiers | None, num_tokens: int) -> None:
-        """`num_tokens`: tokens that need not be computed because of one blob."""
-        self._cached, self._tiers, self._num_tokens = cached, tiers, num_tokens
-
-    def __contains__(self, name: object) -> bool:
-        if name in self._cached:
-            return True
-        return isinstance(name, bytes) and self._tiers is not None and self._tiers.is_offered(name, self._num_tokens)
 
 
 def sum_transfers(tiers: Iterable[Tiers]) -> dict[str, tuple[int, float]]:

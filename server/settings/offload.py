@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from pydantic import Field
 
-from ..config import OffloadConfig
+from ..config.offload import OffloadConfig
 from ..host.memory import GIB
 from .base import File, Settings
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from ... import __version__
 from ...link.client import EngineClient
 from ...link.messages import EngineInfo, Tokens
-from ...types import StepReport, TierReport
+from ...types import StepReport
 from . import families as f
 from .instruments import Instruments, MetricFamily
 
-NO_COPIES = TierReport(0.0, 0, 0, {"GPU_to_CPU": (0, 0.0), "CPU_to_GPU": (0, 0.0)})
+Transfers = dict[str, tuple[int, float]]  # bytes and seconds of copies by direction
 
 
 class EngineMetrics:
@@ -25,12 +25,13 @@ class EngineMetrics:
         self._prefix_hits = 0
         self._queries = instruments.counter(f.PREFIX_QUERIES)
         self._hits = instruments.counter(f.PREFIX_HITS)
+        self._tier_queries, self._tier_hits = map(instruments.counter, (f.TIER_QUERIES, f.TIER_HITS))
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
-        self._tiers = NO_COPIES  # last reported
+        self._num_loaded, self._tier_usage, self._transfers = 0, 0.0, Transfers()  # last reported
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
-        self._count_tiers(NO_COPIES)
+        self._count_transfers({"GPU_to_CPU": (0, 0.0), "CPU_to_GPU": (0, 0.0)})
         self._show_state(info)
         self._show_info(info)
         self._show_memory(info)
@@ -47,29 +48,31 @@ class EngineMetrics:
             self._preemptions.inc(report.num_preempted)
         if report.prefix_queries != self._prefix_queries:
             self._count_lookups(report)
-        if report.tiers is not None and report.tiers != self._tiers:
-            self._count_tiers(report.tiers)
+        if report.tiers is not None:
+            self._tier_usage = report.tiers[0]
+            self._count_transfers(report.tiers[2])
 
     def _count_lookups(self, report: StepReport) -> None:
         """Add the growth of the engine's counts, which are sums since its start; a successor's begin at 0."""
         if report.prefix_queries < self._prefix_queries:
-            self._prefix_queries = self._prefix_hits = 0
-        self._queries.inc(report.prefix_queries - self._prefix_queries)
-        self._hits.inc(report.prefix_hits - self._prefix_hits)
+            self._prefix_queries = self._prefix_hits = self._num_loaded = 0
+        num_queries, num_hits = report.prefix_queries - self._prefix_queries, report.prefix_hits - self._prefix_hits
+        self._queries.inc(num_queries)
+        self._hits.inc(num_hits)
+        if report.tiers is not None:
+            self._tier_queries.inc(num_queries - num_hits)
+            self._tier_hits.inc(report.tiers[1] - self._num_loaded)
+            self._num_loaded = report.tiers[1]
         self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
 
-    def _count_tiers(self, now: TierReport) -> None:
-        """Add the growth of the tiers' counts."""
-        last, count = self._tiers, self._instruments.counter
-        if now.queries < last.queries:  # a successor's begin at 0
-            last = NO_COPIES
-        count(f.TIER_QUERIES).inc(now.queries - last.queries)
-        count(f.TIER_HITS).inc(now.hits - last.hits)
-        for name, (num_bytes, seconds) in now.transfers.items():
-            before = last.transfers.get(name, (0, 0.0))
-            count(f.TRANSFER_BYTES, transfer_type=name).inc(max(0, num_bytes - before[0]))
-            count(f.TRANSFER_TIME, transfer_type=name).inc(max(0.0, seconds - before[1]))
-        self._tiers = now
+    def _count_transfers(self, now: Transfers) -> None:
+        """Add the growth of the bytes and seconds of copies; a successor's begin at 0."""
+        for name, (num_bytes, seconds) in now.items():
+            before = self._transfers.get(name, (0, 0.0))
+            before = before if num_bytes >= before[0] else (0, 0.0)
+            self._instruments.counter(f.TRANSFER_BYTES, transfer_type=name).inc(num_bytes - before[0])
+            self._instruments.counter(f.TRANSFER_TIME, transfer_type=name).inc(max(0.0, seconds - before[1]))
+        self._transfers = now
 
     def _show_state(self, info: EngineInfo) -> None:
         num_usable = info.cache.num_blocks - 1  # block 0 is padding
@@ -91,7 +94,7 @@ class EngineMetrics:
         self._read(f.WAITING, num_waiting)
         self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
         self._read(f.WAITING_BY_REASON, lambda: 0, reason="deferred")
-        self._read(f.TIER_USAGE, lambda: self._tiers.usage)
+        self._read(f.TIER_USAGE, lambda: self._tier_usage)
         if not info.cache.num_blocks:
             return  # it has no cache
         self._read(f.KV_USAGE, lambda: 1 - num_free() / num_usable)
