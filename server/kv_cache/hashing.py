@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from hashlib import sha256
 
+from ..types import MediaItem
 from .tiers import Blob
 
 
@@ -31,16 +32,14 @@ class HashChain:
     """The digests of a sequence's full blocks, each computed once as the sequence grows.
 
     A digest is the sha256 of the one before it, the block's tokens as little-endian int32, and offsets and digests
-    of pictures that begin in the block: their tokens are all the same.
+    of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_pictures", "_root", "digests")
+    __slots__ = ("_block_size", "_media", "_root", "digests")
 
-    def __init__(
-        self, block_size: int, cache_salt: str, lora: str = "", pictures: Sequence[tuple[int, bytes]] = ()
-    ) -> None:
-        """`pictures`: the position of each picture's first token, and the digest of its content."""
-        self._block_size, self._pictures = block_size, pictures
+    def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
+        self._block_size = block_size
+        self._media = tuple((item.offset, item.digest) for item in media)
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
 
@@ -53,16 +52,16 @@ class HashChain:
         parent, text = digests[-1] if digests else self._root, packed(token_ids[first:end])
         for own in range(0, len(text), 4 * size):
             known = parent + text[own : own + 4 * size]
-            if self._pictures:
+            if self._media:
                 known += self._shown(first + own // 4)
             parent = sha256(known).digest()
             digests.append(parent)
 
     def _shown(self, begin: int) -> bytes:
-        """Offsets and digests of the pictures that begin in the block at `begin`."""
+        """Offsets and digests of what encoders read that begins in the block at `begin`."""
         end = begin + self._block_size
-        here = [(at - begin, picture) for at, picture in self._pictures if begin <= at < end]
-        return b"".join(at.to_bytes(4, "little") + picture for at, picture in here)
+        here = [(at - begin, digest) for at, digest in self._media if begin <= at < end]
+        return b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
 
     def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
         """Return the identity of a block whose digest is known; `tag` is its group's."""

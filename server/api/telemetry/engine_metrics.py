@@ -15,20 +15,33 @@ from .instruments import Instruments, MetricFamily
 Transfers = dict[str, tuple[int, float]]  # bytes and seconds of copies by direction
 
 
+class Lookups:
+    """Counters of what was looked up in a cache and found. Reports have sums since the start of their engine."""
+
+    def __init__(self, instruments: Instruments, queries: MetricFamily, hits: MetricFamily) -> None:
+        self._queries, self._hits, self._last = instruments.counter(queries), instruments.counter(hits), (0, 0)
+
+    def add(self, queries: int, hits: int) -> None:
+        """Count the growth of the sums; those of an engine's successor begin at 0."""
+        if (queries, hits) != self._last:
+            before = self._last if queries >= self._last[0] else (0, 0)
+            self._queries.inc(queries - before[0])
+            self._hits.inc(hits - before[1])
+            self._last = queries, hits
+
+
 class EngineMetrics:
     """Metrics of one engine; `record` observes its client. A dead engine has no sequences and no used blocks."""
 
     def __init__(self, instruments: Instruments, client: EngineClient, info: EngineInfo) -> None:
         self._instruments = instruments
         self._client = client
-        self._prefix_queries = 0  # last reported
-        self._prefix_hits = 0
-        self._queries = instruments.counter(f.PREFIX_QUERIES)
-        self._hits = instruments.counter(f.PREFIX_HITS)
-        self._tier_queries, self._tier_hits = map(instruments.counter, (f.TIER_QUERIES, f.TIER_HITS))
+        self._prefixes = Lookups(instruments, f.PREFIX_QUERIES, f.PREFIX_HITS)
+        self._copies = Lookups(instruments, f.TIER_QUERIES, f.TIER_HITS)
+        self._encodings = Lookups(instruments, f.ENCODING_QUERIES, f.ENCODING_HITS)
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
-        self._num_loaded, self._tier_usage, self._transfers = 0, 0.0, Transfers()  # last reported
+        self._tier_usage, self._transfers = 0.0, Transfers()  # last reported
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
         self._count_transfers({"GPU_to_CPU": (0, 0.0), "CPU_to_GPU": (0, 0.0)})
@@ -45,25 +58,13 @@ class EngineMetrics:
         if tokens.num_generated:
             self._generated.inc(tokens.num_generated)
         if report.preempted:
-            self._preemptions.inc(report.num_preempted)
-        if report.prefix_queries != self._prefix_queries:
-            self._count_lookups(report)
+            self._preemptions.inc(len(report.preempted))
+        self._prefixes.add(report.prefix_queries, report.prefix_hits)
+        self._encodings.add(report.encoding_queries, report.encoding_hits)
         if report.tiers is not None:
-            self._tier_usage = report.tiers[0]
-            self._count_transfers(report.tiers[2])
-
-    def _count_lookups(self, report: StepReport) -> None:
-        """Add the growth of the engine's counts, which are sums since its start; a successor's begin at 0."""
-        if report.prefix_queries < self._prefix_queries:
-            self._prefix_queries = self._prefix_hits = self._num_loaded = 0
-        num_queries, num_hits = report.prefix_queries - self._prefix_queries, report.prefix_hits - self._prefix_hits
-        self._queries.inc(num_queries)
-        self._hits.inc(num_hits)
-        if report.tiers is not None:
-            self._tier_queries.inc(num_queries - num_hits)
-            self._tier_hits.inc(report.tiers[1] - self._num_loaded)
-            self._num_loaded = report.tiers[1]
-        self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
+            self._tier_usage, num_loaded, transfers = report.tiers
+            self._copies.add(report.prefix_queries - report.prefix_hits, num_loaded)
+            self._count_transfers(transfers)
 
     def _count_transfers(self, now: Transfers) -> None:
         """Add the growth of the bytes and seconds of copies; a successor's begin at 0."""

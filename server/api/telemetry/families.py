@@ -62,6 +62,10 @@ TRANSFER_BYTES = MetricFamily(
 TRANSFER_TIME = MetricFamily(
     "vllm:kv_offload_total_time", "counter", "seconds", "Seconds that these copies took", TRANSFER
 )
+ENCODING_QUERIES = MetricFamily(
+    "vllm:mm_cache_queries", "counter", "items", "Pictures, texts and windows of sound that requests had for an encoder"
+)
+ENCODING_HITS = MetricFamily("vllm:mm_cache_hits", "counter", "items", "Of those, encoded for an earlier request")
 PREEMPTIONS = MetricFamily(
     "vllm:num_preemptions", "counter", "preemptions", "Times that a sequence lost its blocks and was recomputed"
 )
