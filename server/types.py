@@ -1,7 +1,6 @@
 """The records that cross floors, in the order in which a request meets them.
 
-Request -> StepPlan -> StepResult -> TokenEvent. All are frozen. The mutable `Sequence` never leaves the scheduler.
-Records of each step are named tuples, made in a quarter of a dataclass's time. Times are monotonic seconds of the host.
+Request -> StepPlan -> StepResult -> TokenEvent: frozen, those of a step named tuples. Times are the host's monotonic.
 """
 
 from __future__ import annotations
@@ -294,6 +293,7 @@ class StepReport(NamedTuple):
     num_encoder_tokens: int = 0  # positions of the encoder's passes
     encoding_queries: int = 0  # items of requests since the start
     encoding_hits: int = 0  # of these, encoded for another request
+    tiers: tuple[float, int, dict[str, tuple[int, float]]] | None = None  # KVCacheManager.tier_report
 
     @property
     def num_tokens(self) -> int:

@@ -19,6 +19,7 @@ from neuronserve.planner.simulate.options import SimulationOptions, Slo
 from neuronserve.server.api.config import ApiConfig, StoreConfig
 from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
 from neuronserve.server.config.formats import WeightGroups
+from neuronserve.server.config.offload import OffloadConfig
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.media.config import MediaConfig
 from neuronserve.server.settings.base import Settings
@@ -207,7 +208,8 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console"}
-    | {"api_workers", "kept_kv_cache_gib", "limit_mm_per_prompt", "mm_processor_kwargs"}
+    | {"api_workers", "kept_kv_cache_gib", "kv_offloading_size", "kv_offloading_dir", "kv_offloading_dir_size"}
+    | {"limit_mm_per_prompt", "mm_processor_kwargs"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
@@ -333,6 +335,9 @@ def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPa
     assert [config.most_kept_bytes for config in configs] == [None] * 3
     configs = load("--data-parallel-size", "2", "--kept-kv-cache-gib", "0.5").engine_configs(Path("model"))
     assert [config.most_kept_bytes for config in configs] == [1 << 29] * 2
+    tiers = "--kv-offloading-size", "0.5", "--kv-offloading-dir", "/tiers", "--kv-offloading-dir-size", "2"
+    configs = load("--data-parallel-size", "2", *tiers).engine_configs(Path("model"))
+    assert [config.offload for config in configs] == [OffloadConfig(1 << 28, "/tiers", 1 << 30, 1 << 31)] * 2
 
 
 def test_the_runtimes_own_variables_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from .formats import (
     StackName,
     WeightGroups,
 )
+from .offload import NO_OFFLOAD, OffloadConfig
 
 # Defaults of a deployment, served or simulated.
 TENSOR_PARALLEL_SIZE = 1
@@ -270,6 +271,7 @@ class EngineConfig:
     scheduling_policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
+    offload: OffloadConfig = NO_OFFLOAD
 
     @property
     def requested_formats(self) -> RequestedFormats:

@@ -119,26 +119,6 @@ def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
     return KEPT_BYTES if 2 * num_params * config.block_size >= LEAST_OPERATIONS * block_bytes else 0
 
 
-class PoolBlocks:
-    """Contents of a pool's blocks. Implements neuronserve.server.engine.kept_blocks.BlockBytes."""
-
-    def __init__(self, pool: KVPool) -> None:
-        size = pool.block_stride
-        self._tensors = [shard.bytes.reshape(-1, pool.num_blocks, size) for shard in pool.shards]
-        self._room = np.empty((sum(map(len, self._tensors)), size), np.uint8)
-        self.num_bytes = self._room.size
-
-    def read(self, block: int) -> npt.NDArray[np.uint8]:
-        np.concatenate([tensors[:, block] for tensors in self._tensors], out=self._room)
-        return self._room.ravel()
-
-    def write(self, block: int, content: npt.NDArray[np.uint8]) -> None:
-        begin, rows = 0, content.reshape(self._room.shape)
-        for tensors in self._tensors:
-            tensors[:, block] = rows[begin : begin + len(tensors)]
-            begin += len(tensors)
-
-
 @dataclass(frozen=True, slots=True)
 class RopeTable:
     """Cosines and sines of one rotary embedding, each [positions, rotary_dim / 2]."""

@@ -95,7 +95,7 @@ class FakeRunner:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a block; with `read` and `write` this implements kept_blocks.BlockBytes."""
+        """Bytes of a block; with `read` and `write` this implements blob_file.BlobBytes."""
         return 8 * self._block_size
 
     def read(self, block: int) -> npt.NDArray[np.uint8]:

@@ -37,12 +37,13 @@ from ..scheduler.pooling import PoolingScheduler
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.shared import SharedScheduler
 from .adapters import AdapterCommands, Adapters
+from .blob_file import BlobBytes
 from .housekeeping import block_map, release_memory
 from .inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
-from .kept_blocks import BlockBytes, KeptBlocks, Restorer, kept_blocks, model_files
 from .loop import EngineLoop, Runner
 from .loop import Scheduler as AnyScheduler
 from .metered_runner import MeteredOutbox, MeteredRunner
+from .offload import Offload, model_files, offload, require_tier_directory
 from .trace.files import Traced, require_directory, traced
 from .watched import WatchedRunner, first_token_s
 
@@ -64,7 +65,8 @@ class ServedEngine:
     grammars: Grammars | None = None
     adapters: Adapters | None = None
     give_back: Callable[[Sequence[int]], int] | None = None  # returns the pages of free blocks to the host
-    blocks: BlockBytes | None = None  # None: no block is to outlive the engine
+    blocks: BlobBytes | None = None  # None: nothing of the cache is to outlive the engine
+    states: BlobBytes | None = None  # None: no layer keeps a state
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
@@ -107,9 +109,9 @@ class _Link:
 class _Engine:
     """A loaded engine and the parts of its loop."""
 
-    def __init__(self, loaded: ServedEngine, kept: KeptBlocks | None) -> None:
+    def __init__(self, loaded: ServedEngine, tiers: Offload) -> None:
         """Make the scheduler of sequences, of texts, or of both, and the cache of sequences."""
-        self.loaded, self._kept = loaded, kept
+        self.loaded, self._rate = loaded, tiers.rate
         self._cache: KVCacheManager | None = None
         self.read_blocks: Callable[[], BlockMap] = BlockMap
         pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
@@ -117,7 +119,7 @@ class _Engine:
             assert pooling is not None
             self.scheduler: AnyScheduler = pooling
             return
-        cache = self._cache = KVCacheManager(loaded.cache, kept)
+        cache = self._cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
         generation = Scheduler(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
@@ -135,21 +137,18 @@ class _Engine:
             **traced.handlers,
         }
         holds: list[Hold] = [adapters.hold]
-        observers = list(traced.observers)
         if request_s:
             holds.append(arrival_hold(request_s, clock))
         if loaded.grammars is not None:
             holds.append(grammar_hold(loaded.grammars))
-        if self._kept is not None and self._cache is not None:
-            observers.append(Restorer(self._kept, self._cache).observe)
-        return Inbox(link, handlers, holds, observers, [adapters.poll])
+        return Inbox(link, handlers, holds, list(traced.observers), [adapters.poll])
 
     def loop(self, link: _Link, traced: Traced, is_paced: bool, clock: MonotonicClock) -> EngineLoop:
         loaded, meter = self.loaded, Meter()
         inbox = self.inbox(link, traced, loaded.pricer.request_s if is_paced else 0.0, clock)
         metered = MeteredRunner(traced.runner, loaded.pricer, meter, clock, is_paced)
         limit = StepLimit(first_token_s(loaded.info.facts.num_params))
-        runner = WatchedRunner(metered, link.heartbeat, limit, clock)
+        runner = WatchedRunner(metered, link.heartbeat, limit, clock, self._rate.saw)
         return EngineLoop(self.scheduler, runner, clock, inbox, MeteredOutbox(traced.outbox, meter))
 
 
@@ -159,11 +158,13 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
     link = _Link(end, clock)
     try:
         require_directory(config.trace)
+        require_tier_directory(config.offload)
         files = model_files(config.model_path)  # before they are read
         loaded = loader(config, lambda text: link.send(Progress(text)))
         gc.freeze()  # loaded objects stay: no collection needs to walk them
         gc.enable()
-        engine = _Engine(loaded, kept_blocks(end.kept, loaded.blocks, config, loaded.info, files))
+        kinds = loaded.blocks, loaded.states
+        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files))
         with traced(config.trace, loaded, link, link.send) as traces:
             link.send(Ready(loaded.info))
             engine.loop(link, traces, config.pace == "device", clock).run()

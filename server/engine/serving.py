@@ -24,7 +24,6 @@ from ..models.heads import CLASSIFIES
 from ..models.tensors import num_params
 from ..placement.fit import require_type
 from ..placement.matrices import main_format
-from .buffers import PoolBlocks
 from .cross.encodings import read_sources
 from .encode.loading import LoadedEncoder, load_encoder
 from .encode.runner import PoolingRunner, SharedRunner
@@ -32,6 +31,7 @@ from .load.cores import group_cores
 from .load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .load.loading import load_engine
 from .load.weights import OnProgress
+from .pool_blobs import PoolBlobs
 from .process import ServedEngine
 from .vision.pictures import read_pictures
 
@@ -54,7 +54,8 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
         grammars=loaded.grammars,
         adapters=loaded.adapters,
         give_back=loaded.placement.kv.give_back,
-        blocks=PoolBlocks(loaded.placement.kv),
+        blocks=PoolBlobs.of(loaded.placement.kv),
+        states=None if (states := loaded.placement.buffers.states) is None else PoolBlobs.states(states),
     )
 
 

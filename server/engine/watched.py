@@ -5,6 +5,8 @@ The parent kills an engine that misses that time (server/link/heartbeat.py). The
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..clock import Clock
 from ..link.heartbeat import Heartbeat, StepLimit
 from ..types import StepPlan, StepResult
@@ -21,7 +23,16 @@ def first_token_s(num_params: int) -> float:
 class WatchedRunner:
     """Implements neuronserve.server.engine.loop.Runner."""
 
-    def __init__(self, runner: Runner, heartbeat: Heartbeat, limit: StepLimit, clock: Clock) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        heartbeat: Heartbeat,
+        limit: StepLimit,
+        clock: Clock,
+        saw: Callable[[int, float], None] | None = None,
+    ) -> None:
+        """`saw` is told the prompt tokens and the seconds of each step."""
+        self._saw = saw
         self._runner, self._heartbeat, self._limit, self._clock = runner, heartbeat, limit, clock
 
     def submit(self, plan: StepPlan) -> Pending:
@@ -35,6 +46,8 @@ class WatchedRunner:
             now = self._clock.now()
             self._limit.saw(num_prompt_tokens, now - begin)
             self._heartbeat.expect(now + self._limit.FLOOR_S)
+            if self._saw is not None:
+                self._saw(num_prompt_tokens, now - begin)
             return result
 
         return collect

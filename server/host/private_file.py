@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -26,6 +28,28 @@ def open_private(path: Path, mode: Literal["wb", "ab", "xb"]) -> BinaryIO:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | _FLAGS[mode], _FILE)
     tighten(path)
     return os.fdopen(descriptor, mode)
+
+
+def open_locked(path: Path) -> int | None:
+    """Open a private file for reading and writing, made if need be, and lock it until its descriptor is closed.
+
+    Returns None when another process has locked it. Raises OSError when it cannot be opened, is no plain file, or
+    others could have written to it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not is_trusted(status):
+            raise PermissionError(errno.EPERM, "it is not a private file", str(path))
+        tighten(path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def tighten(path: Path) -> None:

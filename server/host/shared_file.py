@@ -31,8 +31,13 @@ class SharedFile:
     @classmethod
     def received(cls, sent: Any) -> SharedFile:
         """Return the file that another process has sent."""
+        return cls.opened(sent.detach())
+
+    @classmethod
+    def opened(cls, descriptor: int) -> SharedFile:
+        """Return a file with a name, of which the caller has opened a descriptor."""
         file = cls.__new__(cls)
-        file._fd = sent.detach()
+        file._fd = descriptor
         return file
 
     def __reduce__(self) -> tuple[Callable[[Any], SharedFile], tuple[Any]]:

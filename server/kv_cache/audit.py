@@ -21,7 +21,8 @@ def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[st
     6. digests and the map from digest to block are inverse to each other.
     7. free blocks without a digest come before those with one.
 
-    Laws 1, 2, 6 and 7 hold for slots of states too, and each sequence with blocks has a slot.
+    Laws 1, 2, 6 and 7 hold for slots of states too, and each sequence with blocks has a slot. Laws of tiers are in
+    tiers.py.
     """
     sequences = list(sequences)
     each = [_held(blocks) for blocks in sequences]
@@ -62,7 +63,7 @@ def _audit_pool(pool: BlockPool, held: Counter[int], what: str) -> list[str]:
     for block, count in enumerate(pool.ref_counts):
         if count != held[block]:
             problems.append(f"{what} {block} has count {count} and is held by {held[block]} tables")
-    return problems
+    return problems if pool.tiers is None else problems + pool.tiers.audit(pool.cached)
 
 
 def _problems(checks: dict[str, bool]) -> list[str]:

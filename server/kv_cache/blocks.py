@@ -6,10 +6,11 @@ end on both sides. There are no tokens, sequences or times here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+
+from .tiers import Blob, Tiers
 
 NULL_BLOCK = 0
-OnShared = Callable[[bytes, int, "BlockPool"], None]  # digest and block
 
 
 class BlockPool:
@@ -19,15 +20,16 @@ class BlockPool:
     Free blocks without a digest come first; those with one follow, the least recently freed first.
     """
 
-    def __init__(self, num_blocks: int, on_shared: OnShared | None = None) -> None:
-        """Make a pool; `on_shared` is called for each block when it becomes both held and cached."""
+    def __init__(self, num_blocks: int, tiers: Tiers | None = None) -> None:
+        """Make a pool. Blocks that become both held and cached are offered to `tiers`, as are those it evicts."""
         if num_blocks < 2:
             raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
-        self.num_blocks, self._on_shared = num_blocks, on_shared
+        self.num_blocks, self.tiers = num_blocks, tiers
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
         self.cached: dict[bytes, int] = {}  # by digest: its block
+        self._texts = [b""] * num_blocks  # of each cached block: its token ids
         self.num_gains = 0  # releases and namings; while it does not change, a refused allocation stays refused
         self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
         self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
@@ -47,8 +49,7 @@ class BlockPool:
         after[NULL_BLOCK] = after[block]
         self._prev[after[block]] = NULL_BLOCK
         self.num_free -= 1
-        if self.digests[block] is not None:
-            self.forget(block)
+        self.evict(block)
         self.ref_counts[block] = 1
         return block
 
@@ -58,9 +59,7 @@ class BlockPool:
         self.ref_counts[block] += 1
         if self.ref_counts[block] == 1:
             self._unlink(block)
-            digest = self.digests[block]
-            if digest is not None and self._on_shared is not None:
-                self._on_shared(digest, block, self)
+            self._mirror(block)
 
     def release(self, block: int) -> None:
         """Remove one holder of `block`; without a holder it is free."""
@@ -74,32 +73,54 @@ class BlockPool:
             else:
                 self._link_after(self._prev[NULL_BLOCK], block)
 
-    def name(self, block: int, digest: bytes) -> None:
-        """Cache `block` under `digest`, unless another block is cached under it already."""
+    def name(self, block: int, digest: bytes, text: bytes = b"") -> None:
+        """Cache `block` under `digest`, unless another block is cached under it already; `text` are its token ids."""
         assert self.ref_counts[block] > 0, f"block {block} is not held"
         if self.digests[block] is None and digest not in self.cached:
-            self.digests[block] = digest
+            self.digests[block], self._texts[block] = digest, text
             self.cached[digest] = block
             self.num_gains += 1
-            if self._on_shared is not None:
-                self._on_shared(digest, block, self)
+            self._mirror(block)
 
     def is_held(self, digest: bytes) -> bool:
         """Return whether a table holds the block that is cached under `digest`."""
         block = self.cached.get(digest)
         return block is not None and self.ref_counts[block] > 0
 
-    def forget(self, block: int) -> None:
-        """Drop `block` from the prefix cache; tables that hold it keep it."""
+    def evict(self, block: int) -> None:
+        """Drop `block` from the prefix cache because it will be overwritten; a lower tier may copy it."""
         digest = self.digests[block]
         if digest is not None:
+            if self.tiers is not None:
+                self.tiers.leave(Blob(digest, self._texts[block]), block)
+            self.digests[block] = None
+            del self.cached[digest]
+
+    def forget(self, block: int) -> None:
+        """Drop `block` and its copies from the prefix cache; tables that hold it keep it."""
+        digest = self.digests[block]
+        if digest is not None:
+            if self.tiers is not None:
+                self.tiers.forget(digest)
             self.digests[block] = None
             del self.cached[digest]
 
     def forget_all(self) -> None:
-        """Forget every digest."""
+        """Forget every digest and copy."""
         self.cached.clear()
         self.digests = [None] * self.num_blocks
+        if self.tiers is not None:
+            self.tiers.clear()
+
+    def touch_copy(self, digest: bytes) -> None:
+        """Make the copies of a block the most recently used ones."""
+        if self.tiers is not None:
+            self.tiers.touch(digest)
+
+    def _mirror(self, block: int) -> None:
+        digest = self.digests[block]
+        if digest is not None and self.tiers is not None:
+            self.tiers.keep(Blob(digest, self._texts[block]), block, self.is_held)
 
     def _unlink(self, block: int) -> None:
         before, after = self._prev[block], self._next[block]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 
 from ..types import MediaItem
+from .tiers import Blob
 
 
 def root_digest(cache_salt: str, lora: str = "") -> bytes:
@@ -23,10 +23,9 @@ def root_digest(cache_salt: str, lora: str = "") -> bytes:
     return sha256(scope.encode() + cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
-@cache
-def _block_layout(block_size: int) -> struct.Struct:
-    """Layout of the token ids of one block: little-endian int32."""
-    return struct.Struct(f"<{block_size}i")
+def packed(token_ids: Sequence[int]) -> bytes:
+    """Return token ids as little-endian int32."""
+    return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
 class HashChain:
@@ -36,23 +35,35 @@ class HashChain:
     of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_media", "_pack", "_root", "digests")
+    __slots__ = ("_block_size", "_media", "_root", "digests")
 
     def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
         self._block_size = block_size
         self._media = tuple((item.offset, item.digest) for item in media)
-        self._pack = _block_layout(block_size).pack
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Compute the digests of the first `num_blocks` blocks of `token_ids` that have none yet."""
-        digests, size, pack = self.digests, self._block_size, self._pack
-        parent = digests[-1] if digests else self._root
-        for begin in range(len(digests) * size, num_blocks * size, size):
-            shown = b""
+        digests, size = self.digests, self._block_size
+        first, end = len(digests) * size, num_blocks * size
+        if first >= end:
+            return
+        parent, text = digests[-1] if digests else self._root, packed(token_ids[first:end])
+        for own in range(0, len(text), 4 * size):
+            known = parent + text[own : own + 4 * size]
             if self._media:
-                here = [(at - begin, digest) for at, digest in self._media if begin <= at < begin + size]
-                shown = b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
-            parent = sha256(parent + pack(*token_ids[begin : begin + size]) + shown).digest()
+                known += self._shown(first + own // 4)
+            parent = sha256(known).digest()
             digests.append(parent)
+
+    def _shown(self, begin: int) -> bytes:
+        """Offsets and digests of what encoders read that begins in the block at `begin`."""
+        end = begin + self._block_size
+        here = [(at - begin, digest) for at, digest in self._media if begin <= at < end]
+        return b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
+
+    def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
+        """Return the identity of a block whose digest is known; `tag` is its group's."""
+        begin = block * self._block_size
+        return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]))

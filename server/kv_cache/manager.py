@@ -9,7 +9,8 @@ takes their place at the beginning of the table, and a prefix is found by the bl
 
 While a prompt is computed, such a table covers the window and one chunk, and takes a block for each that it gives back.
 It must always get one. If it gives back a block that another sequence still holds, the pool does not grow: so a free
-block is reserved when a sequence begins to share such a block. Slots of states are in state_slots.py.
+block is reserved when a sequence begins to share such a block. Slots of states are in state_slots.py, copies of blocks
+and states that have left the device in tiers.py.
 """
 
 from __future__ import annotations
@@ -19,28 +20,32 @@ from collections.abc import Sequence
 from ..config import CacheConfig
 from ..types import MediaItem
 from .blocks import NULL_BLOCK, BlockPool
-from .copies import Copies
 from .hashing import HashChain
+from .prefix_finder import PrefixFinder, group_tags
 from .sequence_blocks import NO_PREFIX, Prefix, SequenceBlocks
-from .state_slots import NO_STATE, StateSlots
+from .state_slots import TO_LOAD, StateSlots
+from .tiers import Blob, Tiers, sum_transfers
 
 
 class KVCacheManager:
     """Allocation, prefix lookup and release over one `BlockPool`."""
 
-    def __init__(self, config: CacheConfig, copies: Copies | None = None) -> None:
-        self.config, self._copies = config, copies
-        self.pool = BlockPool(config.num_blocks, None if copies is None else copies.keep)
-        states = config.num_states, config.block_size, config.snapshot_blocks, config.enable_prefix_caching
+    def __init__(self, config: CacheConfig, tiers: Tiers | None = None, state_tiers: Tiers | None = None) -> None:
+        """`tiers` have copies of blocks, `state_tiers` copies of states."""
+        self.config = config
+        has_prefixes = config.enable_prefix_caching
+        self.pool = BlockPool(config.num_blocks, tiers if has_prefixes else None)
+        states = config.num_states, config.block_size, config.snapshot_blocks, has_prefixes, state_tiers
         self.states = StateSlots(*states) if config.num_states else None
         self.prefix_queries = 0  # prompt tokens looked up since start
-        self.prefix_hits = 0  # of those, found
+        self.prefix_hits = 0  # of those, found on the device
+        self.num_loaded_tokens = 0  # of those, loaded from a tier
         self._block_size = size = config.block_size
         self.windowed = tuple(g for g, span in enumerate(config.groups) if span.window)
         most = config.num_blocks * size  # tokens: no table is longer
         self.widths = tuple(span.most_blocks(most, size, config.max_chunk) for span in config.groups)  # in blocks
-        # Appended to a digest, so that a block is found only in its own group.
-        self._tags = tuple(bytes([g]) if g else b"" for g in range(len(config.groups)))
+        self._tags = group_tags(config)
+        self._finder = PrefixFinder(config, self.pool, None if self.states is None else self.states.pool)
         self.num_reserved = 0  # free blocks, for tables that share a block which they will give back
 
     @property
@@ -75,43 +80,7 @@ class KVCacheManager:
             return NO_PREFIX
         most = (len(token_ids) - 1) // self._block_size
         blocks.chain.extend(token_ids, most)
-        digests, num_blocks = blocks.chain.digests, most
-        for group in range(self.num_groups):
-            if group not in self.windowed:
-                num_blocks = self._count_cached(group, digests, num_blocks)
-        while num_blocks and (shorter := self._shorter(digests, num_blocks)) is not None:
-            num_blocks = shorter
-        if not num_blocks:
-            return NO_PREFIX
-        tables = tuple(self._cached(group, digests, num_blocks) for group in range(self.num_groups))
-        state = NO_STATE if self.states is None else self.states.pool.cached[digests[num_blocks - 1]]
-        return Prefix(num_blocks, tables, state)
-
-    def _shorter(self, digests: Sequence[bytes], num_blocks: int) -> int | None:
-        """Return a limit of shorter prefixes where one of `num_blocks` blocks lacks a block or its state, else None."""
-        if self.states is not None and digests[num_blocks - 1] not in self.states.pool.cached:
-            return num_blocks - 1
-        missing = max((self._last_missing(group, digests, num_blocks) for group in self.windowed), default=-1)
-        return None if missing < 0 else missing
-
-    def _count_cached(self, group: int, digests: Sequence[bytes], most: int) -> int:
-        """Count the leading blocks that are cached, up to `most`."""
-        cached, tag = self.pool.cached, self._tags[group]
-        return next((i for i in range(most) if digests[i] + tag not in cached), most)
-
-    def _last_missing(self, group: int, digests: Sequence[bytes], num_blocks: int) -> int:
-        """Return the last uncached block that the token after `num_blocks` blocks sees; -1 if all are cached.
-
-        No shorter prefix that ends behind that block is cached either.
-        """
-        cached, tag = self.pool.cached, self._tags[group]
-        seen = range(num_blocks - 1, self._num_behind(group, num_blocks * self._block_size) - 1, -1)
-        return next((i for i in seen if digests[i] + tag not in cached), -1)
-
-    def _cached(self, group: int, digests: Sequence[bytes], num_blocks: int) -> Sequence[int]:
-        cached, tag = self.pool.cached, self._tags[group]
-        behind = self._num_behind(group, num_blocks * self._block_size)
-        return [NULL_BLOCK] * behind + [cached[digest + tag] for digest in digests[behind:num_blocks]]
+        return self._finder.find(blocks.chain.digests, most)
 
     def _num_behind(self, group: int, position: int) -> int:
         """Count the leading blocks of a group that no token from `position` on looks at."""
@@ -123,22 +92,22 @@ class KVCacheManager:
         boundary = None if self.states is None else self.states.next_boundary(at, num_prompt_tokens)
         return prefix.num_blocks if boundary is None else boundary // self._block_size - 1
 
-    def restore(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> int:
-        """Restore copies of the blocks of a prefix of `token_ids` to the cache; return their number."""
-        if self._copies is None or not self.config.enable_prefix_caching:
-            return 0
-        blocks.chain.extend(token_ids, (len(token_ids) - 1) // self._block_size)
-        names = [digest + tag for digest in blocks.chain.digests for tag in self._tags]
-        found = [name for name in names if name in self._copies and name not in self.pool.cached]
-        return sum(self._restore(name, self._copies) for name in found[: self.num_free_blocks])
+    def load(self, blocks: SequenceBlocks, token_ids: Sequence[int], prefix: Prefix) -> bool:
+        """Load what `allocate` has given `prefix` room for, where it lacks blocks or its state.
 
-    def _restore(self, name: bytes, copies: Copies) -> bool:
-        block = self.pool.take()
-        is_whole = copies.restore(name, block)
-        if is_whole:
-            self.pool.name(block, name)
-        self.pool.release(block)
-        return is_whole
+        Returns False when a copy was not whole, which drops it: free `blocks` and look up a shorter prefix.
+        """
+        if self.states is not None and prefix.state == TO_LOAD:
+            last = blocks.chain.blob(token_ids, prefix.num_blocks - 1)
+            is_whole = _load(self.states.pool, last, blocks.state.slot)
+        else:
+            is_whole = True
+        return is_whole and all(
+            _load(self.pool, blocks.chain.blob(token_ids, i, tag), table[i])
+            for table, found, tag in zip(blocks.tables, prefix.tables, self._tags, strict=False)
+            for i, block in enumerate(found)
+            if block == TO_LOAD
+        )
 
     def allocate(
         self, blocks: SequenceBlocks, num_tokens: int, prefix: Prefix = NO_PREFIX, num_growing: int = 0
@@ -179,10 +148,10 @@ class KVCacheManager:
         return True
 
     def _num_taken_by(self, prefix: Prefix) -> int:
-        """Count the free blocks that sharing `prefix` takes: its blocks without a holder, and the reserved ones."""
+        """Count the free blocks that sharing `prefix` takes: those without a holder or a block, and reserved ones."""
         counts = self.pool.ref_counts
         return sum(
-            block != NULL_BLOCK and (group in self.windowed or counts[block] == 0)
+            block == TO_LOAD or (block != NULL_BLOCK and (group in self.windowed or counts[block] == 0))
             for group, table in enumerate(prefix.tables)
             for block in table
         )
@@ -191,10 +160,15 @@ class KVCacheManager:
         assert not blocks.num_blocks, "a prefix can only be shared by a sequence that holds no block"
         for group, (table, ids) in enumerate(zip(blocks.tables, prefix.tables, strict=True)):
             for block in ids:
-                if block != NULL_BLOCK:
+                if block not in {NULL_BLOCK, TO_LOAD}:
                     self.num_reserved += group in self.windowed and self.pool.ref_counts[block] > 0
                     self.pool.hold(block)
             table.extend(ids)
+        for table, tag in zip(blocks.tables, self._tags, strict=True):  # once no shared block is free any more
+            for i in [i for i, block in enumerate(table) if block == TO_LOAD]:
+                self.pool.touch_copy(blocks.chain.digests[i] + tag)  # so that it makes no room for others
+        for table in blocks.tables:
+            table[:] = [self.pool.take() if block == TO_LOAD else block for block in table]
 
     def commit(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int) -> None:
         """Offer every block that `num_computed_tokens` computed tokens have filled to the prefix cache."""
@@ -204,10 +178,10 @@ class KVCacheManager:
         blocks.chain.extend(token_ids, num_full)
         for table, tag in zip(blocks.tables, self._tags, strict=True):
             for i in range(blocks.num_named, num_full):
-                self.pool.name(table[i], blocks.chain.digests[i] + tag)
+                self.pool.name(table[i], *blocks.chain.blob(token_ids, i, tag))
         blocks.num_named = num_full
         if self.states is not None:
-            self.states.commit(blocks.state, blocks.chain.digests, num_computed_tokens)
+            self.states.commit(blocks.state, blocks.chain, token_ids, num_computed_tokens)
 
     def drop(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Give back the blocks that no token after `num_computed_tokens` looks at, first block first.
@@ -246,23 +220,37 @@ class KVCacheManager:
         """Free the blocks of a failed sequence, and drop them from the prefix cache."""
         for table in blocks.tables:
             for block in table:
-                digest = self.pool.digests[block]
-                if digest is not None and self._copies is not None:
-                    self._copies.forget(digest)
                 self.pool.forget(block)
         if self.states is not None:
             self.states.forget(blocks.chain.digests)
         self.free(blocks)
 
-    def count_lookup(self, num_tokens: int, num_hits: int) -> None:
-        """Count one lookup that led to an admission."""
+    def count_lookup(self, num_tokens: int, prefix: Prefix) -> None:
+        """Count one lookup of a prompt of `num_tokens` tokens that led to an admission."""
+        size = self._block_size
+        num_found = min(num_tokens, prefix.num_blocks * size)  # a resumed sequence shares more than its prompt
         self.prefix_queries += num_tokens
-        self.prefix_hits += num_hits
+        self.prefix_hits += min(num_found, prefix.num_own * size)
+        self.num_loaded_tokens += num_found - min(num_found, prefix.num_own * size)
+
+    def tier_report(self) -> tuple[float, int, dict[str, tuple[int, float]]] | None:
+        """Return the share of the first tier in use, and since the start loaded tokens, and bytes and seconds of copies
+        by direction. Returns None without tiers.
+        """
+        states = None if self.states is None else self.states.pool.tiers
+        tiers = [each for each in (self.pool.tiers, states) if each is not None]
+        return (tiers[0].usage, self.num_loaded_tokens, sum_transfers(tiers)) if tiers else None
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Sequences keep their blocks; blocks that they fill later may be found."""
         self.pool.forget_all()
         if self.states is not None:
             self.states.pool.forget_all()
-        if self._copies is not None:
-            self._copies.clear()
+
+
+def _load(pool: BlockPool, blob: Blob, place: int) -> bool:
+    """Load a copy to `place` and cache it there."""
+    if pool.tiers is None or not pool.tiers.load(blob, place):
+        return False
+    pool.name(place, *blob)
+    return True

@@ -32,11 +32,15 @@ class SequenceBlocks:
 
 
 class Prefix(NamedTuple):
-    """Cached blocks of a prefix, for each group; the null block replaces blocks that no later token looks at."""
+    """Cached blocks of a prefix, for each group; the null block replaces blocks that no later token looks at.
+
+    TO_LOAD replaces a block, or the state, that has only a copy in a tier.
+    """
 
     num_blocks: int
     tables: tuple[Sequence[int], ...]
     state: int = NO_STATE  # slot of the state after these blocks, where layers keep one
+    num_own: int = 0  # blocks of the prefix that is found without a copy
 
 
 NO_PREFIX = Prefix(0, ())

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 
 from ..types import ScheduledSeq
 from .blocks import BlockPool
+from .hashing import HashChain
+from .tiers import Tiers
 
-NO_STATE = 0
+NO_STATE, TO_LOAD = 0, -1  # in place of a slot, or of a block: the null one, and one whose copy has to be loaded
 
 
 class SequenceState:
@@ -44,9 +46,11 @@ class SequenceState:
 class StateSlots:
     """Allocation, snapshots and release over one `BlockPool` of slots."""
 
-    def __init__(self, num_slots: int, block_size: int, snapshot_blocks: int, takes_snapshots: bool) -> None:
+    def __init__(
+        self, num_slots: int, block_size: int, snapshot_blocks: int, takes_snapshots: bool, tiers: Tiers | None = None
+    ) -> None:
         """`snapshot_blocks`: blocks between two snapshots of one sequence, besides the one at the end of its prompt."""
-        self.pool = BlockPool(num_slots)
+        self.pool = BlockPool(num_slots, tiers)
         self._block_size, self._interval = block_size, snapshot_blocks * block_size
         self._takes_snapshots = takes_snapshots
 
@@ -63,13 +67,18 @@ class StateSlots:
 
     def is_free_for(self, snapshot: int) -> bool:
         """Return whether a sequence that begins with `snapshot` can get a slot."""
-        is_taken = snapshot != NO_STATE and self.pool.ref_counts[snapshot] == 0
+        is_taken = snapshot == TO_LOAD or (snapshot != NO_STATE and self.pool.ref_counts[snapshot] == 0)
         return self.pool.num_free > is_taken
 
     def begin(self, state: SequenceState, snapshot: int) -> None:
-        """Allocate the slot of a sequence that holds none, and let it begin with a snapshot, or with no state."""
+        """Allocate the slot of a sequence that holds none, and let it begin with a snapshot, or with no state.
+
+        A snapshot that has to be loaded gets a slot too.
+        """
         assert not state.slots, "a sequence begins without slots"
-        if snapshot != NO_STATE:
+        if snapshot == TO_LOAD:
+            snapshot = self.pool.take()
+        elif snapshot != NO_STATE:
             self.pool.hold(snapshot)
         state.slot, state.spare = snapshot, self.pool.take()
 
@@ -82,7 +91,7 @@ class StateSlots:
         elif state.is_boundary and self.pool.num_free:
             self._move(state, self.pool.take(), end)
         elif state.is_boundary:  # every slot is in use: the snapshot is given up
-            self.pool.forget(read)
+            self.pool.evict(read)
             state.left = [each for each in state.left if each[1] != read]
         state.is_boundary = end == self.next_boundary(start, num_prompt_tokens)
         if state.is_boundary:
@@ -115,11 +124,13 @@ class StateSlots:
             state.held.append((end, state.slot))
         state.slot = slot
 
-    def commit(self, state: SequenceState, digests: Sequence[bytes], num_computed_tokens: int) -> None:
-        """Name the snapshots of the first `num_computed_tokens` tokens, whose blocks have these digests."""
+    def commit(
+        self, state: SequenceState, chain: HashChain, token_ids: Sequence[int], num_computed_tokens: int
+    ) -> None:
+        """Name the snapshots of the first `num_computed_tokens` tokens, whose blocks have the digests of `chain`."""
         while state.left and state.left[0][0] <= num_computed_tokens:
             tokens, slot = state.left.pop(0)
-            self.pool.name(slot, digests[tokens // self._block_size - 1])
+            self.pool.name(slot, *chain.blob(token_ids, tokens // self._block_size - 1))
 
     def drop(self, state: SequenceState, num_computed_tokens: int) -> None:
         """Release the slots that no step reads after `num_computed_tokens` tokens are computed."""

@@ -247,18 +247,21 @@ class Scheduler:
         attempt = (seq, cache.num_gains)
         if attempt == self._stuck:
             return False
-        prefix = NO_PREFIX if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
-        waits = is_underway(
-            seq, cache.next_shared(prefix, seq.num_prompt_tokens), self._running, cache.config.block_size
-        )
-        if waits or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
-            self._stuck = attempt
-            return False
+        while True:
+            prefix = NO_PREFIX if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
+            next_shared = cache.next_shared(prefix, seq.num_prompt_tokens)
+            waits = is_underway(seq, next_shared, self._running, cache.config.block_size)
+            if waits or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
+                self._stuck = seq, cache.num_gains
+                return False
+            if cache.load(seq.blocks, seq.token_ids, prefix):
+                break
+            cache.free(seq.blocks)  # a damaged copy, which is dropped by now
         seq.num_scheduled_tokens = seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
         if not seq.was_admitted:
             seq.was_admitted = True
             seq.num_cached_tokens = seq.num_computed_tokens
-            cache.count_lookup(seq.num_prompt_tokens, min(seq.num_cached_tokens, seq.num_prompt_tokens))
+            cache.count_lookup(seq.num_prompt_tokens, prefix)
             self._waiting.serve(seq, seq.num_pending)
         return True
 

@@ -142,4 +142,5 @@ def report_of(
         step_seconds=result.seconds,
         device=result.device,
         served=served,
+        tiers=cache.tier_report(),
     )

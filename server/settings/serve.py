@@ -33,6 +33,7 @@ from .logs import LogFormat, log_to_stderr
 from .media import MediaSettings
 from .model import DEFAULT_MODEL
 from .objectives import ObjectiveSettings
+from .offload import OffloadSettings
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
@@ -45,6 +46,7 @@ SECRETS = frozenset({"api_key", "admin_api_key"})
 class ServeSettings(
     EngineSettings,
     HealingSettings,
+    OffloadSettings,
     PoolingSettings,
     MediaSettings,
     ObjectiveSettings,
@@ -88,12 +90,6 @@ class ServeSettings(
         (),
         description="name allowed in Host beside localhost and IP addresses, * for any; repeatable "
         "(default: none on a loopback address, else any)",
-    )
-    kept_kv_cache_gib: float | None = Field(
-        None,
-        ge=0,
-        le=1_000_000,
-        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where copies are cheap)",
     )
     host_memory_gib: float | None = Field(
         None, gt=0, le=1_000_000, description="GiB of host memory that the server may use (default: all free memory)"
@@ -242,8 +238,7 @@ class ServeSettings(
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads are divided between them, and memory between those and spare ones."""
-        kept = None if self.kept_kv_cache_gib is None else int(self.kept_kv_cache_gib * GIB)
-        whole = replace(self.engine_config(model_path), most_kept_bytes=kept)
+        whole = replace(self.engine_config(model_path), **self.copies(self.data_parallel_size))
         size, budget = self.data_parallel_size, self._host_memory_bytes
         if self._num_engines == 1:
             return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)

@@ -115,9 +115,10 @@ class FakeEngine:
     grammars: None = None  # the fake model follows none
     adapters: None = None
     pooling: None = None  # it encodes nothing
-    pictures: None = None  # its runner takes no steps of pictures
+    encodings: None = None  # no request waits for an encoder
     give_back: None = None  # and has no memory
     blocks: FakeRunner | None = None
+    states: None = None
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from hypothesis import settings
+import numpy as np
+import numpy.typing as npt
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -14,6 +16,8 @@ from neuronserve.server.kv_cache.audit import audit
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.sequence_blocks import Prefix, SequenceBlocks
+from neuronserve.server.kv_cache.state_slots import TO_LOAD
+from tests.tier_stores import TOKEN_S, TestedTiers, press
 
 BLOCK = 4
 FULL, SLIDING = AttentionSpan(), AttentionSpan(6)
@@ -45,7 +49,27 @@ def found(cache: KVCacheManager, tokens: list[int], salt: str = "") -> int:
 
 
 def snapshot(cache: KVCacheManager) -> dict[str, Any]:
-    return copy.deepcopy(vars(cache.pool)) | {"reserved": cache.num_reserved}
+    books = {name: value for name, value in vars(cache.pool).items() if name != "tiers"}
+    return copy.deepcopy(books) | {"reserved": cache.num_reserved}
+
+
+Written = tuple[int, str, list[int]]  # group, salt and prefix that a block holds
+
+
+class Contents:
+    """What was written, as bytes. Implements neuronserve.server.engine.blob_file.BlobBytes."""
+
+    num_bytes = 8
+
+    def __init__(self, written: dict[int, Written]) -> None:
+        self._written, self._all = written, list[Written]()
+
+    def read(self, place: int) -> npt.NDArray[np.uint8]:
+        self._all.append(self._written[place])
+        return np.array([len(self._all) - 1]).view(np.uint8)
+
+    def write(self, place: int, content: npt.NDArray[np.uint8]) -> None:
+        self._written[place] = self._all[int(content.view(np.int64)[0])]
 
 
 class Open:
@@ -63,15 +87,21 @@ class Books(RuleBasedStateMachine):
 
     groups: tuple[AttentionSpan, ...] = (FULL,)
     num_blocks = 9
+    tiers = 4, 6
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = manager(self.num_blocks, *self.groups)
+        self.is_damaged = False
         self.open: list[Open] = []
-        self.written: dict[int, tuple[int, str, list[int]]] = {}  # block -> the group, salt and prefix that it holds
+        self.written: dict[int, Written] = {}  # by block
+        self.tested = TestedTiers(Contents(self.written), BLOCK, self.tiers, num_mirrors=2)
+        self.cache = KVCacheManager(manager(self.num_blocks, *self.groups).config, self.tested.tiers)
 
     @rule(
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=24),
+        tokens=st.one_of(
+            st.lists(st.integers(0, 1), min_size=1, max_size=24),
+            st.builds(lambda n, tail: [1] * n + tail, st.integers(5, 20), st.lists(st.integers(0, 1), max_size=4)),
+        ),
         salt=st.sampled_from(["", "s"]),
         num_growing=st.integers(0, 3),
     )
@@ -88,6 +118,11 @@ class Books(RuleBasedStateMachine):
             ]
         assert snapshot(self.cache) == before
         if self.cache.allocate(blocks, len(tokens), prefix, num_growing):
+            if not self.cache.load(blocks, tokens, prefix):
+                assert self.is_damaged, "a whole copy was refused"
+                self.cache.free(blocks)
+                return
+            event(f"loaded={any(block == TO_LOAD for table in prefix.tables for block in table)}")
             assert self.cache.num_free_blocks >= num_growing * len(self.groups)
             self.open.append(Open(blocks, salt, tokens, start))
         else:
@@ -100,8 +135,11 @@ class Books(RuleBasedStateMachine):
         """Compute a chunk: all blocks that it looks at are there, and it gets its own whatever other sequences hold."""
         seq = data.draw(st.sampled_from([seq for seq in self.open if seq.num_computed < len(seq.tokens)]))
         most = min(self.cache.config.max_chunk, len(seq.tokens) - seq.num_computed)
+        self.advance(seq, data.draw(st.integers(1, most)))
+
+    def advance(self, seq: Open, num_tokens: int) -> None:
         start = seq.num_computed
-        seq.num_computed = end = start + data.draw(st.integers(1, most))
+        seq.num_computed = end = start + num_tokens
         for group, (span, table) in enumerate(zip(self.groups, seq.blocks.tables, strict=True)):
             for position in range(span.num_behind(start), start):
                 known = group, seq.salt, seq.tokens[: position + 1]
@@ -133,6 +171,26 @@ class Books(RuleBasedStateMachine):
         ids = {block for table in blocks.tables for block in table}
         (self.cache.discard if is_broken else self.cache.free)(blocks)
         assert not is_broken or not ids & set(self.cache.pool.cached.values())
+
+    @rule(num_tokens=st.integers(5, 24), count=st.integers(1, 27))
+    def come_and_go(self, num_tokens: int, count: int) -> None:
+        """A sequence is computed whole and ends; then the device needs some of its blocks."""
+        num_open = len(self.open)
+        self.start(tokens=[1] * num_tokens, salt="", num_growing=0)
+        for seq in self.open[num_open:]:
+            while seq.num_computed < num_tokens:
+                self.advance(seq, min(self.cache.config.max_chunk, num_tokens - seq.num_computed))
+            self.cache.free(self.open.pop().blocks)
+            press(self.cache.pool, min(count, self.cache.num_free_blocks))
+
+    @rule(level=st.integers(0, 1), at=st.integers(0, 700))
+    def damage(self, level: int, at: int) -> None:
+        self.is_damaged = True
+        self.tested.damage(level, at)
+
+    @rule(token_s=st.sampled_from([TOKEN_S, 0.0]))
+    def predict(self, token_s: float) -> None:
+        self.tested.tiers.rate.token_s = token_s
 
     @rule()
     def reset(self) -> None:
@@ -200,7 +258,7 @@ def test_a_chain_is_evicted_from_its_tail() -> None:
     ids = list(chain.tables[0])
     cache.free(chain)
     run(cache, [99] * 4)
-    assert cache.lookup(cache.open(""), list(range(16))) == Prefix(3, (ids[:3],))
+    assert cache.lookup(cache.open(""), list(range(16))) == Prefix(3, (ids[:3],), num_own=3)
 
 
 def test_only_computed_tokens_are_cached() -> None:
@@ -271,7 +329,7 @@ def test_a_prefix_is_found_by_the_blocks_that_its_next_token_sees() -> None:
     cache.free(blocks)
     for _ in range(cache.num_free_blocks - len(kept)):
         cache.pool.take()  # what was given back first is reused first
-    assert cache.lookup(cache.open(""), [*tokens, 1]) == Prefix(6, ([NULL_BLOCK] * 4 + kept,))
+    assert cache.lookup(cache.open(""), [*tokens, 1]) == Prefix(6, ([NULL_BLOCK] * 4 + kept,), num_own=6)
     assert found(cache, tokens[:20]) == 0
 
 

@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
 from neuronserve.server.config.formats import Batching, SchedulingPolicy
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
@@ -13,6 +16,7 @@ from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.batching import POLICIES
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult, TokenEvent
+from tests.tier_stores import TestedTiers
 
 VOCAB = 11
 FULL = (AttentionSpan(),)
@@ -54,14 +58,34 @@ def expected_output(request: Request, max_model_len: int, groups: Sequence[Atten
     return tokens
 
 
+class FakeStates:
+    """States of the fake model. Implements neuronserve.server.engine.blob_file.BlobBytes."""
+
+    num_bytes = 8
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._states = runner._states
+
+    def read(self, place: int) -> npt.NDArray[np.uint8]:
+        return np.array([self._states[place]], np.uint64).view(np.uint8)
+
+    def write(self, place: int, content: npt.NDArray[np.uint8]) -> None:
+        self._states[place] = int(content.view(np.uint64)[0])
+
+
 class Bench:
     """Runs steps, gathers events by request, and holds the laws that bind every step."""
 
-    def __init__(self, cache: CacheConfig, config: SchedulerConfig) -> None:
+    def __init__(
+        self, cache: CacheConfig, config: SchedulerConfig, tiers: Sequence[int] = (), mirrors: int = 0
+    ) -> None:
+        """`tiers` are the slots of each tier, `mirrors` those of the first one for copies of what is on the device."""
         self.config = config
-        self.cache = KVCacheManager(cache)
-        self.scheduler = Scheduler(config, self.cache)
         self.runner = FakeRunner(cache, VOCAB)
+        kinds = [self.runner, FakeStates(self.runner)][: 1 + bool(cache.num_states)] if tiers else []
+        self.tiers = [TestedTiers(each, cache.block_size, tiers, mirrors) for each in kinds]
+        self.cache = KVCacheManager(cache, *(each.tiers for each in self.tiers))
+        self.scheduler = Scheduler(config, self.cache)
         self.requests: dict[str, Request] = {}
         self.events: dict[str, list[TokenEvent]] = defaultdict(list)
         self.plans: list[StepPlan] = []
@@ -186,6 +210,8 @@ def bench(
     groups: tuple[AttentionSpan, ...] = FULL,
     num_states: int = 0,
     snapshot_blocks: int = 32,
+    tiers: Sequence[int] = (),
+    mirrors: int = 0,
     policy: SchedulingPolicy = "fair",
     step_time_target_ms: float | Literal["auto"] | None = None,
 ) -> Bench:
@@ -199,4 +225,5 @@ def bench(
         step_time_target_ms=step_time_target_ms,
     )
     states = num_states, snapshot_blocks
-    return Bench(CacheConfig(num_blocks, block_size, enable_prefix_caching, groups, config.max_chunk, *states), config)
+    cache = CacheConfig(num_blocks, block_size, enable_prefix_caching, groups, config.max_chunk, *states)
+    return Bench(cache, config, tiers, mirrors)

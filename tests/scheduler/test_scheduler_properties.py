@@ -14,6 +14,7 @@ from neuronserve.server.scheduler.admission import resolve_max_tokens
 from neuronserve.server.scheduler.batching import POLICIES
 from neuronserve.server.scheduler.service import SERVICE_POLICIES
 from neuronserve.server.types import Request
+from tests.tier_stores import TOKEN_S, press
 
 MAX_MODEL_LEN = 24
 
@@ -39,6 +40,8 @@ def benches(draw: st.DrawFn) -> Bench:
         groups=draw(st.sampled_from([FULL, *GROUPS])),
         num_states=draw(st.sampled_from([0, 0, 1 + max_num_seqs, 3 + max_num_seqs, 30])),
         snapshot_blocks=draw(st.integers(1, 3)),
+        tiers=draw(st.sampled_from([(), (20,), (3, 6), (5, 40)])),
+        mirrors=draw(st.integers(0, 2)),
         policy=draw(st.sampled_from(list(SERVICE_POLICIES))),
         step_time_target_ms=draw(st.sampled_from([None, None, "auto", 1.0, 5000.0])),
     )
@@ -82,16 +85,23 @@ def test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache(benc
         for _ in range(data.draw(st.integers(0, 3))):
             if bench.scheduler.has_work:
                 bench.step()
-        act = data.draw(st.sampled_from(["", "", "", "abort", "reset"]))
+        for tiers in bench.tiers:
+            if data.draw(st.integers(0, 3)) == 3:
+                tiers.damage(data.draw(st.integers(0, 1)), data.draw(st.integers(0, 900)))
+            tiers.tiers.rate.token_s = data.draw(st.sampled_from([TOKEN_S, TOKEN_S, 0.0]))
+        act = data.draw(st.sampled_from(["", "press", "press", "abort", "reset"]))
         if act == "abort" and bench.scheduler.open_ids:
             victim = data.draw(st.sampled_from(bench.scheduler.open_ids))
             aborted.add(victim)
             bench.abort(victim)
+        elif act == "press":
+            press(bench.cache.pool, bench.cache.num_free_blocks)
         elif act == "reset":
             bench.scheduler.reset_prefix_cache()
     bench.finish(max_steps=bound(bench))
     preempted = any(plan.preempted for plan in bench.plans)
     event(f"{bench.config.batching} preempted={preempted} hits={bench.cache.prefix_hits > 0}")
+    event(f"tiers={bool(bench.tiers)} loaded={bench.cache.num_loaded_tokens > 0}")
     check_outcome(bench, aborted)
 
 
@@ -116,7 +126,7 @@ def check_outcome(bench: Bench, aborted: set[str]) -> None:
             assert tokens == expected
             assert bench.reason(request_id) == ("stop" if stops(one, tokens) else "length")
     first_looks = [events[0].num_cached_tokens for events in bench.events.values()]
-    assert bench.cache.prefix_hits == sum(first_looks)
+    assert bench.cache.prefix_hits + bench.cache.num_loaded_tokens == sum(first_looks)
     assert bench.cache.num_free_blocks == bench.cache.config.num_blocks - 1
     if bench.cache.states is not None:
         assert bench.cache.states.pool.num_free == bench.cache.config.num_states - 1

@@ -12,6 +12,8 @@ from ...types import StepReport
 from . import families as f
 from .instruments import Instruments, MetricFamily
 
+Transfers = dict[str, tuple[int, float]]  # bytes and seconds of copies by direction
+
 
 class Lookups:
     """Counters of what was looked up in a cache and found. Reports have sums since the start of their engine."""
@@ -35,11 +37,14 @@ class EngineMetrics:
         self._instruments = instruments
         self._client = client
         self._prefixes = Lookups(instruments, f.PREFIX_QUERIES, f.PREFIX_HITS)
+        self._copies = Lookups(instruments, f.TIER_QUERIES, f.TIER_HITS)
         self._encodings = Lookups(instruments, f.ENCODING_QUERIES, f.ENCODING_HITS)
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
+        self._tier_usage, self._transfers = 0.0, Transfers()  # last reported
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
+        self._count_transfers({"GPU_to_CPU": (0, 0.0), "CPU_to_GPU": (0, 0.0)})
         self._show_state(info)
         self._show_info(info)
         self._show_memory(info)
@@ -56,6 +61,19 @@ class EngineMetrics:
             self._preemptions.inc(len(report.preempted))
         self._prefixes.add(report.prefix_queries, report.prefix_hits)
         self._encodings.add(report.encoding_queries, report.encoding_hits)
+        if report.tiers is not None:
+            self._tier_usage, num_loaded, transfers = report.tiers
+            self._copies.add(report.prefix_queries - report.prefix_hits, num_loaded)
+            self._count_transfers(transfers)
+
+    def _count_transfers(self, now: Transfers) -> None:
+        """Add the growth of the bytes and seconds of copies; a successor's begin at 0."""
+        for name, (num_bytes, seconds) in now.items():
+            before = self._transfers.get(name, (0, 0.0))
+            before = before if num_bytes >= before[0] else (0, 0.0)
+            self._instruments.counter(f.TRANSFER_BYTES, transfer_type=name).inc(num_bytes - before[0])
+            self._instruments.counter(f.TRANSFER_TIME, transfer_type=name).inc(max(0.0, seconds - before[1]))
+        self._transfers = now
 
     def _show_state(self, info: EngineInfo) -> None:
         num_usable = info.cache.num_blocks - 1  # block 0 is padding
@@ -77,6 +95,7 @@ class EngineMetrics:
         self._read(f.WAITING, num_waiting)
         self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
         self._read(f.WAITING_BY_REASON, lambda: 0, reason="deferred")
+        self._read(f.TIER_USAGE, lambda: self._tier_usage)
         if not info.cache.num_blocks:
             return  # it has no cache
         self._read(f.KV_USAGE, lambda: 1 - num_free() / num_usable)

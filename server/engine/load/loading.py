@@ -187,7 +187,7 @@ class _Loading:
         model = f"{self._config.model_path} with tensor_parallel_size {self._shard.tp} and {blocks} KV blocks"
         if (engines := self._config.data_parallel.size) > 1:
             model += f", on each of {engines} engines,"
-        require_host_memory(self._host.total(blocks), model, self._host_bytes(0))
+        require_host_memory(self._host.total(blocks) + self._config.offload.memory_bytes, model, self._host_bytes(0))
 
     def _host_bytes(self, taken: int) -> int:
         """Return the host memory that this engine can still take, having written `taken` bytes of the cores' memory.
@@ -214,7 +214,7 @@ class _Loading:
         to_write = sum(sum(core.used.values()) for core in cores) - written + vision_bytes(self._spec, self._shape)
         kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
-        host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept)
+        host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept - self._config.offload.memory_bytes)
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # half of it for cached prefixes
         chosen = min(device, host_blocks, usable)
         if chosen < self._footprint.min_blocks:  # memory that was free at the start is taken by now

@@ -1,4 +1,4 @@
-"""Copies of KV blocks that outlive an engine: which are found by the next one, and which are nothing."""
+"""Copies of KV blocks in tiers: which are found, by the same engine or the next one, and which are nothing."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
+from neuronserve.server.clock import ManualClock
+from neuronserve.server.config import AttentionSpan, CacheConfig, EngineConfig, SchedulerConfig
 from neuronserve.server.device.core import NeuronCore
-from neuronserve.server.engine.buffers import KEPT_BYTES, KVPool, PoolBlocks, most_kept
+from neuronserve.server.engine.blob_file import MEMORY, BlobFile, SlotShape
+from neuronserve.server.engine.buffers import KEPT_BYTES, KVPool, most_kept
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_tokens
-from neuronserve.server.engine.kept_blocks import KeptBlocks, Restorer, kept_blocks, model_files
+from neuronserve.server.engine.offload import model_files, offload
+from neuronserve.server.engine.pool_blobs import PoolBlobs
 from neuronserve.server.host.shared_file import SharedFile
 from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.kv_cache.tiers import PrefillRate, Tiers
+from neuronserve.server.link.messages import EngineInfo
 from neuronserve.server.placement.kv_groups import KVPlace
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams, TokenEvent
 from tests.api.serving import VOCAB_SIZE, load_fake
 from tests.link.test_client import config
 
-SEAL_BYTES = 64
+SEALS = 48  # bytes before the first seal
+SEAL_BYTES = 45 + 4 * 16  # name and checksum, and the token ids of a block
+NUM_KEPT = 64
 FULL = AttentionSpan()
 CACHE = CacheConfig(num_blocks=64, block_size=16)
 LIMITS = SchedulerConfig(max_model_len=512, max_num_seqs=8, max_num_batched_tokens=64)
@@ -36,18 +43,19 @@ class Engine:
     """An engine without a process: a scheduler, the fake model, and what it keeps."""
 
     def __init__(
-        self, file: SharedFile, cache: CacheConfig = CACHE, num_kept: int = 64, identity: bytes = IDENTITY
+        self, file: SharedFile, cache: CacheConfig = CACHE, num_kept: int = NUM_KEPT, identity: bytes = IDENTITY
     ) -> None:
         self.runner = FakeRunner(cache, VOCAB_SIZE)
-        kept = KeptBlocks(file, self.runner, identity, num_kept * (SEAL_BYTES + self.runner.num_bytes))
-        self.cache = KVCacheManager(cache, kept)
+        shape = SlotShape(identity, num_kept, 4 * cache.block_size, self.runner.num_bytes)
+        store = BlobFile(lambda: file, self.runner, shape, MEMORY, ManualClock())
+        self.rate = PrefillRate(1.0)
+        tiers = Tiers([store], self.rate, num_kept, takes_evicted=False)
+        self.cache = KVCacheManager(cache, tiers)
         self.scheduler = Scheduler(LIMITS, self.cache)
-        self._restorer = Restorer(kept, self.cache)
         self.num_computed = 0
         self.events: list[TokenEvent] = []
 
     def add(self, *requests: Request) -> None:
-        self._restorer.observe(requests)
         for request in requests:
             self.scheduler.add(request)
 
@@ -102,20 +110,20 @@ def test_an_engine_after_the_next_finds_the_copies_of_both() -> None:
     assert third.num_computed - (len(rest) - 1) < 16 + 1
 
 
-def spoil(file: SharedFile, slot_bytes: int, at: int) -> None:
-    """Change a byte of each copy."""
-    slot = 0
-    while (byte := file.read(1, slot * slot_bytes + at)) != b"":
-        file.write([bytes([byte[0] ^ 1])], slot * slot_bytes + at)
-        slot += 1
-    assert slot > 4
+def spoil(file: SharedFile, at: int) -> None:
+    """Change a byte of each copy: of its seal, or `at` beyond it, of its content."""
+    step, first = (SEAL_BYTES, SEALS + at) if at < SEAL_BYTES else (8 * 16, SEALS + NUM_KEPT * SEAL_BYTES + at)
+    assert SlotShape(IDENTITY, NUM_KEPT, 4 * 16, 8 * 16).content_at(0) == SEALS + NUM_KEPT * SEAL_BYTES
+    for slot in range(8):
+        byte = file.read(1, first + slot * step)
+        file.write([bytes([byte[0] ^ 1])], first + slot * step)
 
 
-@pytest.mark.parametrize("at", [0, 20, SEAL_BYTES - 1, SEAL_BYTES, SEAL_BYTES + 100])
+@pytest.mark.parametrize("at", [-SEALS, 1, 20, 43, SEAL_BYTES - 1, SEAL_BYTES, SEAL_BYTES + 15])
 def test_a_copy_of_which_a_byte_has_changed_is_nothing(at: int) -> None:
     file = SharedFile("test", 0)
     given = begun(file)
-    spoil(file, SEAL_BYTES + 8 * CACHE.block_size, at)
+    spoil(file, at)
     assert_computes_all(Engine(file), given)
 
 
@@ -131,7 +139,7 @@ def test_a_copy_that_was_being_written_is_nothing() -> None:
     given = begun(file)
     whole = file.read(1 << 20, 0)
     file.clear()
-    file.write([whole[: SEAL_BYTES + 8 * CACHE.block_size - 1]], 0)  # of the first block, without which no other counts
+    file.write([whole[: SEALS + NUM_KEPT * SEAL_BYTES + 8 * 16 - 1]], 0)  # of the first block, which all others need
     assert_computes_all(Engine(file), given)
 
 
@@ -191,13 +199,21 @@ def test_an_engine_touches_nothing_before_its_first_request() -> None:
     assert spare.num_computed - (len(rest) - 1) <= 16
 
 
-def test_a_sequence_without_a_token_finds_what_it_would_have_found() -> None:
+def test_a_sequence_without_a_token_finds_them_too() -> None:
     file = SharedFile("test", 0)
     begun(file)
     engine = Engine(file)
     engine.add(request_of())
     assert engine.run() == expected_tokens(PROMPT, 60, VOCAB_SIZE)
-    assert engine.events[0].num_cached_tokens == 0
+    assert engine.events[0].num_cached_tokens == engine.cache.num_loaded_tokens == 96
+
+
+def test_nothing_is_loaded_that_is_computed_faster() -> None:
+    file = SharedFile("test", 0)
+    given = begun(file)
+    engine = Engine(file)
+    engine.rate.token_s = 1e-9
+    assert_computes_all(engine, given)
 
 
 def test_room_goes_from_blocks_that_nobody_holds_to_those_that_are_held() -> None:
@@ -221,7 +237,7 @@ def test_contents_of_a_block_are_those_of_all_layers_and_cores() -> None:
     pool = KVPool.allocate([NeuronCore(0), NeuronCore(1)], places, 8, (2 * 64, 2))
     for shard in pool.shards:
         shard.bytes[:] = np.random.default_rng(0).integers(0, 256, shard.bytes.size)
-    blocks, before = PoolBlocks(pool), [shard.bytes.copy() for shard in pool.shards]
+    blocks, before = PoolBlobs.of(pool), [shard.bytes.copy() for shard in pool.shards]
     assert blocks.num_bytes == 2 * 3 * 2 * 64
     content = blocks.read(5).copy()
     blocks.write(2, content)
@@ -242,11 +258,15 @@ def test_copies_are_made_where_they_are_cheap_or_asked_for() -> None:
 def test_whoever_shares_no_prefixes_keeps_none() -> None:
     asked = config(most_kept_bytes=1 << 20)
     info, blocks = load_fake(asked, lambda _: None).info, FakeRunner(CACHE, VOCAB_SIZE)
-    assert kept_blocks(SharedFile("test", 0), blocks, asked, info, ()) is not None
-    alone = replace(info, cache=replace(info.cache, enable_prefix_caching=False))
-    assert kept_blocks(SharedFile("test", 0), blocks, asked, alone, ()) is None
-    assert kept_blocks(SharedFile("test", 0), None, asked, info, ()) is None
-    assert kept_blocks(SharedFile("test", 0), blocks, replace(asked, most_kept_bytes=0), info, ()) is None
+
+    def tiers(kind: FakeRunner | None, asked: EngineConfig = asked, info: EngineInfo = info) -> Tiers | None:
+        return offload(SharedFile("test", 0), (kind, None), asked, info, ()).blocks
+
+    assert tiers(blocks) is not None
+    assert tiers(blocks, info=replace(info, cache=replace(info.cache, enable_prefix_caching=False))) is None
+    assert tiers(blocks, info=replace(info, cache=replace(info.cache, num_states=4))) is None
+    assert tiers(None) is None
+    assert tiers(blocks, replace(asked, most_kept_bytes=0)) is None
 
 
 def test_a_model_whose_file_was_replaced_is_another_one(tmp_path: Path) -> None:
