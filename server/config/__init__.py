@@ -81,9 +81,12 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
+    has_whole_pictures: bool = False  # no step ends inside of a picture, whose tokens see each other
 
     @classmethod
-    def of(cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None) -> SchedulerConfig:
+    def of(
+        cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None, has_whole_pictures: bool = False
+    ) -> SchedulerConfig:
         """Return the limits that an engine's configuration sets, and those of its model."""
         return cls(
             max_model_len,
@@ -92,6 +95,7 @@ class SchedulerConfig:
             engine.max_num_queued_reqs,
             engine.batching,
             max_prompt_chunk,
+            has_whole_pictures,
         )
 
     @property

@@ -161,5 +161,6 @@ class HeadOperands:
             partials=self._buffers.partial_states.address,
             arrivals=self._buffers.arrivals.address,
             kv_group=self._at.kv.group(i),
+            sees_ahead=int(self._spec.vision is not None and self._spec.vision.sees_ahead(op.window)),
             **self._bias(core),
         )

@@ -53,6 +53,7 @@ class StepRecord(NamedTuple):
     state_write: int = 0  # [B] slot of its state after the step
     rope_rows: int = 0  # [T] row of the rotary tables: the position, unless the token is of a picture or follows one
     vectors: int = 0  # int64 [T] addresses of the vectors of tokens of pictures, 0 for others; 0 = there are none
+    ends: int = 0  # [T] end of the keys that a token sees, in layers with `sees_ahead`; 0 = none sees keys behind it
 
 
 STEP = offsets(StepRecord)
@@ -221,6 +222,7 @@ class AttentionOperands(NamedTuple):
     bias_stride: int = 0
     bias_middle: int = 0  # column of distance 0
     record: int = 0  # bytes from the step's record to the one that describes the entries
+    sees_ahead: int = 0  # 1: a token sees keys up to its end in StepRecord.ends
 
 
 class BothSidesOperands(NamedTuple):

@@ -148,6 +148,11 @@ class ModelSpec:
         return self.stack.kind == "encoder"
 
     @property
+    def has_whole_pictures(self) -> bool:
+        """Whether a step computes all tokens of a picture or none, because they see each other."""
+        return self.vision is not None and self.vision.span_layers != "none"
+
+    @property
     def vision_encoder(self) -> ModelSpec:
         """The layers that see pictures, as a model of its own."""
         assert self.vision is not None

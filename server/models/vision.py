@@ -104,7 +104,8 @@ class VisionSpec:
     taps: tuple[tuple[int, Connector], ...] = ()  # index of a layer, ascending, and the connector of its states
     ends_normed: bool = True  # the norm after the layers is computed; otherwise the connector has it
     turns_by_turns: bool = False  # pairs of a head turn by row and column alternately (Pixtral), not by halves
-    is_causal: bool = True  # a picture's tokens in the text do not attend to those behind them
+    # Layers of the text in which a picture's tokens attend to all of its tokens, also those behind them.
+    span_layers: Literal["none", "all", "with windows"] = "none"
     window: int = 0  # side in patches of the squares within which most layers attend; 0 = all attend to everything
     full_layers: tuple[int, ...] = ()  # layers that attend to everything nevertheless
 
@@ -118,6 +119,10 @@ class VisionSpec:
             + patch.grid_side**2 * hidden
             + sum(_num_weights(connector, hidden) for connector in connectors)
         )
+
+    def sees_ahead(self, window: int) -> bool:
+        """Return whether a picture's tokens see those behind them in layers with that window, 0 for none."""
+        return self.span_layers == "all" or (self.span_layers == "with windows" and window > 0)
 
     @property
     def num_sections(self) -> int:

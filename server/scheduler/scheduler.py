@@ -93,7 +93,7 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} is open already")
         sources = request.pictures, request.num_source_tokens
         blocks = self._cache.open(request.cache_salt, request.lora, *sources)
-        seq = self._open[request.request_id] = Sequence(request, blocks)
+        seq = self._open[request.request_id] = Sequence(request, blocks, self._config.has_whole_pictures)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:

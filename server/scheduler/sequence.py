@@ -29,10 +29,12 @@ class Sequence:
         "request",
         "token_ids",
         "was_admitted",
+        "whole",
     )
 
-    def __init__(self, request: Request, blocks: SequenceBlocks) -> None:
+    def __init__(self, request: Request, blocks: SequenceBlocks, has_whole_pictures: bool = False) -> None:
         self.request = request
+        self.whole = request.media if has_whole_pictures else ()  # pictures that no step divides
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
@@ -72,6 +74,14 @@ class Sequence:
         """Forget everything that was computed; the sequence does not run any more."""
         self.num_scheduled_tokens = self.num_computed_tokens = 0
         self.prompt_logprobs, self.is_running = [], False
+
+    def without_part(self, end: int) -> int:
+        """Return the end of a step that would compute tokens up to `end`, without a part of a picture at its end.
+
+        A cached prefix may end in a picture: its tokens saw the whole picture when they were computed.
+        """
+        begins = (each.offset for each in self.whole if each.offset < end < each.offset + each.num_tokens)
+        return max(self.num_scheduled_tokens, next(begins, end))
 
     @property
     def num_pending(self) -> int:

@@ -58,7 +58,9 @@ class StepDraft:
         end = min(len(token_ids), start + self.budget, start + self.max_chunk)
         if self.states is not None:  # a chunk ends where a snapshot is worth it
             end = min(end, self.states.next_boundary(start, seq.num_prompt_tokens) or end)
-        request = seq.request
+        end, request = seq.without_part(end), seq.request
+        if end == start:  # a later step has room for the picture
+            return
         placed = ScheduledSeq(
             request.request_id,
             tuple(token_ids[start:end]),

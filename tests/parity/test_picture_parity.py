@@ -28,11 +28,12 @@ TOLERANCE = 1e-5  # largest error over largest value
 GRIDS: dict[str, list[tuple[int, int, int]]] = {
     "smolvlm": [(2, 6, 6), (1, 6, 6)],
     "idefics3": [(2, 6, 6)],
-    "gemma3": [(1, 6, 6)],
+    "gemma3": [(1, 6, 6), (1, 6, 6)],
     "mistral3": [(1, 6, 8), (1, 4, 2)],
 }
 OF_QWEN = [(1, 6, 4), (1, 10, 14), (1, 2, 2)]
-MERGE = {"smolvlm": 3, "gemma3": 3}
+MERGE = {"smolvlm": 3, "gemma3": 2}
+WHOLE = ("gemma3",)  # tokens of a picture see each other, so no step divides it
 
 
 @pytest.fixture(autouse=True)
@@ -158,11 +159,12 @@ def test_vectors_of_a_picture_are_those_of_transformers(model_of: Any, engine_of
         assert not got[:, :, 48:].any()
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "gemma3"])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("tp", "chunk"), [(1, 64), (2, 16), (4, 64)])
 def test_logits_of_a_prompt_with_pictures_are_those_of_transformers(
     model_of: Any, engine_of: Any, name: str, tp: int, chunk: int
 ) -> None:
+    chunk = 64 if name in WHOLE else chunk  # `logits` divides by number alone
     model, (loaded, pictures) = model_of(name)[0], engine_of(name, tp, chunk)
     ids, media = prompt_of(name)
     for item in media:
@@ -209,7 +211,8 @@ def request_of(name: str, ids: tuple[int, ...], media: tuple[MediaItem, ...], **
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3-vl", "qwen2.5-vl", "mistral3")] + ["smolvlm"],
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3-vl", "qwen2.5-vl", "mistral3")]
+    + ["smolvlm", "gemma3"],
 )
 def test_generated_tokens_do_not_depend_on_chunks_batches_or_preemption(
     model_of: Any, engine_of: Any, name: str
@@ -230,11 +233,12 @@ def test_generated_tokens_do_not_depend_on_chunks_batches_or_preemption(
     expected["again"] = expected["first"]
     row_bytes = engine[1].limits.vector_bytes
     preempted = 0
-    one = (len(ids) + 18) // 16 + 1  # blocks of a sequence
+    one = ((len(ids) + 18) // 16 + 1) * len(engine[0].cache.groups)  # blocks of a sequence
     tight = [(64, num_blocks, 1 << 20) for num_blocks in range(one + 2, 2 * one + 1)]
-    for chunk, num_blocks, most_bytes in ((1, 64, 1 << 20), (7, 64, row_bytes), *tight):
+    least, odd = (11, 12) if name in WHOLE else (1, 7)  # 11: nine tokens of a picture and two that decode
+    for chunk, num_blocks, most_bytes in ((least, 64, 1 << 20), (odd, 64, row_bytes), *tight):
         mailbox, cache, scheduler = engine_tokens(engine, requests, chunk, num_blocks, most_bytes)
-        assert mailbox.tokens == expected
+        assert (mailbox.tokens, mailbox.errors) == (expected, {})
         preempted += mailbox.num_preempted
         assert cache.pool.num_free == num_blocks - 1
         assert not scheduler.open_ids
@@ -265,6 +269,25 @@ def test_blocks_are_shared_only_behind_the_same_pictures(engine_of: Any) -> None
     assert cached["other"] == 0  # the first picture begins in the first block
     assert cached["same"] == (len(ids) - 1) // cache.config.block_size * cache.config.block_size
     assert (scheduler.num_read, scheduler.num_encoded) == (9, 4)
+
+
+def test_a_cached_prefix_may_end_in_a_picture_whose_tokens_see_each_other(engine_of: Any) -> None:
+    ids, media = prompt_of("gemma3")
+    longer, moved = (*ids[:3], *ids), (replace(media[0], offset=media[0].offset + 3),)
+    assert moved[0].offset < 16 < moved[0].offset + moved[0].num_tokens
+    ends = [(*longer[:17], end, *longer[19:23]) for end in (30, 40)]
+    first, second = (request_of(str(end[17]), end, moved) for end in ends)
+    alone = engine_tokens(engine_of("gemma3"), [second], 64)[0].tokens["40"]
+    mailbox, _, _ = engine_tokens(engine_of("gemma3"), [first, second], 64)
+    assert mailbox.tokens["40"] == alone
+    assert {event.num_cached_tokens for event in mailbox.events if event.request_id == "40"} == {16}
+
+
+def test_a_picture_that_no_step_has_room_for_ends_its_request(engine_of: Any) -> None:
+    ids, media = prompt_of("gemma3")
+    large = item_of("gemma3", (7, 6, 6), media[0].offset)
+    request = request_of("large", (*ids[: large.offset], *[TOKEN] * large.num_tokens, 9), (large,))
+    assert "has room for 61" in engine_tokens(engine_of("gemma3"), [request], 64)[0].errors["large"]
 
 
 def test_pictures_that_the_prompt_has_no_place_for_end_their_request_alone(engine_of: Any) -> None:

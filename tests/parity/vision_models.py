@@ -74,9 +74,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "idefics3": ("Idefics3", {"model_type": "llama"}, SIGLIP_EYES, {"image_token_id": TOKEN}),
     "gemma3": (
         "Gemma3",
-        {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
         {**SIGLIP_EYES, "vision_use_head": False},
-        {"image_token_index": TOKEN, "mm_tokens_per_image": 4},
+        {"image_token_index": TOKEN, "mm_tokens_per_image": 9},
     ),
     "mistral3": (
         "Mistral3",

@@ -165,7 +165,7 @@ class _Loading:
         size, seconds = num_params(self._spec) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
-        pricer, alone = self._pricer(), runner.num_threads_alone
+        pricer, alone, longest = self._pricer(), runner.num_threads_alone, self._compiled.longest_chunk
         pooling = None if beside is None else beside.facts
         info = self._info(cache, ledger, cores, pricer)
         return LoadedEngine(
@@ -174,7 +174,7 @@ class _Loading:
             spec=self._spec,
             formats=self._model.formats,
             cache=cache,
-            scheduler=SchedulerConfig.of(self._config, self._max_model_len, self._compiled.longest_chunk),
+            scheduler=SchedulerConfig.of(self._config, self._max_model_len, longest, self._spec.has_whole_pictures),
             ledger=ledger,
             info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=alone),
             pricer=pricer,

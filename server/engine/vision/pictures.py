@@ -70,6 +70,8 @@ def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnPro
     model = CostModel.of(spec.vision_encoder, instance(config.device), 1, Runtime(config.dtype))
     pricer = PicturePricer(loaded.pricer, EncodePricer(model, 1, powers_of_two(tower.max_patches)), vision.merge**2)
 
+    room = loaded.scheduler.max_chunk - loaded.scheduler.max_num_seqs + 1
+
     def check(request: Request) -> str | None:
         """Return why the pictures of a request cannot be encoded."""
         for item in request.media:
@@ -77,21 +79,15 @@ def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnPro
             reason = tower.refusal(item)
             if len(found) != item.num_tokens:
                 reason = f"a picture has {len(found)} placeholders in the prompt: it makes {item.num_tokens} vectors"
+            if spec.has_whole_pictures and item.num_tokens > room:
+                reason = f"a picture of {item.num_tokens} vectors is computed in one step, which has room for {room}: "
+                reason += "max_num_batched_tokens less a token of each other sequence of max_num_seqs"
             if reason is not None:
                 return reason
         return None
 
     vector_bytes = vision.num_sections * width * 4
     return Pictures(tower, vectors, PictureLimits(vector_bytes, VECTOR_BYTES, check), pricer)
-
-
-def read_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> Pictures | None:
-    """Return what `load_pictures` does, and None with a line why where no kernel computes the model's attention."""
-    vision = loaded.spec.vision
-    if vision is not None and not vision.is_causal:
-        on_progress(f"{loaded.spec.architecture} reads texts alone: no kernel lets a picture's tokens see those behind")
-        return None
-    return load_pictures(config, loaded, on_progress)
 
 
 class PictureRunner:

@@ -92,7 +92,7 @@ def _gemma3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
     connector = Average(side // tokens), norm, project
     placeholders = whole.token_id(262_144), side // tokens
     vision = _siglip(read, "vision_tower.", connector, placeholders, positions="in order")
-    return replace(vision, is_causal=False)
+    return replace(vision, span_layers="all")
 
 
 def _mistral3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
