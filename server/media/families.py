@@ -8,7 +8,7 @@ of transformers' processors (`replace_image_token` in `models/*/processing_*.py`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Config = Mapping[str, Any]
@@ -81,6 +81,15 @@ def _pixtral(rows: int, columns: int, layout: Layout) -> str:
     return "[IMG_BREAK]".join([row] * (rows // layout.merge)) + "[IMG_END]"
 
 
+def _square_layout(config: Config, _: Config) -> Layout:
+    vision = config["vision_config"]
+    return Layout(vectors=(vision.get("image_size", 224) // vision.get("patch_size", 32)) ** 2)
+
+
+def _square(_: int, __: int, layout: Layout) -> str:
+    return "<image>" * layout.vectors
+
+
 _QWEN = PictureFamily(
     processor="qwen2_vl.image_processing_pil_qwen2_vl.Qwen2VLImageProcessorPil",
     grid="image_grid_thw",
@@ -113,9 +122,28 @@ _PIXTRAL = PictureFamily(
     layout=_pixtral_layout,
     text=_pixtral,
 )
-FAMILIES = {  # by model_type of config.json
+_CLIP = PictureFamily(
+    processor="clip.image_processing_pil_clip.CLIPImageProcessorPil",
+    grid="",
+    mark="<image>",
+    placeholder="<image>",
+    layout=_square_layout,
+    text=_square,
+)
+_SIGLIP = replace(_CLIP, processor="siglip.image_processing_pil_siglip.SiglipImageProcessorPil")
+FAMILIES = {  # by model_type of config.json, of LLaVA behind that of its encoder
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN),
     "gemma3": _GEMMA,
     **dict.fromkeys(("idefics3", "smolvlm"), _IDEFICS),
-    **dict.fromkeys(("mistral3", "llava"), _PIXTRAL),
+    **dict.fromkeys(("mistral3", "pixtral llava"), _PIXTRAL),
+    "clip_vision_model llava": _CLIP,
+    "siglip_vision_model llava": _SIGLIP,
 }
+
+
+def family_name(config: Config) -> str:
+    """Return the name under which FAMILIES may have the model of that config.json."""
+    name, vision = str(config.get("model_type")), config.get("vision_config")
+    if name != "llava" or not isinstance(vision, dict):
+        return name
+    return f"{vision.get('model_type', 'clip_vision_model')} {name}"

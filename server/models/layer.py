@@ -13,7 +13,7 @@ from .linear import HeadCounts
 from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2", "quick_gelu"]
 Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen"]
 
 # Norms of query and key heads.

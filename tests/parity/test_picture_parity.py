@@ -30,9 +30,13 @@ GRIDS: dict[str, list[tuple[int, int, int]]] = {
     "idefics3": [(2, 6, 6)],
     "gemma3": [(1, 6, 6), (1, 6, 6)],
     "mistral3": [(1, 6, 8), (1, 4, 2)],
+    "llava-clip": [(1, 6, 6), (1, 6, 6)],
+    "llava-siglip": [(1, 6, 6)],
+    "llava-pixtral": [(1, 6, 8), (1, 4, 2)],
 }
 OF_QWEN = [(1, 6, 4), (1, 10, 14), (1, 2, 2)]
-MERGE = {"smolvlm": 3, "gemma3": 2}
+MERGE = {"smolvlm": 3, "gemma3": 2, "llava-clip": 1, "llava-siglip": 1, "llava-pixtral": 1}
+OF_ANY_SIZE, OF_ONE_SIZE = ("mistral3", "llava-pixtral"), ("gemma3", "llava-clip", "llava-siglip")
 WHOLE = ("gemma3",)  # tokens of a picture see each other, so no step divides it
 
 
@@ -112,11 +116,11 @@ def vectors_of(model: Any, name: str, item: MediaItem) -> list[np.ndarray]:
         found = inner.get_image_features(pixels, torch.tensor([item.grid]), return_dict=True)
         taps = [torch.cat(list(each)) for each in getattr(found, "deepstack_features", None) or []]
         return [each.numpy() for each in (torch.cat(list(found.pooler_output)), *taps)]
-    if name == "mistral3":
+    if name in OF_ANY_SIZE:
         size = torch.tensor([[4 * item.grid[1], 4 * item.grid[2]]])
         found = inner.get_image_features(pixels, size, return_dict=True)
     else:
-        found = inner.get_image_features(pixels if name == "gemma3" else pixels[None], return_dict=True)
+        found = inner.get_image_features(pixels if name in OF_ONE_SIZE else pixels[None], return_dict=True)
     return [torch.cat([each.reshape(-1, 48) for each in found.pooler_output]).numpy()]
 
 
@@ -128,15 +132,15 @@ def logits_of(model: Any, name: str, ids: tuple[int, ...], media: tuple[MediaIte
     if name.startswith("qwen"):
         grids = torch.tensor([item.grid for item in media])
         given |= {"pixel_values": torch.cat(pixels), "image_grid_thw": grids, "mm_token_type_ids": types}
-    elif name == "mistral3":
+    elif name in OF_ANY_SIZE:
         whole = max(4 * max(item.grid[1:]) for item in media)
         padded = [
             torch.nn.functional.pad(each, (0, whole - each.shape[3], 0, whole - each.shape[2])) for each in pixels
         ]
         sizes = torch.tensor([[4 * item.grid[1], 4 * item.grid[2]] for item in media])
         given |= {"pixel_values": torch.cat(padded), "image_sizes": sizes}
-    elif name == "gemma3":
-        given |= {"pixel_values": torch.cat(pixels), "token_type_ids": types}
+    elif name in OF_ONE_SIZE:
+        given |= {"pixel_values": torch.cat(pixels)} | ({"token_type_ids": types} if name in WHOLE else {})
     else:
         given |= {"pixel_values": torch.cat(pixels)[None]}
     values: np.ndarray = model(**given).logits[0].numpy()

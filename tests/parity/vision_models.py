@@ -47,6 +47,8 @@ SIGLIP_EYES: dict[str, Any] = {
     "patch_size": 4,
 }
 PIXTRAL_EYES: dict[str, Any] = {**SIGLIP_EYES, "model_type": "pixtral", "num_attention_heads": 2, "head_dim": 20}
+CLIP_EYES: dict[str, Any] = {**SIGLIP_EYES, "model_type": "clip_vision_model", "num_hidden_layers": 3}
+QWEN2_EYES = {"depth": 2, "embed_dim": 36, "hidden_size": 48, "num_heads": 3, "mlp_ratio": 2, "patch_size": 4}
 QWEN35_EYES = {key: value for key, value in QWEN3_EYES.items() if not key.startswith("deepstack")}
 SHARED = {"shared_expert_intermediate_size": 20}
 QWEN35 = {
@@ -65,6 +67,7 @@ QWEN35 = {
 }
 TOKEN = 7  # placeholder
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # family, text, eyes, whole
+    "qwen2-vl": ("Qwen2VL", QWEN25, QWEN2_EYES, {"image_token_id": TOKEN}),
     "qwen2.5-vl": ("Qwen2_5_VL", QWEN25, QWEN25_EYES, {"image_token_id": TOKEN}),
     "qwen3-vl": ("Qwen3VL", QWEN3, QWEN3_EYES, {"image_token_id": TOKEN}),
     "qwen3-vl-moe": ("Qwen3VLMoe", {**QWEN3, **EXPERTS}, QWEN3_EYES, {"image_token_id": TOKEN}),
@@ -77,6 +80,19 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
         {**SIGLIP_EYES, "vision_use_head": False},
         {"image_token_index": TOKEN, "mm_tokens_per_image": 9},
+    ),
+    "llava-clip": ("Llava", {"model_type": "llama"}, CLIP_EYES, {"image_token_index": TOKEN}),
+    "llava-siglip": (
+        "Llava",
+        {"model_type": "qwen2", "head_dim": 12},
+        {**SIGLIP_EYES, "model_type": "siglip_vision_model", "vision_use_head": False},
+        {"image_token_index": TOKEN, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+    ),
+    "llava-pixtral": (
+        "Llava",
+        {"model_type": "mistral", "sliding_window": None},
+        PIXTRAL_EYES,
+        {"image_token_index": TOKEN, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
     "mistral3": (
         "Mistral3",

@@ -1,4 +1,4 @@
-"""Vision encoders of Qwen2.5-VL and Qwen3-VL. Source: transformers, models/{qwen2_5_vl,qwen3_vl}/modeling_*.py."""
+"""Vision encoders of Qwen2-VL, 2.5 and 3. Source: transformers, models/{qwen2_vl,qwen2_5_vl,qwen3_vl}/modeling_*.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import isqrt
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.structs import replace as replace_fields
 
 from ..config_values import Heads, Layers, Values, Width, read_record, refuse
 from ..layer import RopeSpec
@@ -44,6 +45,18 @@ class _QwenEyes(Eyes, kw_only=True, rename={"num_layers": "depth", "channels": "
         )
 
 
+class _Qwen2Eyes(_QwenEyes, kw_only=True, rename={
+    "num_layers": "depth", "channels": "in_channels", "hidden_size": "embed_dim"
+}):  # fmt: skip
+    num_layers: Layers = 32
+    hidden_size: Width = 1280
+    intermediate_size: Width = 0  # by the ratio
+    mlp_ratio: Annotated[float, Meta(gt=0, le=64)] = 4.0
+    num_heads: Heads = 16
+    patch_size: Side = 14
+    hidden_act: HiddenAct = "quick_gelu"
+
+
 class _Qwen25Eyes(_QwenEyes, kw_only=True):
     num_layers: Layers = 32
     hidden_size: Width = 3584
@@ -63,6 +76,23 @@ class _Qwen3Eyes(_QwenEyes, kw_only=True):
     patch_size: Side = 16
     num_position_embeddings: Annotated[int, Meta(ge=1, le=1 << 20)] = 2304
     deepstack_visual_indexes: tuple[LayerIndex, ...] = (8, 16, 24)
+
+
+def read_qwen2(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    """Return the encoder of Qwen2-VL: LayerNorm, no learned positions."""
+    read = read_record(eyes, _Qwen2Eyes, "vision_config.")
+    read = replace_fields(read, intermediate_size=int(read.hidden_size * read.mlp_ratio))
+    words = {
+        **dict(QWEN.words),
+        "model.norm": "visual.merger.ln_q",
+        "mlp.up_proj": "mlp.fc1",
+        "mlp.down_proj": "mlp.fc2",
+    }
+    merge, at = read.spatial_merge_size, "visual.merger.mlp."
+    mlp: Connector = (linear(f"{at}0", read.hidden_size * merge**2, "gelu"), linear(f"{at}2", text.hidden_size))
+    layers, names = read.layers(RopeSpec(), has_bias=True, is_gated=False), Names.of(words, "visual.")
+    tokens = whole.token_id(151_655), merge
+    return VisionSpec(read.hidden_size, layers, 1e-6, False, names, read.patch(), (Join(merge), *mlp), *tokens)
 
 
 def read_qwen25(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
