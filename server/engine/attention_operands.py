@@ -34,7 +34,7 @@ class HeadOperands:
             cos=table.cos.address,
             sin=table.sin.address,
             rotary=table.rotary_dim,
-            is_interleaved=int(heads.rope is not None and heads.rope.spec.is_interleaved),
+            is_interleaved=0 if heads.rope is None else heads.rope.spec.is_interleaved + 2 * heads.rope.spec.is_halved,
             heads=shard.heads_per_core,
             head_dim=mixer.head_dim,
             head_pad=widths.head,

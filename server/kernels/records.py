@@ -168,7 +168,7 @@ class RopeOperands(NamedTuple):
     cos: int  # float32 [max_model_len, rotary / 2]
     sin: int
     rotary: int  # number of rotated elements at the beginning of a head
-    is_interleaved: int  # 1: rotated pairs are neighbours, 0: they are rotary / 2 apart
+    is_interleaved: int  # 1: rotated pairs are neighbours, 0: rotary / 2 apart, 2: rotary / 4 apart in each half
     k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales of 8-bit caches
     v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales of 8-bit caches
     heads: int

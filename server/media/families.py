@@ -52,6 +52,14 @@ def _gemma(_: int, __: int, layout: Layout) -> str:
     return f"\n\n<start_of_image>{'<image_soft_token>' * layout.vectors}<end_of_image>\n\n"
 
 
+def _gemma4_layout(_: Config, options: Config) -> Layout:
+    return Layout(merge=options.get("pooling_kernel_size", 3))
+
+
+def _gemma4(rows: int, columns: int, layout: Layout) -> str:
+    return f"<|image>{'<|image|>' * (rows * columns // layout.merge**2)}<image|>"
+
+
 def _idefics_layout(config: Config, _: Config) -> Layout:
     vision = config["vision_config"]
     side = vision.get("image_size", 224) // vision.get("patch_size", 32)
@@ -106,6 +114,14 @@ _GEMMA = PictureFamily(
     layout=_gemma_layout,
     text=_gemma,
 )
+_GEMMA4 = PictureFamily(
+    processor="gemma4.image_processing_pil_gemma4.Gemma4ImageProcessorPil",
+    grid="image_position_ids",
+    mark="<|image|>",
+    placeholder="<|image|>",
+    layout=_gemma4_layout,
+    text=_gemma4,
+)
 _IDEFICS = PictureFamily(
     processor="idefics3.image_processing_pil_idefics3.Idefics3ImageProcessorPil",
     grid="rows cols",
@@ -134,6 +150,7 @@ _SIGLIP = replace(_CLIP, processor="siglip.image_processing_pil_siglip.SiglipIma
 FAMILIES = {  # by model_type of config.json, of LLaVA behind that of its encoder
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN),
     "gemma3": _GEMMA,
+    "gemma4": _GEMMA4,
     **dict.fromkeys(("idefics3", "smolvlm"), _IDEFICS),
     **dict.fromkeys(("mistral3", "pixtral llava"), _PIXTRAL),
     "clip_vision_model llava": _CLIP,

@@ -55,6 +55,7 @@ class RopeSpec:
     long_factors: tuple[float, ...] = ()  # longrope: of each pair, for longer contexts
     partial_factor: float = 1.0  # share of a head that is rotated: its first elements, or proportional: its first pairs
     is_interleaved: bool = False  # neighbours are rotated as a pair
+    is_halved: bool = False  # each half of a head is rotated by itself
     sections: tuple[int, ...] = ()  # pairs that turn by a picture's time, row and column; () = all by one position
     has_mixed_sections: bool = False  # the three take turns in the first pairs, instead of following one another
 

@@ -66,6 +66,7 @@ class StackSpec:
     norm: NormSpec = NormSpec()
     max_length: int = 0  # of an encoder's text, in tokens; 0: the model's max_position
     names: Names | None = None  # of the stack's tensors; None: the model's
+    ends_normed: bool = True  # a norm follows the last layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,9 @@ class ModelSpec:
         assert self.vision is not None
         vision, of_vectors = self.vision, EmbeddingSpec(0, self.vision.hidden_size)
         norm = NormSpec("rms" if vision.is_rms else "layer", vision.eps)
-        stack = StackSpec("encoder", vision.hidden_size, of_vectors, vision.layers, norm)
+        stack = StackSpec(
+            "encoder", vision.hidden_size, of_vectors, vision.layers, norm, ends_normed=vision.ends_normed
+        )
         return ModelSpec(f"vision encoder of {self.architecture}", (stack,), MAX_PATCHES, names=vision.names)
 
     @property

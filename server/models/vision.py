@@ -20,6 +20,7 @@ PRODUCT_ROWS = 512  # rows that the layers around the encoder multiply at once
 PositionKind = Literal[
     "none",
     "in order",  # row by row, of pictures with as many patches
+    "summed",  # of the column and of the row, in a table [2, grid_side, elements]
     "nearest",  # the row of a learned square grid that is nearest
     "interpolated",  # four rows of a learned square grid, corners aligned
 ]
@@ -30,7 +31,7 @@ RowActivation = Literal["identity", "gelu", "gelu_tanh", "silu", "quick_gelu"]
 class RowNorm:
     """Norm of each row. A `bias` makes it LayerNorm, otherwise it is RMSNorm with weights of (w + offset)."""
 
-    module: str
+    module: str  # "" = it has no weights
     eps: float
     has_bias: bool = False
     offset: float = 0.0
@@ -65,7 +66,16 @@ class Average:
     side: int
 
 
-ConnectorStep = RowNorm | RowLinear | Join | Average
+@dataclass(frozen=True, slots=True)
+class Standardize:
+    """(row * factor - bias) * scale; without tensors, row * factor."""
+
+    factor: float
+    bias: str = ""  # names of the tensors
+    scale: str = ""
+
+
+ConnectorStep = RowNorm | RowLinear | Join | Average | Standardize
 Connector = tuple[ConnectorStep, ...]
 
 
@@ -81,6 +91,7 @@ class PatchSpec:
     table: str = ""  # tensor of the learned positions
     grid_side: int = 0  # of the learned positions
     norm: RowNorm | None = None  # of the first stream
+    pixel_scale: tuple[float, float] = (1.0, 0.0)  # factor of values, and what is added to them then
     class_token: str = ""  # tensor of a token beside the patches of each crop, which makes no vector; "" = none
     is_class_last: bool = False  # behind the patches
     # Patches come in squares of this side, one square after the other; 1 = row by row.
@@ -90,6 +101,11 @@ class PatchSpec:
     def values(self) -> int:
         """Values of a patch."""
         return self.channels * self.frames * self.size * self.size
+
+    @property
+    def num_positions(self) -> int:
+        """Rows of the table of learned positions, without that of a class token."""
+        return self.grid_side * (2 if self.positions == "summed" else self.grid_side)
 
     @property
     def num_classes(self) -> int:
@@ -111,8 +127,9 @@ class VisionSpec:
     token_id: int  # placeholder of a vector
     merge: int = 1  # patches in a row that become one vector
     taps: tuple[tuple[int, Connector], ...] = ()  # index of a layer, ascending, and the connector of its states
-    ends_normed: bool = True  # the norm after the layers is computed; otherwise the connector has it
+    ends_normed: bool = True  # a norm follows the last layer
     turns_by_turns: bool = False  # pairs of a head turn by row and column alternately (Pixtral), not by halves
+    turns_by_columns: bool = False  # the first half of the pairs turns by column
     # Layers of the text in which a picture's tokens attend to all of its tokens, also those behind them.
     span_layers: Literal["none", "all", "with windows"] = "none"
     window: int = 0  # side in patches of the squares within which most layers attend; 0 = all attend to everything
@@ -127,7 +144,7 @@ class VisionSpec:
     @property
     def num_weights(self) -> int:
         """Weights of the projection of patches, the learned positions and the connectors."""
-        beside = (self.patch.grid_side**2 + 2 * self.patch.num_classes) * self.hidden_size
+        beside = (self.patch.num_positions + 2 * self.patch.num_classes) * self.hidden_size
         return beside + sum(weights for size, steps in self._products for weights, _, _ in _sizes(steps, size))
 
     @property

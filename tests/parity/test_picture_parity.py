@@ -30,14 +30,15 @@ GRIDS: dict[str, list[tuple[int, int, int]]] = {
     "idefics3": [(2, 6, 6)],
     "gemma3": [(1, 6, 6), (1, 6, 6)],
     "mistral3": [(1, 6, 8), (1, 4, 2)],
+    "gemma4": [(1, 6, 9), (1, 3, 6)],
     "llava-clip": [(1, 6, 6), (1, 6, 6)],
     "llava-siglip": [(1, 6, 6)],
     "llava-pixtral": [(1, 6, 8), (1, 4, 2)],
 }
 OF_QWEN = [(1, 6, 4), (1, 10, 14), (1, 2, 2)]
-MERGE = {"smolvlm": 3, "gemma3": 2, "llava-clip": 1, "llava-siglip": 1, "llava-pixtral": 1}
+MERGE = {"smolvlm": 3, "gemma3": 2, "gemma4": 3, "llava-clip": 1, "llava-siglip": 1, "llava-pixtral": 1}
 OF_ANY_SIZE, OF_ONE_SIZE = ("mistral3", "llava-pixtral"), ("gemma3", "llava-clip", "llava-siglip")
-WHOLE = ("gemma3",)  # tokens of a picture see each other, so no step divides it
+WHOLE = ("gemma3", "gemma4")  # tokens of a picture see each other, so no step divides it
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,11 @@ def pixels_of(item: MediaItem) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(item.pixels, np.float32).reshape(item.shape).copy())
 
 
+def places_of(item: MediaItem) -> torch.Tensor:
+    """Return column and row of each patch."""
+    return torch.cartesian_prod(*(torch.arange(size) for size in item.grid[1:])).flip(1)
+
+
 def prompt_of(name: str) -> tuple[tuple[int, ...], tuple[MediaItem, ...]]:
     """A prompt with text before, between and after its pictures."""
     rng, ids, media = np.random.default_rng(3), list[int](), list[MediaItem]()
@@ -116,9 +122,13 @@ def vectors_of(model: Any, name: str, item: MediaItem) -> list[np.ndarray]:
         found = inner.get_image_features(pixels, torch.tensor([item.grid]), return_dict=True)
         taps = [torch.cat(list(each)) for each in getattr(found, "deepstack_features", None) or []]
         return [each.numpy() for each in (torch.cat(list(found.pooler_output)), *taps)]
+    if name == "gemma4":
+        return [
+            inner.get_image_features(pixels[None], places_of(item)[None], return_dict=True).pooler_output[0].numpy()
+        ]
     if name in OF_ANY_SIZE:
         size = torch.tensor([[4 * item.grid[1], 4 * item.grid[2]]])
-        found = inner.get_image_features(pixels, size, return_dict=True)
+        found = inner.get_image_features(pixels, image_sizes=size, return_dict=True)
     else:
         found = inner.get_image_features(pixels if name in OF_ONE_SIZE else pixels[None], return_dict=True)
     return [torch.cat([each.reshape(-1, 48) for each in found.pooler_output]).numpy()]
@@ -132,6 +142,14 @@ def logits_of(model: Any, name: str, ids: tuple[int, ...], media: tuple[MediaIte
     if name.startswith("qwen"):
         grids = torch.tensor([item.grid for item in media])
         given |= {"pixel_values": torch.cat(pixels), "image_grid_thw": grids, "mm_token_type_ids": types}
+    elif name == "gemma4":
+        pad = torch.nn.utils.rnn.pad_sequence
+        places = pad([places_of(item) for item in media], batch_first=True, padding_value=-1)
+        given |= {
+            "pixel_values": pad(pixels, batch_first=True),
+            "image_position_ids": places,
+            "mm_token_type_ids": types,
+        }
     elif name in OF_ANY_SIZE:
         whole = max(4 * max(item.grid[1:]) for item in media)
         padded = [

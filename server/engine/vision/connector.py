@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...checkpoint.checkpoint import Checkpoint
 from ...errors import CheckpointError
-from ...models.vision import Average, Connector, ConnectorStep, Join, RowLinear, RowNorm
+from ...models.vision import Average, Connector, ConnectorStep, Join, RowLinear, RowNorm, Standardize
 from .products import Products
 
 Float32 = npt.NDArray[np.float32]
@@ -45,6 +45,10 @@ def _step(step: ConnectorStep, checkpoint: Checkpoint, products: Products, squar
             return lambda rows, _: norm(rows)
         case Join(side=side, by_channel=by_channel):
             return lambda rows, grid: _joined(rows, grid, side, by_channel, square)
+        case Standardize(factor=factor, bias=bias, scale=scale):
+            by = load_tensor(checkpoint, scale) if scale else np.float32(1.0)
+            shift = load_tensor(checkpoint, bias) if bias else np.float32(0.0)
+            return lambda rows, _: (rows * np.float32(factor) - shift) * by
         case Average(side=side):
             return lambda rows, grid: _neighbours(rows, grid, side).mean(axis=(2, 3)).reshape(-1, rows.shape[1])
 
@@ -83,7 +87,9 @@ def load_linear(step: RowLinear, checkpoint: Checkpoint, products: Products) -> 
 
 def load_norm(step: RowNorm, checkpoint: Checkpoint) -> Callable[[Float32], Float32]:
     """Return the norm of each row."""
-    weight = load_tensor(checkpoint, f"{step.module}.weight") + np.float32(step.offset)
+    weight: Float32 = np.ones(1, np.float32)
+    if step.module:
+        weight = load_tensor(checkpoint, f"{step.module}.weight") + np.float32(step.offset)
     bias = load_tensor(checkpoint, f"{step.module}.bias") if step.has_bias else None
     eps = np.float32(step.eps)
 

@@ -27,6 +27,9 @@ def positions(patch: PatchSpec, table: Float32, grid: Square) -> Float32:
     at, side = places(grid, patch.square), patch.grid_side
     if patch.positions == "in order":
         return table
+    if patch.positions == "summed":
+        summed: Float32 = table[0, at[:, 1]] + table[1, at[:, 0]]
+        return summed
     if patch.positions == "nearest":
         rows, columns = (_nearest(count, side)[at[:, axis]] for axis, count in enumerate(grid))
         nearest: Float32 = table[rows * side + columns]
@@ -69,7 +72,8 @@ def angles(vision: VisionSpec, grid: Square) -> npt.NDArray[np.float64] | None:
     if vision.turns_by_turns:
         every = attention.rope.theta ** -(np.arange(half) / half)
         both = every[0::2], every[1::2]
-    turned = np.concatenate([np.outer(at[:, axis], both[axis]) for axis in range(2)], axis=1)
+    axes = (1, 0) if vision.turns_by_columns else (0, 1)
+    turned = np.concatenate([np.outer(at[:, axis], each) for axis, each in zip(axes, both, strict=True)], axis=1)
     return with_class(turned, vision.patch, np.zeros((1, half))) if vision.patch.class_token else turned
 
 

@@ -90,8 +90,9 @@ class VisionTower:
         """Return the patches of all frames or crops, one after the other."""
         kind = np.dtype(bfloat16) if item.dtype == "bfloat16" else np.dtype(np.float32)
         pixels = np.frombuffer(item.pixels, kind).reshape(item.shape).astype(np.float32, copy=False)
+        factor, shift = self._vision.patch.pixel_scale
         if pixels.ndim == 2:
-            return pixels
+            return pixels * np.float32(factor) + np.float32(shift) if (factor, shift) != (1.0, 0.0) else pixels
         size = self._vision.patch.size
         split = pixels[:, :, : height * size, : width * size].reshape(len(pixels), -1, height, size, width, size)
         return split.transpose(0, 2, 4, 1, 3, 5).reshape(-1, self._vision.patch.values)

@@ -14,6 +14,7 @@ from ..config_values import Epsilon, Heads, Layers, Values, Width, read_record, 
 from ..names import Names
 from ..rope import read_rope
 from ..vision import Average, Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
+from .vision_gemma4 import read_gemma4
 from .vision_keys import ACTIVATIONS, Eyes, HiddenAct, Side, Text, Whole, linear
 from .vision_qwen import read_qwen2, read_qwen3, read_qwen25, read_qwen35
 
@@ -115,7 +116,6 @@ def _pixtral(eyes: Values, read: _PixtralEyes, connector: Connector, tokens: tup
     """Pixtral, without a norm after the layers."""
     names = {
         "model.layers": "vision_tower.transformer.layers",
-        "model.norm": "vision_tower.ln_pre",  # there is none, and none is computed
         "self_attn": "attention",
         "input_layernorm": "attention_norm",
         "post_attention_layernorm": "ffn_norm",
@@ -180,6 +180,7 @@ _READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec]] = {
     "SmolVLMForConditionalGeneration": _idefics3,
     "Idefics3ForConditionalGeneration": _idefics3,
     "Gemma3ForConditionalGeneration": _gemma3,
+    "Gemma4ForConditionalGeneration": read_gemma4,
     "Mistral3ForConditionalGeneration": _mistral3,
     "LlavaForConditionalGeneration": _llava,
     "Qwen2VLForConditionalGeneration": read_qwen2,

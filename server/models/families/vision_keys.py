@@ -82,6 +82,7 @@ class Text(msgspec.Struct):
 
     hidden_size: Width
     rms_norm_eps: Epsilon = 1e-6
+    use_bidirectional_attention: str | bool | None = None
 
 
 def linear(module: str, outputs: int, activation: RowActivation = "identity", has_bias: bool = True) -> RowLinear:
