@@ -93,6 +93,9 @@ class Request:
     pooling: PoolingParams | None = None  # None: the sequence is continued
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
+    weight: float = 1.0  # share of its tenant, beside other tenants' weights
+    first_token_by: float = inf  # by scheduling policy slo: when the first token should be there
+    token_interval_s: float = inf  # by scheduling policy slo: most seconds of a step while it decodes
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt, by their offset
     source_token_ids: tuple[int, ...] = ()  # text for the encoder; `prompt_token_ids` begin the decoder's
     num_source_tokens: int = 0  # positions of the encoder, of that text or of `media`; 0: there is no encoder
@@ -218,6 +221,12 @@ class StepResult(NamedTuple):
     rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts with finite states
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that clients wait for the step: of the modelled accelerator where it sets the pace."""
+        device = self.device
+        return self.seconds if device is None or device.late_ns is None else device.busy_ns / NS
+
 
 class TokenEvent(NamedTuple):
     """One generated token, or the end of a request, for the client.
@@ -249,8 +258,8 @@ class Charge(NamedTuple):
 class ServedTokens:
     """Counts by which scheduler/fair_queue.py chooses the next of several tenants."""
 
-    counts: dict[str, int]  # of tenants with computed tokens since the last report
-    least: int  # a tenant that begins to wait starts with at least this count
+    counts: dict[str, float]  # of tenants with computed tokens since the last report, over their weights
+    least: float  # a tenant that begins to wait starts with at least this count
 
 
 class StepReport(NamedTuple):

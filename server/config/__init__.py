@@ -15,6 +15,7 @@ from .formats import (
     Quantization,
     RequestedFormats,
     RunnerKind,
+    SchedulingPolicy,
     StackName,
     WeightGroups,
 )
@@ -81,6 +82,8 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
+    policy: SchedulingPolicy = "fair"
+    step_time_target_ms: float | Literal["auto"] | None = None  # of steps that mix prompts and decodes; None = none
     has_whole_pictures: bool = False  # no step ends inside of a picture, whose tokens see each other
 
     @classmethod
@@ -95,6 +98,8 @@ class SchedulerConfig:
             engine.max_num_queued_reqs,
             engine.batching,
             max_prompt_chunk,
+            engine.scheduling_policy,
+            engine.step_time_target_ms,
             has_whole_pictures,
         )
 
@@ -265,6 +270,8 @@ class EngineConfig:
     runner: RunnerKind = "auto"  # "auto": as the model's files state
     pooling: PoolingMode | None = None  # None = as the model's files state
     normalize: bool | None = None  # None = as the model's files state
+    scheduling_policy: SchedulingPolicy = "fair"
+    step_time_target_ms: float | Literal["auto"] | None = None
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Request, TokenLogprobs
+from .service import SERVICE_POLICIES, Order
 
 
 class Sequence:
@@ -17,6 +18,8 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "first_token_time",
+        "group",
         "is_running",
         "most_tokens",
         "num_cached_tokens",
@@ -32,7 +35,10 @@ class Sequence:
         "whole",
     )
 
-    def __init__(self, request: Request, blocks: SequenceBlocks, has_whole_pictures: bool = False) -> None:
+    def __init__(
+        self, request: Request, blocks: SequenceBlocks, order: Order | None = None, has_whole_pictures: bool = False
+    ) -> None:
+        """Begin a sequence; `order` is its place in service, by default that of policy fair."""
         self.request = request
         self.whole = request.media if has_whole_pictures else ()  # pictures that no step divides
         self.blocks = blocks
@@ -44,10 +50,12 @@ class Sequence:
         self.num_computed_tokens = 0  # in steps that were applied
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
+        self.first_token_time: float | None = None  # of this engine
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
-        self.order = (request.priority, request.arrival_time, request.request_id)
+        self.order = order or SERVICE_POLICIES["fair"].order(request, 0.0)
+        self.group = ""  # among the waiting
 
     @property
     def num_generated(self) -> int:
@@ -75,13 +83,17 @@ class Sequence:
         self.num_scheduled_tokens = self.num_computed_tokens = 0
         self.prompt_logprobs, self.is_running = [], False
 
-    def without_part(self, end: int) -> int:
+    def without_part(self, end: int, most: int) -> int:
         """Return the end of a step that would compute tokens up to `end`, without a part of a picture at its end.
 
-        A cached prefix may end in a picture: its tokens saw the whole picture when they were computed.
+        A picture at the step's beginning may take it up to `most`. A cached prefix may end in a picture: its tokens saw
+        the whole picture when they were computed.
         """
-        begins = (each.offset for each in self.whole if each.offset < end < each.offset + each.num_tokens)
-        return max(self.num_scheduled_tokens, next(begins, end))
+        for each in self.whole:
+            begin, stop = max(each.offset, self.num_scheduled_tokens), each.offset + each.num_tokens
+            if begin < end < stop:
+                return stop if begin == self.num_scheduled_tokens and stop <= most else begin
+        return end
 
     @property
     def num_pending(self) -> int:

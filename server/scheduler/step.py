@@ -16,10 +16,12 @@ class StepDraft:
         "budget",
         "decode",
         "max_chunk",
+        "max_prompts",
         "num_encoded",
         "preempted",
         "prefill",
         "received_time",
+        "room",
         "states",
         "time",
     )
@@ -32,8 +34,9 @@ class StepDraft:
         `states` are the slots of sequences' states, None where no layer keeps one.
         """
         self.states = states
-        self.budget = budget
+        self.budget = self.room = budget  # a target of the step's time reduces the budget, not the room
         self.max_chunk = budget if max_chunk is None else max_chunk
+        self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
         self.num_encoded = 0  # positions of encoders, whose passes come first
         self.prefill: list[ScheduledSeq] = []
@@ -58,7 +61,8 @@ class StepDraft:
         end = min(len(token_ids), start + self.budget, start + self.max_chunk)
         if self.states is not None:  # a chunk ends where a snapshot is worth it
             end = min(end, self.states.next_boundary(start, seq.num_prompt_tokens) or end)
-        end, request = seq.without_part(end), seq.request
+        most = end if self.prefill else start + min(self.room, self.max_chunk)
+        end, request = seq.without_part(end, most), seq.request
         if end == start:  # a later step has room for the picture
             return
         placed = ScheduledSeq(
@@ -77,7 +81,7 @@ class StepDraft:
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
-        self.budget -= end - start
+        self.budget, self.room = max(0, self.budget - end + start), self.room - end + start
         if placed.source is not None and not start:
             self.num_encoded += request.num_source_tokens
             self.budget -= request.num_source_tokens
@@ -103,7 +107,7 @@ class StepDraft:
             )
         )
         seq.num_scheduled_tokens += 1
-        self.budget -= 1
+        self.budget, self.room = self.budget - 1, self.room - 1
 
     def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)

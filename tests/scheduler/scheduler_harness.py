@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
-from neuronserve.server.config.formats import Batching
+from neuronserve.server.config.formats import Batching, SchedulingPolicy
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.batching import POLICIES
@@ -29,7 +29,10 @@ GROUPS = (
 
 
 # Fields of Request.
-OWN = ("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "num_source_tokens")
+OWN = (
+    *("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "num_source_tokens"),
+    *("weight", "first_token_by", "token_interval_s", "due_time"),
+)
 
 
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:
@@ -183,9 +186,17 @@ def bench(
     groups: tuple[AttentionSpan, ...] = FULL,
     num_states: int = 0,
     snapshot_blocks: int = 32,
+    policy: SchedulingPolicy = "fair",
+    step_time_target_ms: float | Literal["auto"] | None = None,
 ) -> Bench:
     config = SchedulerConfig(
-        max_model_len, max_num_seqs, max_num_batched_tokens, batching=batching, max_prompt_chunk=max_prompt_chunk
+        max_model_len,
+        max_num_seqs,
+        max_num_batched_tokens,
+        batching=batching,
+        max_prompt_chunk=max_prompt_chunk,
+        policy=policy,
+        step_time_target_ms=step_time_target_ms,
     )
     states = num_states, snapshot_blocks
     return Bench(CacheConfig(num_blocks, block_size, enable_prefix_caching, groups, config.max_chunk, *states), config)
