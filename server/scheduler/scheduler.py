@@ -227,8 +227,8 @@ class Scheduler:
                 self._waiting.remove(seq)
                 self._running.add(seq)
                 seq.is_running = True
-                if is_new:
-                    step.admit(seq.request)
+                if is_new and seq.is_decode:
+                    step.admit(seq)
                 # A preempted sequence whose tokens are all cached but one decodes: not in a step of prompts alone.
                 if self._policy.mixes_phases or not seq.is_decode:
                     step.place(seq)

@@ -32,6 +32,7 @@ class Sequence:
         "request",
         "token_ids",
         "was_admitted",
+        "was_placed",
         "whole",
     )
 
@@ -51,7 +52,7 @@ class Sequence:
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
         self.first_token_time: float | None = None  # of this engine
-        self.was_admitted = False
+        self.was_admitted = self.was_placed = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
         self.order = order or SERVICE_POLICIES["fair"].order(request, 0.0)

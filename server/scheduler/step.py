@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import StateSlots, placed
-from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
+from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
 
@@ -45,8 +45,9 @@ class StepDraft:
         self.admitted: list[str] = []
         self.received_time: float | None = None
 
-    def admit(self, request: Request) -> None:
-        """Note that `request` is placed for the first time."""
+    def admit(self, seq: Sequence) -> None:
+        """Note that a request is placed for the first time."""
+        request, seq.was_placed = seq.request, True
         self.admitted.append(request.request_id)
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
@@ -79,6 +80,8 @@ class StepDraft:
             source=request if request.num_source_tokens else None,
             state=self._state(seq, start, end),
         )
+        if not seq.was_placed:
+            self.admit(seq)
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
         self.budget, self.room = max(0, self.budget - end + start), self.room - end + start
