@@ -154,14 +154,13 @@ def _mistral3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
     return replace(vision, layers=whole.layers(vision.layers, -1))
 
 
-def _llava(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
-    """CLIP without the states of its class token, or all states of SigLIP or Pixtral."""
+def _llava(eyes: Values, whole: Whole, text: Text) -> VisionSpec | None:
+    """CLIP without the states of its class token, or all states of SigLIP or Pixtral; None for others."""
     kind, strategy = eyes.get("model_type", "clip_vision_model"), whole.vision_feature_select_strategy or "default"
-    if kind not in ("clip_vision_model", "siglip_vision_model", "pixtral"):
-        raise refuse("vision_config.model_type", kind, "supported are clip_vision_model, siglip_vision_model, pixtral")
     has_class = kind == "clip_vision_model"
-    if has_class != (strategy == "default"):
-        raise refuse("vision_feature_select_strategy", strategy, f"not supported for {kind}")
+    is_known = has_class or kind in ("siglip_vision_model", "pixtral")
+    if not is_known or has_class != (strategy == "default"):
+        return None
     connector, tokens = _projector(whole, text.hidden_size, has_bias=True), (whole.token_id(32_000), 1)
     if kind == "pixtral":
         vision = _pixtral(eyes, read_record(eyes, _PixtralEyes, "vision_config."), connector, tokens)
@@ -171,7 +170,7 @@ def _llava(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
     return replace(vision, layers=whole.layers(vision.layers, -2), ends_normed=False)
 
 
-_READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec]] = {
+_READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec | None]] = {
     "Qwen2_5_VLForConditionalGeneration": read_qwen25,
     "Qwen3VLForConditionalGeneration": read_qwen3,
     "Qwen3VLMoeForConditionalGeneration": read_qwen3,
