@@ -76,9 +76,9 @@ def load(directory: Path, dtype: str, threads: int, max_model_len: int) -> Pictu
     )
     config = settings.engine_config(directory)
     loaded = load_engine(config, lambda line: print(line, file=sys.stderr))
-    pictures = load_pictures(config, loaded, lambda line: print(line, file=sys.stderr))
-    assert pictures is not None
-    return pictures
+    load_pictures(config, loaded, lambda line: print(line, file=sys.stderr))
+    assert isinstance(loaded.runner.encoder, Pictures)
+    return loaded.runner.encoder
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -30,7 +30,6 @@ class AttentionSpan(NamedTuple):
 
     window: int = 0  # tokens; 0 = all
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
-    source: int = 0  # instead, up to so many of an encoder, written once; 0: the sequence's own
 
     def num_behind(self, position: int) -> int:
         """Return the number of leading tokens that no token at or after `position` attends to."""
@@ -48,7 +47,7 @@ class AttentionSpan(NamedTuple):
         The window of a chunk's first token may begin with a block's last token: (window - 1) + chunk tokens, and
         block_size - 1 before them.
         """
-        num_blocks = -(-(self.source or num_tokens) // block_size)
+        num_blocks = -(-num_tokens // block_size)
         return min(num_blocks, -(-(self.window + chunk - 2) // block_size) + 1) if self.window else num_blocks
 
 
@@ -66,6 +65,8 @@ class CacheConfig:
     max_chunk: int = 512  # tokens of one sequence in one step
     num_states: int = 0  # slots for states of sequences, the null slot included; 0: no layer keeps a state
     snapshot_blocks: int = 32  # blocks between two snapshots of a sequence's state
+    max_source_len: int = 0  # most positions of an encoder that cross attention reads; 0: there is none
+    num_source_blocks: int = 0  # blocks for them, behind the `num_blocks`
 
     def blocks_of(self, num_tokens: int) -> int:
         """Return the most blocks that one sequence of `num_tokens` tokens holds at once."""
@@ -87,9 +88,7 @@ class SchedulerConfig:
     has_whole_pictures: bool = False  # no step ends inside of a picture, whose tokens see each other
 
     @classmethod
-    def of(
-        cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None, has_whole_pictures: bool = False
-    ) -> SchedulerConfig:
+    def of(cls, engine: EngineConfig, max_model_len: int, chunk: int | None, whole: bool = False) -> SchedulerConfig:
         """Return the limits that an engine's configuration sets, and those of its model."""
         return cls(
             max_model_len,
@@ -97,10 +96,10 @@ class SchedulerConfig:
             engine.max_num_batched_tokens,
             engine.max_num_queued_reqs,
             engine.batching,
-            max_prompt_chunk,
+            chunk,
             engine.scheduling_policy,
             engine.step_time_target_ms,
-            has_whole_pictures,
+            whole,
         )
 
     @property

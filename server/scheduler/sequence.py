@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..kv_cache.sequence_blocks import SequenceBlocks
-from ..types import Request, TokenLogprobs
+from ..types import MediaItem, Request, TokenLogprobs
 from .service import SERVICE_POLICIES, Order
 
 
@@ -18,6 +18,7 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "encoded",
         "first_token_time",
         "group",
         "is_running",
@@ -37,11 +38,18 @@ class Sequence:
     )
 
     def __init__(
-        self, request: Request, blocks: SequenceBlocks, order: Order | None = None, has_whole_pictures: bool = False
+        self,
+        request: Request,
+        blocks: SequenceBlocks,
+        order: Order | None = None,
+        encoded: tuple[int, ...] = (),
+        whole: tuple[MediaItem, ...] = (),
     ) -> None:
-        """Begin a sequence; `order` is its place in service, by default that of policy fair."""
-        self.request = request
-        self.whole = request.media if has_whole_pictures else ()  # pictures that no step divides
+        """Begin a sequence whose media are `encoded` in these blocks; no step divides the pictures of `whole`.
+
+        `order` is its place in service, by default that of policy fair.
+        """
+        self.request, self.encoded, self.whole = request, encoded, whole
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)

@@ -17,7 +17,6 @@ class StepDraft:
         "decode",
         "max_chunk",
         "max_prompts",
-        "num_encoded",
         "preempted",
         "prefill",
         "received_time",
@@ -38,7 +37,6 @@ class StepDraft:
         self.max_chunk = budget if max_chunk is None else max_chunk
         self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
-        self.num_encoded = 0  # positions of encoders, whose passes come first
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
         self.preempted: list[str] = []
@@ -51,10 +49,6 @@ class StepDraft:
         self.admitted.append(request.request_id)
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
-
-    def can_encode(self, num_source_tokens: int) -> bool:
-        """Return whether the encoder's pass over a text fits. It is not divided, so one may exceed the budget."""
-        return not self.num_encoded or num_source_tokens < self.budget
 
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
@@ -77,7 +71,7 @@ class StepDraft:
             seq.num_prompt_tokens,
             request.lora,
             media=request.media,
-            source=request if request.num_source_tokens else None,
+            encoded=seq.encoded,
             state=self._state(seq, start, end),
         )
         if not seq.was_placed:
@@ -85,9 +79,6 @@ class StepDraft:
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
         self.budget, self.room = max(0, self.budget - end + start), self.room - end + start
-        if placed.source is not None and not start:
-            self.num_encoded += request.num_source_tokens
-            self.budget -= request.num_source_tokens
 
     def place_decode(self, seq: Sequence) -> None:
         """Compute the last token of a sequence that decodes; a faster `place`."""
@@ -105,7 +96,7 @@ class StepDraft:
                 request.lora,
                 None,
                 request.media,
-                request if request.num_source_tokens else None,
+                seq.encoded,
                 self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1),
             )
         )

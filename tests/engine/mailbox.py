@@ -23,7 +23,7 @@ class Mailbox:
         return commands
 
     def put(self, tokens: Tokens) -> None:
-        self.num_preempted += tokens.report.num_preempted
+        self.num_preempted += len(tokens.report.preempted)
         self.events += tokens.events
 
     @property

@@ -55,7 +55,7 @@ def test_no_step_divides_a_picture(loads: list[tuple[list[tuple[int, int]], int,
 
 def test_a_picture_at_the_beginning_of_a_step_takes_its_room_when_a_target_of_time_left_less() -> None:
     one = with_pictures(request("a", [1]), [(0, 8), (1, 8)])
-    seq, step = Sequence(one, SequenceBlocks(None, 1, 0), has_whole_pictures=True), StepDraft(BUDGET, 0.0)  # type: ignore[arg-type]
+    seq, step = Sequence(one, SequenceBlocks(None, 1), whole=one.media), StepDraft(BUDGET, 0.0)  # type: ignore[arg-type]
     step.budget = 3
     step.place(seq)
     assert [len(each.token_ids) for each in step.prefill] == [8]
