@@ -7,12 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Values, Width, read_record, refuse
+from ..config_values import Epsilon, HeadDim, Heads, Layers, Values, read_record, refuse
 from ..layer import AttentionSpec
 from ..names import Names
 from ..rope import read_rope
 from ..vision import Average, PatchSpec, RowLinear, RowNorm, Standardize, VisionSpec
-from .vision_keys import Eyes, HiddenAct, Merge, Side, Text, Whole
+from .vision_keys import Eyes, HiddenAct, Merge, Text, Whole
 
 AT = "vision_tower."
 _MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -25,14 +25,11 @@ _WORDS = {
 class _Gemma4Eyes(Eyes, kw_only=True, rename={
     "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "hidden_act": "hidden_activation"
 }):  # fmt: skip
-    num_layers: Layers = 16
-    hidden_size: Width = 768
-    intermediate_size: Width = 3072
-    num_heads: Heads = 12
+    num_layers: Layers
+    num_heads: Heads
+    hidden_act: HiddenAct
     num_key_value_heads: Heads = 12
     head_dim: HeadDim = 64
-    patch_size: Side = 16
-    hidden_act: HiddenAct = "gelu_pytorch_tanh"
     rms_norm_eps: Epsilon = 1e-6
     pooling_kernel_size: Merge = 3
     position_embedding_size: Annotated[int, Meta(ge=1, le=1 << 20)] = 10_240

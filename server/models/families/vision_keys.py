@@ -19,6 +19,7 @@ ACTIVATIONS: dict[HiddenAct, RowActivation] = {
     "quick_gelu": "quick_gelu",
 }
 Side = Annotated[int, Meta(ge=1, le=4096)]
+Channels = Annotated[int, Meta(ge=1, le=4)]
 Merge = Annotated[int, Meta(ge=1, le=16)]
 TokenId = Annotated[int, Meta(ge=0, le=1 << 22)]
 LayerIndex = Annotated[int, Meta(ge=0, le=1024)]
@@ -32,7 +33,7 @@ class Eyes(msgspec.Struct, kw_only=True):
     intermediate_size: Width
     num_heads: Heads
     patch_size: Side
-    channels: Annotated[int, Meta(ge=1, le=4)] = 3
+    channels: Channels = 3
     hidden_act: HiddenAct = "gelu_pytorch_tanh"
 
     def layers(self, rope: RopeSpec | None, has_bias: bool, is_gated: bool) -> tuple[LayerSpec, ...]:
