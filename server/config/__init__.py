@@ -86,9 +86,10 @@ class SchedulerConfig:
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
     policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None  # of steps that mix prompts and decodes; None = none
+    has_whole_pictures: bool = False  # no step ends inside of a picture, whose tokens see each other
 
     @classmethod
-    def of(cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None) -> SchedulerConfig:
+    def of(cls, engine: EngineConfig, max_model_len: int, chunk: int | None, whole: bool = False) -> SchedulerConfig:
         """Return the limits that an engine's configuration sets, and those of its model."""
         return cls(
             max_model_len,
@@ -96,9 +97,10 @@ class SchedulerConfig:
             engine.max_num_batched_tokens,
             engine.max_num_queued_reqs,
             engine.batching,
-            max_prompt_chunk,
+            chunk,
             engine.scheduling_policy,
             engine.step_time_target_ms,
+            whole,
         )
 
     @property

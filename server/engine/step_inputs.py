@@ -34,6 +34,10 @@ class PictureRows(Protocol):
         """
         ...
 
+    def fill_ends(self, seqs: Sequence[ScheduledSeq], ends: Int32) -> bool:
+        """Fill in the end of the keys that each token sees; return whether any token sees keys behind it."""
+        ...
+
 
 class StepInputs:
     """Inputs of T tokens of B sequences, S of them sampled; StepRecord describes the fields."""
@@ -62,6 +66,7 @@ class StepInputs:
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
         self.rope_rows: Int32 = np.zeros(num_tokens, np.int32)
         self.vectors: npt.NDArray[np.int64] = np.zeros(num_tokens, np.int64)
+        self.ends: Int32 = np.zeros(num_tokens, np.int32)
         self.pictures: PictureRows | None = None  # None: no sequence has any
         self.slots: Int32 = np.zeros((num_groups, num_tokens), np.int32)
         self.token_types: Int32 = np.zeros(num_tokens, np.int32)
@@ -153,6 +158,8 @@ class StepInputs:
             has_some = self.pictures.fill(seqs, self.vectors[:row], self.rope_rows[:row])
             self.turn_by(self.rope_rows if has_some else self.positions)
             self._set(STEP.vectors, self.vectors.ctypes.data * has_some)
+            has_ends = has_some and self.pictures.fill_ends(seqs, self.ends[:row])
+            self._set(STEP.ends, self.ends.ctypes.data * has_ends)
         self._set(STEP_BYTES + STEP.num_tiles, row)
         num_groups = self._adapters.fill(seqs)
         self._set(STEP.num_lora_groups, num_groups)

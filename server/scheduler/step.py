@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import StateSlots, placed
-from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
+from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
 
@@ -20,6 +20,7 @@ class StepDraft:
         "preempted",
         "prefill",
         "received_time",
+        "room",
         "states",
         "time",
     )
@@ -32,7 +33,7 @@ class StepDraft:
         `states` are the slots of sequences' states, None where no layer keeps one.
         """
         self.states = states
-        self.budget = budget
+        self.budget = self.room = budget  # a target of the step's time reduces the budget, not the room
         self.max_chunk = budget if max_chunk is None else max_chunk
         self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
@@ -42,8 +43,9 @@ class StepDraft:
         self.admitted: list[str] = []
         self.received_time: float | None = None
 
-    def admit(self, request: Request) -> None:
-        """Note that `request` is placed for the first time."""
+    def admit(self, seq: Sequence) -> None:
+        """Note that a request is placed for the first time."""
+        request, seq.was_placed = seq.request, True
         self.admitted.append(request.request_id)
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
@@ -54,7 +56,10 @@ class StepDraft:
         end = min(len(token_ids), start + self.budget, start + self.max_chunk)
         if self.states is not None:  # a chunk ends where a snapshot is worth it
             end = min(end, self.states.next_boundary(start, seq.num_prompt_tokens) or end)
-        request = seq.request
+        most = end if self.prefill else start + min(self.room, self.max_chunk)
+        end, request = seq.without_part(end, most), seq.request
+        if end == start:  # a later step has room for the picture
+            return
         placed = ScheduledSeq(
             request.request_id,
             tuple(token_ids[start:end]),
@@ -69,9 +74,11 @@ class StepDraft:
             encoded=seq.encoded,
             state=self._state(seq, start, end),
         )
+        if not seq.was_placed:
+            self.admit(seq)
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
-        self.budget -= end - start
+        self.budget, self.room = max(0, self.budget - end + start), self.room - end + start
 
     def place_decode(self, seq: Sequence) -> None:
         """Compute the last token of a sequence that decodes; a faster `place`."""
@@ -94,7 +101,7 @@ class StepDraft:
             )
         )
         seq.num_scheduled_tokens += 1
-        self.budget -= 1
+        self.budget, self.room = self.budget - 1, self.room - 1
 
     def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)

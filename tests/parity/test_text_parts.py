@@ -78,7 +78,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {  # famil
     "mistral3-tied": ("Mistral3", {"model_type": "mistral", "sliding_window": None}, PIXTRAL, True),
     "ministral3": ("Mistral3", {"model_type": "ministral3"}, PIXTRAL, False),
     "llama4": ("Llama4", CHUNKS, {**EYES, **WIDTHS}, False),
-    "qwen2-vl": ("Qwen2VL", ROPE3, {"depth": 1, "embed_dim": 32, "hidden_size": 48}, False),
+    "qwen2-vl": ("Qwen2VL", ROPE3, {"depth": 1, "embed_dim": 32, "hidden_size": 48, "num_heads": 2}, False),
     "qwen2.5-vl": ("Qwen2_5_VL", ROPE3, PATCHES, False),
     "qwen3-vl": ("Qwen3VL", MIXED3, PATCHES, True),
     "qwen3-vl-moe": ("Qwen3VLMoe", {**MIXED3, **EXPERTS}, PATCHES, False),

@@ -165,6 +165,7 @@ class _Loading:
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
         pricer, pooling = self._pricer(), None if beside is None else beside.facts
+        longest = self._compiled.longest_chunk
         info = self._info(cache, ledger, cores, pricer)
         return LoadedEngine(
             runner=runner,
@@ -172,7 +173,7 @@ class _Loading:
             spec=self._spec,
             formats=self._model.formats,
             cache=cache,
-            scheduler=SchedulerConfig.of(self._config, self._max_model_len, self._compiled.longest_chunk),
+            scheduler=SchedulerConfig.of(self._config, self._max_model_len, longest, self._spec.has_whole_pictures),
             ledger=ledger,
             info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=runner.num_threads_alone),
             pricer=pricer,
