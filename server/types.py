@@ -114,11 +114,11 @@ class ScheduledSeq(NamedTuple):
     """Work of the runner on one sequence in one step."""
 
     request_id: str
-    token_ids: tuple[int, ...]  # tokens to compute now
+    token_ids: tuple[int, ...]  # tokens to compute now, drafts last
     start: int  # position of the first one (= num_computed_tokens)
     # One read-only view for each group of layers; each covers start + len(token_ids) positions.
     block_tables: Sequence[Sequence[int]]
-    needs_sample: bool  # the last of token_ids is the last known token
+    needs_sample: bool  # the last of token_ids but the drafts is the last known token
     sampling: SamplingParams
     history: Sequence[int]  # read-only view of all known tokens, prompt first
     num_prompt_tokens: int
@@ -127,6 +127,7 @@ class ScheduledSeq(NamedTuple):
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt
     source: Request | None = None  # what the encoder reads; None: there is no encoder
     state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
+    num_drafts: int = 0  # last token_ids that are guesses, not in `history`; each row before a guess is sampled too
 
     @property
     def prompt_targets(self) -> range:
@@ -144,7 +145,7 @@ class StepPlan(NamedTuple):
 
     step_id: int
     prefill: tuple[ScheduledSeq, ...]  # inside the prompt, or recomputing generated tokens
-    decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt, and sampled
+    decode: tuple[ScheduledSeq, ...]  # one token each and its drafts, past the prompt, and sampled
     preempted: tuple[str, ...] = ()  # ids
     admitted: tuple[str, ...] = ()  # ids that run for the first time, not after a preemption
     time: float = 0.0  # when the step was planned
@@ -212,11 +213,13 @@ class StepResult(NamedTuple):
     """The result of one plan, by request id."""
 
     step_id: int
-    sampled: dict[str, SampledToken]
+    sampled: dict[str, SampledToken]  # after the last known token
     seconds: float  # host time of the step
     device: DeviceStep | None = None  # None: nothing is modelled
     rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts with finite states
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
+    # Of sequences whose first drafts were sampled too: the token after each of these drafts.
+    further: Mapping[str, tuple[SampledToken, ...]] = MappingProxyType({})
 
 
 class TokenEvent(NamedTuple):
@@ -236,6 +239,7 @@ class TokenEvent(NamedTuple):
     error: str | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens but the first
     row: bytes | None = None  # float32, of an encoded text; the request ends with it
+    drafts: tuple[int, int] = (0, 0)  # verified for this request so far, and accepted
 
 
 class Charge(NamedTuple):
@@ -262,7 +266,7 @@ class StepReport(NamedTuple):
     num_running: int
     num_waiting: int
     num_prefill_tokens: int
-    num_decode_tokens: int
+    num_decode_tokens: int  # drafts included
     admitted: tuple[str, ...]  # ids that run for the first time
     preempted: tuple[str, ...]  # ids
     num_free_blocks: int
@@ -275,6 +279,7 @@ class StepReport(NamedTuple):
     num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
     num_pictures_read: int = 0  # pictures of requests since the start, once they can be read
     num_pictures_encoded: int = 0  # of these; the others' vectors were there already
+    drafts: tuple[tuple[int, int], ...] = ()  # of each sequence with drafts: their number, and the accepted ones
 
     @property
     def device_seconds(self) -> float:

@@ -18,6 +18,7 @@ from .formats import (
     StackName,
     WeightGroups,
 )
+from .speculation import SpeculationConfig
 
 # Defaults of a deployment, served or simulated.
 TENSOR_PARALLEL_SIZE = 1
@@ -81,6 +82,7 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
+    speculation: SpeculationConfig | None = None  # None: each step computes one token of a sequence that decodes
 
     @classmethod
     def of(cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None) -> SchedulerConfig:
@@ -92,6 +94,7 @@ class SchedulerConfig:
             engine.max_num_queued_reqs,
             engine.batching,
             max_prompt_chunk,
+            engine.speculation,
         )
 
     @property
@@ -261,7 +264,13 @@ class EngineConfig:
     runner: RunnerKind = "auto"  # "auto": as the model's files state
     pooling: PoolingMode | None = None  # None = as the model's files state
     normalize: bool | None = None  # None = as the model's files state
+    speculation: SpeculationConfig | None = None  # None: no drafts
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
+
+    @property
+    def num_sampled(self) -> int:
+        """Most rows that a step samples."""
+        return self.max_num_seqs if self.speculation is None else self.speculation.num_rows(self.max_num_seqs)
 
     @property
     def requested_formats(self) -> RequestedFormats:

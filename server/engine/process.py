@@ -34,8 +34,8 @@ from ..link.messages import (
 )
 from ..scheduler.pictures import PictureLimits, PictureScheduler
 from ..scheduler.pooling import PoolingScheduler
-from ..scheduler.scheduler import Scheduler
 from ..scheduler.shared import SharedScheduler
+from ..scheduler.speculative import scheduler_of
 from .adapters import AdapterCommands, Adapters
 from .housekeeping import block_map, release_memory
 from .inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
@@ -118,7 +118,7 @@ class _Engine:
             self.scheduler: AnyScheduler = pooling
             return
         cache = self._cache = KVCacheManager(loaded.cache, kept)
-        generation = Scheduler(loaded.scheduler, cache)
+        generation = scheduler_of(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
         self.scheduler = texts if loaded.pictures is None else PictureScheduler(texts, loaded.pictures)

@@ -12,7 +12,7 @@ being sampled has nothing to compute, so it is left out until that step is appli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 from ..config import SchedulerConfig
@@ -139,7 +139,7 @@ class Scheduler:
         return audit(self._cache, self._open.values(), (*self._running, *self._waiting))
 
     def _apply(
-        self, placed: Iterable[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
+        self, placed: Collection[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
     ) -> list[TokenEvent]:
         events, self._pending_events = self._pending_events, []
         size = self._cache.config.block_size
@@ -160,7 +160,10 @@ class Scheduler:
         for seq in [seq for seq in self._running if seq.is_decode]:
             has_block = len(seq.token_ids) <= seq.blocks.num_blocks * size
             if step.budget and seq.is_running and (has_block or self._grow(seq, step)):
-                step.place_decode(seq)
+                self._place_decode(seq, step)
+
+    def _place_decode(self, seq: Sequence, step: StepDraft) -> None:
+        step.place_decode(seq)
 
     def _place_prompts(self, step: StepDraft, now: float) -> None:
         """Place running prompts, then admit waiting ones. A step that preempted has no blocks for an admission."""

@@ -80,13 +80,13 @@ class StepDraft:
             self.num_encoded += request.num_source_tokens
             self.budget -= request.num_source_tokens
 
-    def place_decode(self, seq: Sequence) -> None:
-        """Compute the last token of a sequence that decodes; a faster `place`."""
+    def place_decode(self, seq: Sequence, drafts: tuple[int, ...] = ()) -> None:
+        """Compute the last token of a sequence that decodes, and `drafts` after it; a faster `place`."""
         token_ids, request = seq.token_ids, seq.request
         self.decode.append(
             ScheduledSeq(
                 request.request_id,
-                (token_ids[-1],),
+                (token_ids[-1], *drafts),
                 seq.num_scheduled_tokens,
                 seq.blocks.tables,
                 True,
@@ -98,10 +98,11 @@ class StepDraft:
                 request.media,
                 request if request.num_source_tokens else None,
                 self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1),
+                len(drafts),
             )
         )
         seq.num_scheduled_tokens += 1
-        self.budget -= 1
+        self.budget -= 1 + len(drafts)
 
     def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
@@ -139,7 +140,7 @@ def report_of(
         num_running=num_running,
         num_waiting=num_waiting,
         num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
-        num_decode_tokens=len(plan.decode),
+        num_decode_tokens=sum(len(seq.token_ids) for seq in plan.decode),
         admitted=plan.admitted,
         preempted=plan.preempted,
         num_free_blocks=cache.num_free_blocks,
@@ -149,4 +150,7 @@ def report_of(
         step_seconds=result.seconds,
         device=result.device,
         served=served,
+        drafts=tuple(
+            (seq.num_drafts, len(result.further.get(seq.request_id, ()))) for seq in plan.decode if seq.num_drafts
+        ),
     )

@@ -1,0 +1,24 @@
+"""Speculative decoding of a model: whether its steps can verify drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...config import EngineConfig
+from ...models.spec import ModelSpec
+from ...placement.state_layout import num_state_slots
+from .weights import OnProgress
+
+
+def usable_drafts(config: EngineConfig, spec: ModelSpec, on_progress: OnProgress) -> EngineConfig:
+    """Return `config`, without speculation where the model has none, which a progress line says."""
+    drafts = config.speculation
+    if drafts is None:
+        return config
+    if spec.source is not None or num_state_slots(spec, 1):
+        reason = "its layers keep states of all tokens" if spec.source is None else "it has an encoder"
+        on_progress(f"speculative_config is not used: {spec.architecture} has no drafts, because {reason}")
+        return replace(config, speculation=None)
+    if drafts.acceptance_rate is not None:
+        on_progress("speculative_config is synthetic: drafts are accepted by chance. THE OUTPUT IS NOT THE MODEL'S")
+    return config
