@@ -291,5 +291,11 @@ class StepReport(NamedTuple):
         return self.num_prefill_tokens + self.num_decode_tokens
 
     @property
+    def tokens_per_decode(self) -> float:
+        """Mean tokens of a sequence that decoded: one, and its accepted drafts."""
+        num_sequences = self.num_decode_tokens - sum(count for count, _ in self.drafts)
+        return 1 + sum(accepted for _, accepted in self.drafts) / max(1, num_sequences)
+
+    @property
     def num_preempted(self) -> int:
         return len(self.preempted)

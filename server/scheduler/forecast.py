@@ -151,7 +151,7 @@ class Forecast:
             self._prompt_tokens = keep * self._prompt_tokens + report.num_prefill_tokens
             self._prompt_s = keep * self._prompt_s + max(0.0, own_s)
         elif report.num_decode_tokens:
-            self._decodes = keep * self._decodes + 1
+            self._decodes = keep * self._decodes + report.tokens_per_decode
             self._decode_s = keep * self._decode_s + seconds
 
     @property

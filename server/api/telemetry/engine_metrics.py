@@ -25,6 +25,7 @@ class EngineMetrics:
         self._hits = instruments.counter(f.PREFIX_HITS)
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
+        self._drafts = [instruments.counter(each) for each in (f.SPEC_DRAFTS, f.SPEC_DRAFT_TOKENS, f.SPEC_ACCEPTED)]
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
         self._show_state(info)
@@ -41,8 +42,20 @@ class EngineMetrics:
             self._generated.inc(tokens.num_generated)
         if report.preempted:
             self._preemptions.inc(report.num_preempted)
+        if report.drafts:
+            self._count_drafts(report)
         if report.prefix_queries != self._prefix_queries:
             self._count_lookups(report)
+
+    def _count_drafts(self, report: StepReport) -> None:
+        accepted = [count for _, count in report.drafts]
+        for counter, count in zip(
+            self._drafts, (len(accepted), sum(n for n, _ in report.drafts), sum(accepted)), strict=True
+        ):
+            counter.inc(count)
+        for position in range(max(accepted)):
+            counter = self._instruments.counter(f.SPEC_ACCEPTED_PER_POS, position=str(position))
+            counter.inc(sum(count > position for count in accepted))
 
     def _count_lookups(self, report: StepReport) -> None:
         """Add the growth of the engine's counts, which are sums since its start; a successor's begin at 0."""
