@@ -126,8 +126,15 @@ class ScheduledSeq(NamedTuple):
     pooling: PoolingParams | None = None  # None: the sequence is continued
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt
     source: Request | None = None  # what the encoder reads; None: there is no encoder
-    state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
-    num_drafts: int = 0  # last token_ids that are guesses, not in `history`; each row before a guess is sampled too
+    # Where layers keep a state: its slot before this step, and after. A row of drafts has one after each of its tokens.
+    state: tuple[int, ...] = (0, 0)
+    num_drafts: int = 0  # last token_ids that are guesses, not in `history`; the row after each is sampled too
+
+    @property
+    def states_after(self) -> tuple[int, ...]:
+        """Slot of the state after each of `token_ids`; each state replaces the one before in the same slot."""
+        after = self.state[1:]
+        return after + after[-1:] * (len(self.token_ids) - len(after))
 
     @property
     def prompt_targets(self) -> range:

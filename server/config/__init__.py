@@ -268,9 +268,9 @@ class EngineConfig:
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
 
     @property
-    def num_sampled(self) -> int:
-        """Most rows that a step samples."""
-        return self.max_num_seqs if self.speculation is None else self.speculation.num_rows(self.max_num_seqs)
+    def num_drafts(self) -> int:
+        """Most drafts of a step."""
+        return 0 if self.speculation is None else self.speculation.most_drafts(self.max_num_seqs)
 
     @property
     def requested_formats(self) -> RequestedFormats:

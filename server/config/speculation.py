@@ -24,9 +24,9 @@ class SpeculationConfig:
     suffix_decoding_min_token_prob: float = 0.1  # least share of the earlier occurrences that continue with the draft
     synthetic_acceptance_length: float | None = None  # mean tokens of a step with drafts; None: drafts are verified
 
-    def num_rows(self, max_num_seqs: int) -> int:
-        """Return the most rows that a step samples, those of `max_num_seqs` sequences included."""
-        return max(max_num_seqs, min(MOST_SAMPLED, max_num_seqs * (1 + self.num_speculative_tokens)))
+    def most_drafts(self, max_num_seqs: int) -> int:
+        """Return the most drafts of a step of at most `max_num_seqs` sequences."""
+        return min(MOST_SAMPLED - 1, max_num_seqs * self.num_speculative_tokens)
 
     @property
     def acceptance_rate(self) -> float | None:

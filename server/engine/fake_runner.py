@@ -85,9 +85,9 @@ class FakeRunner:
         return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
-        written = {seq.state[1] for seq in plan.seqs}
+        written = {slot: seq for seq in plan.seqs for slot in seq.states_after if slot}
         for seq in plan.seqs:
-            assert seq.state[0] == seq.state[1] or seq.state[0] not in written, "one sequence writes another's state"
+            assert written.get(seq.state[0], seq) is seq, "one sequence writes another's state"
             self._write(seq)
         rows = {seq.request_id: draft_rows([seq]) for seq in plan.seqs if seq.needs_sample}
         tokens = {request_id: [self._sample(row) for row in each] for request_id, each in rows.items()}
@@ -126,9 +126,10 @@ class FakeRunner:
             key = _key(key, token_id)
             for group in range(len(self._groups)):
                 self._slots[self._slot(seq, group, position)] = key
-        if self._has_states:
-            assert seq.state[1], f"{seq.request_id}: the null slot is written"
-            self._states[seq.state[1]] = key
+            if self._has_states:
+                slot = seq.states_after[position - seq.start]
+                assert slot, f"{seq.request_id}: the null slot is written"
+                self._states[slot] = key
 
     def _before(self, seq: ScheduledSeq) -> int:
         """Return the key of the token before the step, from the state where layers keep one."""

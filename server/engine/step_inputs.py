@@ -66,7 +66,7 @@ class StepInputs:
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
         self._num_states = cache.num_states
         self.state_read: Int32 = np.zeros(num_seqs, np.int32)
-        self.state_write: Int32 = np.zeros(num_seqs, np.int32)
+        self.state_write: Int32 = np.zeros(num_tokens, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
         self.block_tables: Int32 = np.zeros((num_groups, num_seqs, table_width), np.int32)
         self._placed: list[list[tuple[Sequence[int], int]]] = [[((), 0)] * num_seqs for _ in cache.groups]
@@ -137,7 +137,8 @@ class StepInputs:
             self.token_types[end - len(seq.token_ids) : end] = types or 0
         if self._num_states:  # sequences without slots, such as texts, leave their states behind those of others
             self.state_read[: len(seqs)] = [seq.state[0] for seq in seqs]
-            self.state_write[: len(seqs)] = [seq.state[1] or self._num_states + b for b, seq in enumerate(seqs)]
+            after = [slot or self._num_states + b for b, seq in enumerate(seqs) for slot in seq.states_after]
+            self.state_write[:row] = after
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
         self._place_entries(self._work.divide(seqs))

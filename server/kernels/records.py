@@ -50,7 +50,7 @@ class StepRecord(NamedTuple):
     slots_stride: int = 0  # bytes between the slots of two groups of layers
     tables_stride: int = 0  # bytes between the block tables of two groups
     state_read: int = 0  # [B] slot of each sequence's state before the step; slot 0 reads as zeros
-    state_write: int = 0  # [B] slot of its state after the step
+    state_write: int = 0  # [T] slot of the sequence's state after each row; a later row of the same slot replaces it
     rope_rows: int = 0  # [T] row of the rotary tables: the position, unless the token is of a picture or follows one
     vectors: int = 0  # int64 [T] addresses of the vectors of tokens of pictures, 0 for others; 0 = there are none
 

@@ -54,6 +54,12 @@ class StepLimits:
     num_tokens: int
     num_samples: int
     num_workers: int  # threads of the emulator
+    num_drafts: int = 0  # of the samples, most that follow a draft
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences."""
+        return self.num_samples - self.num_drafts
 
     @property
     def num_scratches(self) -> int:
@@ -248,7 +254,7 @@ def _scratchpad(model: ModelSpec, share: CoreShare, shape: ServingShape, lnc: in
 
 def _states(model: ModelSpec, share: CoreShare, shape: ServingShape) -> tuple[Line, ...]:
     """Return the entry of sequences' states and of snapshots of them."""
-    slots = num_state_slots(model, shape.limits.num_samples)
+    slots = num_state_slots(model, shape.limits.num_seqs, shape.limits.num_drafts)
     slot = core_slot_bytes(model, share, DTYPE_BYTES[shape.dtype])
     return (Line("kv", "states", slots * slot),) if slots else ()
 

@@ -37,7 +37,7 @@ from .latent_sizes import LatentSizes
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 from .sound_sizes import SoundSizes
-from .state_layout import StateSizes
+from .state_layout import StateSizes, stored_slots
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
@@ -115,7 +115,8 @@ class ActivationSizes:
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         experts = ExpertSizes.of(model, shard, shape)
         latent = LatentSizes.of(model, shard, shape)
-        states = StateSizes.of(model, shard, rows, cell, limits.num_samples)
+        slots = stored_slots(model, limits.num_seqs, limits.num_drafts)
+        states = StateSizes.of(model, shard, rows, cell, slots)
         others = (
             experts.width if experts else 0,
             latent.query_width if latent else 0,

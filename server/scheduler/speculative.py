@@ -49,7 +49,10 @@ class SpeculativeScheduler(Scheduler):
 
     def _fitting(self, seq: Sequence, drafts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the drafts that have blocks. They take free ones, if one is left for each running sequence."""
-        num_known = len(seq.token_ids)
+        num_known, start = len(seq.token_ids), seq.num_scheduled_tokens
+        if self._cache.states is not None:  # a row does not go beyond a state that is worth a snapshot
+            end = self._cache.states.next_boundary(start, seq.num_prompt_tokens)
+            drafts = drafts if end is None else drafts[: end - start - 1]
         if self._cache.allocate(seq.blocks, num_known + len(drafts), num_growing=len(self._running)):
             return drafts
         return drafts[: seq.blocks.num_blocks * self._cache.config.block_size - num_known]
@@ -62,8 +65,10 @@ class SpeculativeScheduler(Scheduler):
         events: list[TokenEvent] = []
         for each in placed:
             further = self._further.get(each.request_id, ())
-            if each.num_drafts and each.request_id in self._open:
-                self._speculator.count(self._open[each.request_id], each.num_drafts, len(further))
+            if each.num_drafts and (seq := self._open.get(each.request_id)) is not None:
+                self._speculator.count(seq, each.num_drafts, len(further))
+                if self._cache.states is not None:
+                    self._cache.states.accept(seq.blocks.state, each.start, 1 + len(further))
             first = each._replace(token_ids=each.token_ids[: len(each.token_ids) - each.num_drafts])
             events += super()._apply((first,), sampled, now)
             for token in further:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..kv_cache.manager import KVCacheManager
-from ..kv_cache.state_slots import StateSlots, placed
+from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
 from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
@@ -82,12 +82,12 @@ class StepDraft:
 
     def place_decode(self, seq: Sequence, drafts: tuple[int, ...] = ()) -> None:
         """Compute the last token of a sequence that decodes, and `drafts` after it; a faster `place`."""
-        token_ids, request = seq.token_ids, seq.request
+        token_ids, request, start = seq.token_ids, seq.request, seq.num_scheduled_tokens
         self.decode.append(
             ScheduledSeq(
                 request.request_id,
                 (token_ids[-1], *drafts),
-                seq.num_scheduled_tokens,
+                start,
                 seq.blocks.tables,
                 True,
                 request.sampling,
@@ -97,7 +97,7 @@ class StepDraft:
                 None,
                 request.media,
                 request if request.num_source_tokens else None,
-                self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1),
+                self._row_states(seq, 1 + len(drafts)) if drafts else self._state(seq, start, start + 1),
                 len(drafts),
             )
         )
@@ -106,6 +106,12 @@ class StepDraft:
 
     def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
+
+    def _row_states(self, seq: Sequence, count: int) -> tuple[int, ...]:
+        """Return the slots before and after each of `count` tokens, where layers keep a state."""
+        if self.states is None:
+            return NO_STATE, NO_STATE
+        return self.states.place_row(seq.blocks.state, seq.num_scheduled_tokens, count, seq.num_prompt_tokens)
 
     @property
     def is_empty(self) -> bool:

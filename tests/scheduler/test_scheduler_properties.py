@@ -24,6 +24,10 @@ prompts = st.one_of(
 @st.composite
 def benches(draw: st.DrawFn) -> Bench:
     max_num_seqs, num_drafts = draw(st.integers(1, 4)), draw(st.sampled_from([0, 1, 2, 5]))
+    enough = 1 + (2 + num_drafts) * max_num_seqs  # without drafts, fewer do
+    num_states = draw(
+        st.sampled_from([0, 0, enough, 30] if num_drafts else [0, 1 + max_num_seqs, 3 + max_num_seqs, 30])
+    )
     return bench(
         num_blocks=draw(st.one_of(st.integers(4, 16), st.integers(12, 40))),
         block_size=draw(st.integers(1, 4)),
@@ -34,7 +38,7 @@ def benches(draw: st.DrawFn) -> Bench:
         batching=draw(st.sampled_from(list(POLICIES))),
         max_prompt_chunk=draw(st.sampled_from([None, None, 1, 3, 8])),
         groups=draw(st.sampled_from([FULL, *GROUPS])),
-        num_states=0 if num_drafts else draw(st.sampled_from([0, 1 + max_num_seqs, 3 + max_num_seqs, 30])),
+        num_states=num_states,
         snapshot_blocks=draw(st.integers(1, 3)),
         num_drafts=num_drafts,
     )

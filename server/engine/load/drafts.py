@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ...config import EngineConfig
 from ...models.spec import ModelSpec
-from ...placement.state_layout import num_state_slots
 from .weights import OnProgress
 
 
@@ -15,9 +14,8 @@ def usable_drafts(config: EngineConfig, spec: ModelSpec, on_progress: OnProgress
     drafts = config.speculation
     if drafts is None:
         return config
-    if spec.source is not None or num_state_slots(spec, 1):
-        reason = "its layers keep states of all tokens" if spec.source is None else "it has an encoder"
-        on_progress(f"speculative_config is not used: {spec.architecture} has no drafts, because {reason}")
+    if spec.source is not None:
+        on_progress(f"speculative_config is not used: {spec.architecture} has an encoder")
         return replace(config, speculation=None)
     if drafts.acceptance_rate is not None:
         on_progress("speculative_config is synthetic: drafts are accepted by chance. THE OUTPUT IS NOT THE MODEL'S")

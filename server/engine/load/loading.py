@@ -101,12 +101,12 @@ class _Loading:
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
         self._config = config = usable_drafts(config, self._spec, on_progress)
-        self._stack = STACKS[config.stack]
+        self._stack, drafts = STACKS[config.stack], config.num_drafts
         self._shape = ServingShape(
             config.dtype,
             self._max_model_len,
             config.block_size,
-            StepLimits(config.max_num_batched_tokens, config.num_sampled, config.cpu_threads),
+            StepLimits(config.max_num_batched_tokens, config.max_num_seqs + drafts, config.cpu_threads, drafts),
             formats.quantization,
             formats.modules_to_not_convert,
             kv_dtype,
@@ -149,9 +149,9 @@ class _Loading:
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
-        groups, states = self._footprint.groups, num_state_slots(self._spec, self._config.max_num_seqs)
-        has_prefixes = self._config.enable_prefix_caching and encoder is None
-        cache = groups.cache(self._num_blocks(cores), has_prefixes, states)
+        groups, limits = self._footprint.groups, self._shape.limits
+        states = num_state_slots(self._spec, limits.num_seqs, limits.num_drafts)
+        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching and encoder is None, states)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
         kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
         ledger = self._ledger(cache.num_blocks)

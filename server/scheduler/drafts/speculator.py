@@ -45,7 +45,7 @@ class Speculator:
     def __init__(self, config: SpeculationConfig, limits: SchedulerConfig) -> None:
         self._rate, self._max_model_len = config.acceptance_rate, limits.max_model_len
         self._most = min(config.num_speculative_tokens, limits.max_chunk - 1)  # of one sequence
-        self._num_rows = config.num_rows(limits.max_num_seqs)
+        self._most_drafts = config.most_drafts(limits.max_num_seqs)  # of a step
         self._drafter = DRAFTERS[config.method](config)
         self._costs = StepCosts()
         self._of: dict[OpenSequence, _Drafting] = {}  # of open sequences that have decoded
@@ -55,7 +55,7 @@ class Speculator:
 
         At most `budget` drafts are returned.
         """
-        most = min(budget, self._num_rows - len(seqs))
+        most = min(budget, self._most_drafts)
         if most <= 0:
             return {}
         found = [(seq, left) for seq in seqs if (left := self._remaining(seq))]
