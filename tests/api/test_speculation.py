@@ -15,22 +15,26 @@ from tests.api.serving import Server, running_server
 from tests.api.telemetry.scraping import scrape
 
 CHAT = "/v1/chat/completions"
-LOOP = "one two three four five six seven eight nine ten. " * 4
+ASK = {"role": "user", "content": "Tell me a story about a fox."}
+STORY = """In a small house near the market lived a young fox called Muzon. One day Muzon dug a hole in the garden and
+hit a violet box. There was no key, and the lid would not move. "Who can open this?" asked Muzon. "I can," said Vuzon the
+otter. At the third try the lid sprang open. Inside was a brush, as good as new.""".replace("\n", " ")
+AGAIN = [ASK, {"role": "assistant", "content": STORY}, ASK]  # the model tells it again
+SCHEMA = {"type": "array", "items": {"enum": [100, 200]}, "minItems": 3, "maxItems": 12}
+FORM = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": SCHEMA}}
 BODIES: list[dict[str, Any]] = [
-    {"messages": [{"role": "user", "content": f"Repeat: {LOOP}"}], "max_tokens": 60, "temperature": 0},
-    {"messages": [{"role": "user", "content": LOOP}], "max_tokens": 40, "temperature": 0.8, "seed": 3, "n": 2},
+    {"messages": AGAIN, "max_tokens": 120, "temperature": 0},
+    {"messages": AGAIN, "max_tokens": 120, "temperature": 0},  # the same output as before
+    {"messages": AGAIN, "max_tokens": 80, "temperature": 0.5, "seed": 3, "n": 2},
     {
-        "messages": [{"role": "user", "content": "Give me a list of numbers."}],
+        "messages": [ASK],
         "max_tokens": 60,
         "temperature": 0,
         "logprobs": True,
         "top_logprobs": 2,
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "n", "schema": {"type": "array", "items": {"enum": [100, 200]}, "maxItems": 12}},
-        },
+        "response_format": FORM,
     },
-    {"messages": [{"role": "user", "content": LOOP}], "max_tokens": 40, "temperature": 0, "stop": ["four"]},
+    {"messages": AGAIN, "max_tokens": 80, "temperature": 0, "stop": ["One day"]},
 ]
 
 
