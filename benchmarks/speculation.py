@@ -22,12 +22,12 @@ from transformers import AutoTokenizer
 from benchmarks.ratios import ratio_of
 from neuronserve.server.checkpoint.hub import resolve_model
 from neuronserve.server.clock import MonotonicClock
-from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.engine.loop import EngineLoop
 from neuronserve.server.errors import StartError
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.link.messages import Add, Command, Tokens
+from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.scheduler.speculative import scheduler_of
 from neuronserve.server.settings.engine import EngineSettings
 from neuronserve.server.settings.model import DEFAULT_MODEL
@@ -52,7 +52,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run took: from the first step without a prompt to the end."""
+    """Rate and outputs of one run, measured from the first step without a prompt to the end."""
 
     tokens_per_s: float
     outputs: dict[str, tuple[int, ...]]
@@ -77,9 +77,9 @@ class _Box:
         self.num_prompt_tokens = tokens.report.num_prefill_tokens
 
 
-def run(engine: LoadedEngine, requests: Sequence[Request], drafts: SpeculationConfig | None) -> Run:
-    """Run all requests at once on an empty cache."""
-    scheduler = scheduler_of(replace(engine.scheduler, speculation=drafts), KVCacheManager(engine.cache))
+def run(engine: LoadedEngine, scheduler: Scheduler, requests: Sequence[Request]) -> Run:
+    """Run all requests at once, without a cached prefix."""
+    scheduler.reset_prefix_cache()
     box = _Box(requests)
     loop = EngineLoop(scheduler, engine.runner, MonotonicClock(), box, box)
     begin, before = time.perf_counter(), 0
@@ -106,7 +106,8 @@ class _Chats:
 
     def answer(self, *texts: str) -> str:
         """Return the model's answer to a conversation."""
-        (tokens,) = run(self._engine, [self.request(*texts)], None).outputs.values()
+        scheduler = Scheduler(replace(self._engine.scheduler, speculation=None), KVCacheManager(self._engine.cache))
+        (tokens,) = run(self._engine, scheduler, [self.request(*texts)]).outputs.values()
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     def request(self, *texts: str, number: int = 0, temperature: float = 0.0, forced: str = "") -> Request:
@@ -144,13 +145,17 @@ def workloads(chats: _Chats) -> Iterator[Workload]:
         yield Workload(f"random, batch {batch}", tuple(chats.noise(i) for i in range(batch)))
 
 
-def row(engine: LoadedEngine, workload: Workload, drafts: SpeculationConfig, rounds: int) -> str:
-    """Measure a workload with and without drafts in each round; return its line of the table."""
+def row(engine: LoadedEngine, schedulers: dict[bool, Scheduler], workload: Workload, rounds: int) -> str:
+    """Measure a workload with and without drafts in each round; return its line of the table.
+
+    Each round has a cache salt of its own, so that no output drafts for a later round.
+    """
     rates: dict[bool, list[float]] = {True: [], False: []}
     runs: dict[bool, Run] = {}
     for number in range(-1, rounds):
         for has_drafts in (True, False) if number % 2 else (False, True):
-            runs[has_drafts] = run(engine, workload.requests, drafts if has_drafts else None)
+            requests = [replace(each, cache_salt=f"{workload.name} {number}") for each in workload.requests]
+            runs[has_drafts] = run(engine, schedulers[has_drafts], requests)
             if number >= 0:
                 rates[has_drafts].append(runs[has_drafts].tokens_per_s)
     assert runs[True].outputs == runs[False].outputs, "drafts have changed the output"
@@ -174,10 +179,14 @@ def main() -> None:
         engine = load_engine(config, lambda line: print(line, file=sys.stderr))
     except StartError as error:
         sys.exit(str(error))
-    assert config.speculation is not None
+    plain = replace(engine.scheduler, speculation=None)
+    schedulers = {
+        has_drafts: scheduler_of(limits, KVCacheManager(engine.cache))
+        for has_drafts, limits in ((True, engine.scheduler), (False, plain))
+    }
     print(f"{'workload':34} {'tok/s':>9} {'drafts':>9} {'ratio':>6} {'accepted':>10}")
     for workload in workloads(_Chats(engine, directory)):
-        print(row(engine, workload, config.speculation, options.rounds), flush=True)
+        print(row(engine, schedulers, workload, options.rounds), flush=True)
     engine.runner.close()
 
 

@@ -126,8 +126,7 @@ class ScheduledSeq(NamedTuple):
     pooling: PoolingParams | None = None  # None: the sequence is continued
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt
     source: Request | None = None  # what the encoder reads; None: there is no encoder
-    # Where layers keep a state: its slot before this step, and after. A row of drafts has one after each of its tokens.
-    state: tuple[int, ...] = (0, 0)
+    state: tuple[int, ...] = (0, 0)  # slots of its state, where layers keep one: before, and after each token or all
     num_drafts: int = 0  # last token_ids that are guesses, not in `history`; the row after each is sampled too
 
     @property
@@ -225,8 +224,7 @@ class StepResult(NamedTuple):
     device: DeviceStep | None = None  # None: nothing is modelled
     rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts with finite states
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
-    # Of sequences whose first drafts were sampled too: the token after each of these drafts.
-    further: Mapping[str, tuple[SampledToken, ...]] = MappingProxyType({})
+    further: Mapping[str, tuple[SampledToken, ...]] = MappingProxyType({})  # after each accepted draft
 
 
 class TokenEvent(NamedTuple):
@@ -296,12 +294,6 @@ class StepReport(NamedTuple):
     @property
     def num_tokens(self) -> int:
         return self.num_prefill_tokens + self.num_decode_tokens
-
-    @property
-    def tokens_per_decode(self) -> float:
-        """Mean tokens of a sequence that decoded: one, and its accepted drafts."""
-        num_sequences = self.num_decode_tokens - sum(count for count, _ in self.drafts)
-        return 1 + sum(accepted for _, accepted in self.drafts) / max(1, num_sequences)
 
     @property
     def num_preempted(self) -> int:

@@ -11,23 +11,30 @@ from collections.abc import Sequence
 
 from ..types import SampledToken, ScheduledSeq
 from .grammar_masks import OFF_GRAMMAR
-from .logits import num_generated
+from .logits import changes_logits, num_generated
 
 
-def draft_rows(seqs: Sequence[ScheduledSeq]) -> list[ScheduledSeq]:
-    """Return a sequence for each row to sample: each of `seqs` without its drafts, then once after each draft.
+def draft_rows(seqs: Sequence[ScheduledSeq], is_whole: bool = False) -> tuple[list[ScheduledSeq], list[int]]:
+    """Return a sequence for each row to sample, and how many tokens it has generated.
 
-    The history of such a row ends with the draft, and `num_drafts` says how many drafts it has.
+    Each of `seqs` has a row without its drafts, then one after each draft, whose history ends with the draft and whose
+    `num_drafts` says how many it has. Where sampling depends on no token before, and `is_whole` is false, the sequence
+    itself stands for all its rows.
     """
     rows: list[ScheduledSeq] = []
+    drawn: list[int] = []
     for seq in seqs:
-        first = len(seq.token_ids) - seq.num_drafts
-        rows.append(seq._replace(token_ids=seq.token_ids[:first], num_drafts=0) if seq.num_drafts else seq)
-        for count in range(1, seq.num_drafts + 1):
-            token_ids = seq.token_ids[: first + count]
-            history = [*seq.history, *token_ids[first:]]
-            rows.append(seq._replace(token_ids=token_ids, history=history, num_drafts=count))
-    return rows
+        count, known = seq.num_drafts, num_generated(seq)
+        drawn += range(known, known + 1 + count)
+        if not (count and (is_whole or seq.sampling.grammar or changes_logits(seq.sampling))):
+            rows += [seq] * (1 + count)
+            continue
+        first = len(seq.token_ids) - count
+        rows.append(seq._replace(token_ids=seq.token_ids[:first], num_drafts=0))
+        for end in range(first + 1, first + 1 + count):
+            history = [*seq.history, *seq.token_ids[first:end]]
+            rows.append(seq._replace(token_ids=seq.token_ids[:end], history=history, num_drafts=end - first))
+    return rows, drawn
 
 
 def accepted_tokens(seq: ScheduledSeq, tokens: Sequence[SampledToken]) -> tuple[SampledToken, ...]:

@@ -89,7 +89,7 @@ class FakeRunner:
         for seq in plan.seqs:
             assert written.get(seq.state[0], seq) is seq, "one sequence writes another's state"
             self._write(seq)
-        rows = {seq.request_id: draft_rows([seq]) for seq in plan.seqs if seq.needs_sample}
+        rows = {seq.request_id: draft_rows([seq], is_whole=True)[0] for seq in plan.seqs if seq.needs_sample}
         tokens = {request_id: [self._sample(row) for row in each] for request_id, each in rows.items()}
         sampled = {request_id: each[0] for request_id, each in tokens.items()}
         further = {seq.request_id: accepted_tokens(seq, tokens[seq.request_id]) for seq in plan.seqs if seq.num_drafts}

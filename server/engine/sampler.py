@@ -80,11 +80,11 @@ class Sampler:
 
         `step` is the address of the step record that made the logits.
         """
-        if not any(seq.num_drafts for seq in seqs):
-            tokens = self._sample(seqs, step)
+        if not any([seq.num_drafts for seq in seqs]):
+            tokens = self._sample(seqs, [num_generated(seq) for seq in seqs], step)
             return {seq.request_id: token for seq, token in zip(seqs, tokens, strict=True)}, {}
-        rows = draft_rows(seqs)
-        tokens = self._sample(rows, step)
+        rows, drawn = draft_rows(seqs, is_whole=self._acceptance_rate is not None)
+        tokens = self._sample(rows, drawn, step)
         if self._acceptance_rate is not None:
             tokens = with_synthetic(rows, tokens, self._acceptance_rate)
         sampled: dict[str, SampledToken] = {}
@@ -97,12 +97,12 @@ class Sampler:
             first += 1 + seq.num_drafts
         return sampled, further
 
-    def _sample(self, seqs: Sequence[ScheduledSeq], step: int) -> list[SampledToken]:
-        """Return the token of each row of `seqs`."""
+    def _sample(self, seqs: Sequence[ScheduledSeq], drawn: Sequence[int], step: int) -> list[SampledToken]:
+        """Return the token of each row of `seqs`; `drawn` tokens of its sequence were generated before."""
         if not seqs:
             return []
         faults = self._masks.fill(seqs)
-        self._drawn[: len(seqs)] = [num_generated(seq) for seq in seqs]
+        self._drawn[: len(seqs)] = drawn
         raw: dict[int, RawLogprobs] = {}
         for i, seq in enumerate(seqs):
             if seq.sampling is not self._of_rows[i]:

@@ -151,7 +151,9 @@ class Forecast:
             self._prompt_tokens = keep * self._prompt_tokens + report.num_prefill_tokens
             self._prompt_s = keep * self._prompt_s + max(0.0, own_s)
         elif report.num_decode_tokens:
-            self._decodes = keep * self._decodes + report.tokens_per_decode
+            num_sequences = report.num_decode_tokens - sum(count for count, _ in report.drafts)
+            num_tokens = num_sequences + sum(accepted for _, accepted in report.drafts)
+            self._decodes = keep * self._decodes + num_tokens / max(1, num_sequences)
             self._decode_s = keep * self._decode_s + seconds
 
     @property

@@ -160,10 +160,7 @@ class Scheduler:
         for seq in [seq for seq in self._running if seq.is_decode]:
             has_block = len(seq.token_ids) <= seq.blocks.num_blocks * size
             if step.budget and seq.is_running and (has_block or self._grow(seq, step)):
-                self._place_decode(seq, step)
-
-    def _place_decode(self, seq: Sequence, step: StepDraft) -> None:
-        step.place_decode(seq)
+                step.place_decode(seq)
 
     def _place_prompts(self, step: StepDraft, now: float) -> None:
         """Place running prompts, then admit waiting ones. A step that preempted has no blocks for an admission."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from ..config import SchedulerConfig
 from ..kv_cache.manager import KVCacheManager
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenEvent
-from .drafts.speculator import Speculator
+from .drafts.speculator import NO_DRAFTS, Speculator
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .step import StepDraft
@@ -30,7 +30,6 @@ class SpeculativeScheduler(Scheduler):
         super().__init__(config, cache)
         assert config.speculation is not None
         self._speculator = Speculator(config.speculation, config)
-        self._drafts: dict[Sequence, tuple[int, ...]] = {}  # of the step that is planned
         self._further: Mapping[str, tuple[SampledToken, ...]] = {}  # of the step that is applied
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
@@ -41,11 +40,9 @@ class SpeculativeScheduler(Scheduler):
     def _place_decodes(self, step: StepDraft) -> None:
         seqs = [seq for seq in self._running if seq.is_decode]
         # Of the budget, each running sequence keeps a token.
-        self._drafts = self._speculator.drafts(seqs, step.budget - len(self._running))
+        if found := self._speculator.drafts(seqs, step.budget - len(self._running)):
+            step.drafts = {seq: self._fitting(seq, drafts) for seq, drafts in found.items()}
         super()._place_decodes(step)
-
-    def _place_decode(self, seq: Sequence, step: StepDraft) -> None:
-        step.place_decode(seq, self._fitting(seq, self._drafts[seq]) if seq in self._drafts else ())
 
     def _fitting(self, seq: Sequence, drafts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the drafts that have blocks. They take free ones, if one is left for each running sequence."""
@@ -55,7 +52,7 @@ class SpeculativeScheduler(Scheduler):
             drafts = drafts if end is None else drafts[: end - start - 1]
         if self._cache.allocate(seq.blocks, num_known + len(drafts), num_growing=len(self._running)):
             return drafts
-        return drafts[: seq.blocks.num_blocks * self._cache.config.block_size - num_known]
+        return drafts[: max(0, seq.blocks.num_blocks * self._cache.config.block_size - num_known)]
 
     def _apply(
         self, placed: Collection[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
@@ -78,10 +75,9 @@ class SpeculativeScheduler(Scheduler):
         return events
 
     def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> TokenEvent:
-        counts = self._speculator.counts(seq)
-        if sampled.error is None:
-            self._speculator.add(seq, sampled.token_id)
-        return super()._accept(seq, sampled, now)._replace(drafts=counts)
+        counts = self._speculator.add(seq, sampled.token_id)
+        event = super()._accept(seq, sampled, now)
+        return event if counts is NO_DRAFTS else event._replace(drafts=counts)
 
     def _close(self, seq: Sequence) -> None:
         super()._close(seq)

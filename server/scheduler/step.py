@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
 from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
@@ -15,6 +17,7 @@ class StepDraft:
         "admitted",
         "budget",
         "decode",
+        "drafts",
         "max_chunk",
         "num_encoded",
         "preempted",
@@ -38,6 +41,7 @@ class StepDraft:
         self.num_encoded = 0  # positions of encoders, whose passes come first
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
+        self.drafts: Mapping[Sequence, tuple[int, ...]] = {}  # of sequences that decode, which have blocks for them
         self.preempted: list[str] = []
         self.admitted: list[str] = []
         self.received_time: float | None = None
@@ -80,8 +84,9 @@ class StepDraft:
             self.num_encoded += request.num_source_tokens
             self.budget -= request.num_source_tokens
 
-    def place_decode(self, seq: Sequence, drafts: tuple[int, ...] = ()) -> None:
-        """Compute the last token of a sequence that decodes, and `drafts` after it; a faster `place`."""
+    def place_decode(self, seq: Sequence) -> None:
+        """Compute the last token of a sequence that decodes, and its drafts; a faster `place`."""
+        drafts = self.drafts.get(seq, ()) if self.drafts else ()
         token_ids, request, start = seq.token_ids, seq.request, seq.num_scheduled_tokens
         self.decode.append(
             ScheduledSeq(

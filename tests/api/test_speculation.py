@@ -17,8 +17,8 @@ from tests.api.telemetry.scraping import scrape
 CHAT = "/v1/chat/completions"
 ASK = {"role": "user", "content": "Tell me a story about a fox."}
 STORY = """In a small house near the market lived a young fox called Muzon. One day Muzon dug a hole in the garden and
-hit a violet box. There was no key, and the lid would not move. "Who can open this?" asked Muzon. "I can," said Vuzon the
-otter. At the third try the lid sprang open. Inside was a brush, as good as new.""".replace("\n", " ")
+hit a violet box. There was no key, and the lid would not move. "Who can open this?" asked Muzon. "I can," said Vuzon
+the otter. At the third try the lid sprang open. Inside was a brush, as good as new.""".replace("\n", " ")
 AGAIN = [ASK, {"role": "assistant", "content": STORY}, ASK]  # the model tells it again
 SCHEMA = {"type": "array", "items": {"enum": [100, 200]}, "minItems": 3, "maxItems": 12}
 FORM = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": SCHEMA}}

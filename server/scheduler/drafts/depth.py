@@ -9,16 +9,16 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator
 from heapq import merge
-from itertools import accumulate, islice, repeat
-from operator import mul
+from itertools import islice, repeat
 
 _ROW_SHARE = 0.08  # of a row's step, that one more row costs, before any step was seen
-_LEARNS = 0.15  # weight of the newest step
+_LEARNS = 0.15  # least weight of the newest step
 _MOST_CHANGE = 2.0  # of an estimate by one step, which a busy host may have delayed
 
 _RECALLS = 0.2  # weight of the newest draft
 _FRESH, _GOING = 0.4, 0.8  # chances of a sequence without history
 
+_LEAST_CHANCE = 0.1  # of a draft that is verified
 _LOOKAHEAD = 16  # drafts without gain after which no more are considered: kernels compute rows by tiles
 
 
@@ -29,6 +29,7 @@ class StepCosts:
         self._scale = 0.0  # time of a step of one row, as of the latest steps
         self._rows: list[int] = []  # numbers of rows that were seen, ascending
         self._factors: list[float] = []  # of each: by how much its steps were longer than expected
+        self._counts: list[int] = []  # of each: steps that were seen
 
     def observe(self, rows: int, time: float) -> None:
         """Learn from a step of `rows` rows: the scale follows all steps, the factor those of as many rows.
@@ -42,10 +43,12 @@ class StepCosts:
             factor, at = self._factor(rows), at + 1
             self._rows.insert(at, rows)
             self._factors.insert(at, factor)
+            self._counts.insert(at, 1)
         expected = self._scale * self._factors[at] * _expected(rows)
         change = min(max(time / expected, 1 / _MOST_CHANGE), _MOST_CHANGE) if expected else 1.0
         self._scale = self._scale * change**_LEARNS or time / _expected(rows)
-        self._factors[at] *= change**_LEARNS
+        self._counts[at] += 1
+        self._factors[at] *= change ** max(_LEARNS, 1 / self._counts[at])
 
     def of(self, rows: int) -> float:
         """Return the relative cost of a step of `rows` rows."""
@@ -91,9 +94,11 @@ class Record:
         self.num_idle = 0 if is_right else self.num_idle + 1
 
     def chances(self, count: int) -> Iterator[float]:
-        """Return the chances that the first, the first two ... `count` drafts are right."""
-        first = self._going if self.run else self._fresh
-        return islice(accumulate(repeat(self._going), mul, initial=first), count)
+        """Return the chances that the first, the first two ... `count` drafts are right, while they are not small."""
+        chance = self._going if self.run else self._fresh
+        while count and chance >= _LEAST_CHANCE:
+            yield chance
+            chance, count = chance * self._going, count - 1
 
 
 def best_depths(drafts: list[tuple[Record, int]], num_rows: int, most: int, costs: StepCosts) -> list[int]:
@@ -101,11 +106,11 @@ def best_depths(drafts: list[tuple[Record, int]], num_rows: int, most: int, cost
 
     The step has `num_rows` rows, one for each sequence that decodes, and room for `most` drafts.
     """
-    chances = [[(-chance, i) for chance in record.chances(count)] for i, (record, count) in enumerate(drafts)]
+    chances = [zip(record.chances(count), repeat(i)) for i, (record, count) in enumerate(drafts)]
     best, chosen, tokens = num_rows / costs.of(num_rows), 0, float(num_rows)
     order: list[int] = []
-    for chance, i in islice(merge(*chances), most):
-        tokens -= chance
+    for chance, i in islice(merge(*chances, reverse=True), most):
+        tokens += chance
         order.append(i)
         if (speed := tokens / costs.of(num_rows + len(order))) > best:
             best, chosen = speed, len(order)
