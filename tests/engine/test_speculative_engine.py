@@ -29,9 +29,7 @@ SPECULATION = SpeculationConfig("ngram", 5)
 BUILT_IN = "built-in"
 
 
-@pytest.fixture(
-    scope="module", params=[BUILT_IN, "tiny-gemma2", thorough("tiny-qwen2-moe"), thorough("tiny-deepseek2")]
-)
+@pytest.fixture(scope="module", params=[BUILT_IN, "tiny-gemma2", "tiny-qwen3-next", thorough("tiny-qwen2-moe")])
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: str
 ) -> Iterator[LoadedEngine]:

@@ -100,7 +100,7 @@ class Speculator:
             self._drafter.close(seq)
 
     def _usable(self, seq: OpenSequence, drafting: _Drafting) -> Sequence[int]:
-        """Return the drafts after the last token of `seq` that can be computed: nothing follows a token that ends it."""
+        """Return the drafts after the last token of `seq` that may be computed, none behind a token that ends it."""
         room = min(seq.most_tokens, self._max_model_len) - len(seq.token_ids) - 1
         draft = drafting.draft[drafting.at : drafting.at + min(self._most, max(0, room))]
         if not drafting.ends:
