@@ -17,6 +17,8 @@ from .scheduler import Scheduler
 from .sequence import Sequence
 from .step import StepDraft
 
+_SEEN_STEPS = 4  # steps without drafts of which one is looked at for its cost
+
 
 def scheduler_of(config: SchedulerConfig, cache: KVCacheManager) -> Scheduler:
     """Return the scheduler that `config` asks for."""
@@ -30,11 +32,14 @@ class SpeculativeScheduler(Scheduler):
         super().__init__(config, cache)
         assert config.speculation is not None
         self._speculator = Speculator(config.speculation, config)
+        self._has_drafts = False  # of the step that is applied
         self._further: Mapping[str, tuple[SampledToken, ...]] = {}  # of the step that is applied
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        self._speculator.observe(plan, result)
-        self._further = result.further
+        num_rows = sum([len(seq.token_ids) for seq in plan.decode])
+        self._has_drafts, self._further = num_rows > len(plan.decode), result.further
+        if self._has_drafts or plan.step_id % _SEEN_STEPS == 0:
+            self._speculator.observe(plan, num_rows, result)
         return super().apply(plan, result, now)
 
     def _place_decodes(self, step: StepDraft) -> None:
@@ -57,7 +62,7 @@ class SpeculativeScheduler(Scheduler):
     def _apply(
         self, placed: Collection[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
     ) -> list[TokenEvent]:
-        if not any(each.num_drafts for each in placed):
+        if not self._has_drafts:
             return super()._apply(placed, sampled, now)
         events: list[TokenEvent] = []
         for each in placed:

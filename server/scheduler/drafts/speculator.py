@@ -69,14 +69,14 @@ class Speculator:
         depths = best_depths(known, len(seqs), most, self._costs)
         return {seq: tuple(left[:depth]) for (seq, left), depth in zip(found, depths, strict=True) if depth}
 
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """Learn what a step cost: on the modelled accelerator if it paces steps, else on the host."""
+    def observe(self, plan: StepPlan, num_rows: int, result: StepResult) -> None:
+        """Learn what a step of `num_rows` rows cost, on the modelled accelerator if that paces steps."""
         if plan.prefill or not plan.decode:
             return
         device = result.device
         is_paced = device is not None and device.late_ns is not None
         time = device.busy_ns if device is not None and is_paced else result.seconds
-        self._costs.observe(sum([len(seq.token_ids) for seq in plan.decode]), time)
+        self._costs.observe(num_rows, time)
 
     def add(self, seq: OpenSequence, token_id: int) -> tuple[int, int]:
         """Compare the next token of `seq` with its draft; return the drafts that were verified, and accepted."""
