@@ -13,6 +13,8 @@ from itertools import islice, repeat
 
 _ROW_SHARE = 0.08  # of a row's step, that one more row costs, before any step was seen
 _LEARNS = 0.15  # least weight of the newest step
+_FADES = 1 / 256  # of a factor, with each step of other rows
+_EXACT, _COARSE = 16, 4  # rows that are told apart, and the multiple to which more of them are rounded
 _MOST_CHANGE = 2.0  # of an estimate by one step, which a busy host may have delayed
 
 _RECALLS = 0.2  # weight of the newest draft
@@ -23,32 +25,40 @@ _LOOKAHEAD = 16  # drafts without gain after which no more are considered: kerne
 
 
 class StepCosts:
-    """Relative time of a step by its rows, corrected by each step that is seen."""
+    """Relative time of a step by its rows, corrected by each step that is seen.
+
+    A factor follows from steps after one of another number of rows, because times drift, as contexts grow or the host
+    is busy. A factor above that of the present steps fades, so that a number of rows that was slow is tried again.
+    """
 
     def __init__(self) -> None:
         self._scale = 0.0  # time of a step of one row, as of the latest steps
+        self._last = 0  # rows of the latest step
         self._rows: list[int] = []  # numbers of rows that were seen, ascending
         self._factors: list[float] = []  # of each: by how much its steps were longer than expected
-        self._counts: list[int] = []  # of each: steps that were seen
+        self._counts: list[int] = []  # of each: how often it followed another
 
     def observe(self, rows: int, time: float) -> None:
-        """Learn from a step of `rows` rows: the scale follows all steps, the factor those of as many rows.
-
-        The unit of `time` is the same in all calls.
-        """
+        """Learn from a step of `rows` rows. The unit of `time` is the same in all calls."""
         if time <= 0:
             return
+        if rows > _EXACT:
+            rows = -(-rows // _COARSE) * _COARSE
         at = bisect(self._rows, rows) - 1
         if at < 0 or self._rows[at] != rows:
             factor, at = self._factor(rows), at + 1
             self._rows.insert(at, rows)
             self._factors.insert(at, factor)
-            self._counts.insert(at, 1)
+            self._counts.insert(at, 0)
         expected = self._scale * self._factors[at] * _expected(rows)
         change = min(max(time / expected, 1 / _MOST_CHANGE), _MOST_CHANGE) if expected else 1.0
-        self._scale = self._scale * change**_LEARNS or time / _expected(rows)
-        self._counts[at] += 1
-        self._factors[at] *= change ** max(_LEARNS, 1 / self._counts[at])
+        if self._last in (0, rows):
+            self._scale = self._scale * change**_LEARNS or time / _expected(rows)
+        else:
+            self._counts[at] += 1
+            self._factors[at] *= change ** max(_LEARNS, 1 / (1 + self._counts[at]))
+        self._last, present = rows, self._factors[at]
+        self._factors = [each - (each - present) * _FADES if each > present else each for each in self._factors]
 
     def of(self, rows: int) -> float:
         """Return the relative cost of a step of `rows` rows."""
