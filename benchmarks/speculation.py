@@ -158,7 +158,7 @@ def row(engine: LoadedEngine, schedulers: dict[bool, Scheduler], workload: Workl
     runs: dict[bool, Run] = {}
     for number in range(-1, rounds):
         for has_drafts in (True, False) if number % 2 else (False, True):
-            begin, found = time.perf_counter(), []
+            begin, found = time.perf_counter(), list[Run]()
             while not found or time.perf_counter() - begin < LEAST_S:
                 salt = f"{workload.name} {number} {len(found)}"
                 requests = [replace(each, cache_salt=salt) for each in workload.requests]
