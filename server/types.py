@@ -93,6 +93,9 @@ class Request:
     pooling: PoolingParams | None = None  # None: the sequence is continued
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
+    weight: float = 1.0  # share of its tenant, beside other tenants' weights
+    first_token_by: float = inf  # by scheduling policy slo: when the first token should be there
+    token_interval_s: float = inf  # by scheduling policy slo: most seconds of a step while it decodes
     media: tuple[MediaItem, ...] = ()  # pictures of the prompt, by their offset
     source_token_ids: tuple[int, ...] = ()  # text for the encoder; `prompt_token_ids` begin the decoder's
     num_source_tokens: int = 0  # positions of the encoder, of that text or of `media`; 0: there is no encoder
@@ -128,12 +131,6 @@ class ScheduledSeq(NamedTuple):
     source: Request | None = None  # what the encoder reads; None: there is no encoder
     state: tuple[int, ...] = (0, 0)  # slots of its state, where layers keep one: before, and after each token or all
     num_drafts: int = 0  # last token_ids that are guesses, not in `history`; the row after each is sampled too
-
-    @property
-    def states_after(self) -> tuple[int, ...]:
-        """Slot of the state after each of `token_ids`; each state replaces the one before in the same slot."""
-        after = self.state[1:]
-        return after + after[-1:] * (len(self.token_ids) - len(after))
 
     @property
     def prompt_targets(self) -> range:
@@ -226,6 +223,12 @@ class StepResult(NamedTuple):
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
     further: Mapping[str, tuple[SampledToken, ...]] = MappingProxyType({})  # after each accepted draft
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that clients wait for the step: of the modelled accelerator where it sets the pace."""
+        device = self.device
+        return self.seconds if device is None or device.late_ns is None else device.busy_ns / NS
+
 
 class TokenEvent(NamedTuple):
     """One generated token, or the end of a request, for the client.
@@ -258,8 +261,8 @@ class Charge(NamedTuple):
 class ServedTokens:
     """Counts by which scheduler/fair_queue.py chooses the next of several tenants."""
 
-    counts: dict[str, int]  # of tenants with computed tokens since the last report
-    least: int  # a tenant that begins to wait starts with at least this count
+    counts: dict[str, float]  # of tenants with computed tokens since the last report, over their weights
+    least: float  # a tenant that begins to wait starts with at least this count
 
 
 class StepReport(NamedTuple):
@@ -294,7 +297,3 @@ class StepReport(NamedTuple):
     @property
     def num_tokens(self) -> int:
         return self.num_prefill_tokens + self.num_decode_tokens
-
-    @property
-    def num_preempted(self) -> int:
-        return len(self.preempted)

@@ -1,12 +1,12 @@
 """Settings of `neuronserve simulate`."""
 
-from typing import Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
-from ...server.config.formats import Quantization
+from ...server.config.formats import Quantization, SchedulingPolicy
 from ...server.settings.base import File, Numbers, slice_of
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange, read_lengths
@@ -39,6 +39,15 @@ class SimulateSettings(PlannerSettings):
         (), description="compiled context lengths of decode, with commas (default: those of --stack)"
     )
     quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
+    max_num_batched_tokens: int | None = Field(
+        None, ge=1, description="tokens computed in one step (default: prompts of 8192, or all if encoded together)"
+    )
+    scheduling_policy: SchedulingPolicy = Field(
+        "fair", description="who is served next; slo takes --ttft-ms and --tpot-ms as objectives"
+    )
+    step_time_target_ms: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        None, description="milliseconds of a step that mixes prompts and decodes (default: none)"
+    )
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(
         "fixed", description="replicas follow the load as a HorizontalPodAutoscaler (reactive) or KEDA has them"

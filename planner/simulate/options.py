@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
-from ...server.config.formats import Quantization, StackName
+from ...server.config.formats import Quantization, SchedulingPolicy, StackName
 from ...server.cost.shape import STORED_BYTES, stored_dtype
 from ...server.cost.stacks import STACKS, Stack, default_stack
 from ...server.cost.work import CURRENT_SDK
@@ -48,6 +49,8 @@ class SimulationOptions:
     decode_buckets: tuple[int, ...] | None = None  # None: those of the stack
     stack: StackName | None = None  # serving software; None: the usual one of the instance today
     sdk: int = CURRENT_SDK
+    scheduling_policy: SchedulingPolicy = "fair"
+    step_time_target_ms: float | Literal["auto"] | None = None
     max_concurrency: int | None = None  # open requests over all instances; None: requests are sent when they arrive
     routing: Routing = "least-loaded"
     autoscaling: Autoscaling = field(default_factory=Autoscaling)
@@ -85,6 +88,8 @@ class SimulationOptions:
             max_num_queued_reqs=self.max_num_queued_reqs,
             batching=self.serving_stack.batching,
             max_prompt_chunk=self.compiled_prompts[-1],
+            policy=self.scheduling_policy,
+            step_time_target_ms=self.step_time_target_ms,
         )
 
     @property

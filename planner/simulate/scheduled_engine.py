@@ -7,6 +7,7 @@ the scheduler knows to be equal are taken in one run, which changes no record.
 from __future__ import annotations
 
 from functools import cached_property
+from math import inf
 
 from ...server.clock import NS
 from ...server.config import CacheConfig, SchedulerConfig
@@ -15,8 +16,11 @@ from ...server.kv_cache.manager import KVCacheManager
 from ...server.scheduler.decode_run import RunScheduler
 from ...server.scheduler.router import Router
 from ...server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
+from ...server.workload.slo import Slo
 from ...server.workload.workload import Workload
 from .records import NEVER, SHARES, EngineTotals, Records
+
+NO_SLO = Slo()
 
 
 class ScheduledEngine:
@@ -29,6 +33,7 @@ class ScheduledEngine:
         self.num_open = 0
         self.totals, self.end_ns = EngineTotals(), NEVER
         self.is_step_by_step = False  # plan and apply every step, also in a run of equal ones
+        self.slo = NO_SLO  # objectives of all requests
         self.router: Router | None = None  # receives every token and every end, at the end of a step or a run
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
@@ -59,7 +64,7 @@ class ScheduledEngine:
 
     def plan(self, now_ns: int) -> None:
         for index in self._arrived:
-            request = request_of(self._workload, index, self._config.max_model_len)
+            request = request_of(self._workload, index, self._config.max_model_len, self.slo)
             self._tokens[request.request_id] = SampledToken(-1 - index)
             self.scheduler.add(request)
         self._arrived.clear()
@@ -85,9 +90,9 @@ class ScheduledEngine:
         self._charge_decodes(decoding)
         self._note_decodes(decoding)
         if self.is_step_by_step:
-            events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, 0.0), now)
+            events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, self._step_ns / NS), now)
         else:
-            events = self.scheduler.apply_run(plan, tokens, self._num_steps, now)
+            events = self.scheduler.apply_run(plan, tokens, self._num_steps, now, self._step_ns / NS)
         prompts = {seq.request_id for seq in plan.prefill} if plan.prefill else ()
         if self.router is not None:
             for seq in plan.decode:
@@ -153,12 +158,16 @@ class ScheduledEngine:
                 shares[index] += share
 
 
-def request_of(workload: Workload, index: int, max_model_len: int) -> Request:
+def request_of(workload: Workload, index: int, max_model_len: int, slo: Slo = NO_SLO) -> Request:
     """Return request `index`. Ids sort as indices, so ties are served in order of the workload."""
     num_input = int(workload.input_len[index])
     num_output = min(int(workload.output_len[index]), max_model_len - num_input)
     arrival_s = int(workload.arrival_ns[index]) / NS
-    return Request(f"{index:09d}", _prompt(workload, index, num_input), SamplingParams(num_output), arrival_s)
+    prompt, sampling = _prompt(workload, index, num_input), SamplingParams(num_output)
+    due_s, interval_s = (inf if limit is None else limit / 1e3 for limit in (slo.ttft_ms, slo.tpot_ms))
+    return Request(
+        f"{index:09d}", prompt, sampling, arrival_s, first_token_by=arrival_s + due_s, token_interval_s=interval_s
+    )
 
 
 def _prompt(workload: Workload, index: int, num_input: int) -> tuple[int, ...]:

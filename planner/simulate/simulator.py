@@ -52,7 +52,7 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
         engine = partial(ScheduledEngine, options.scheduler, cache, pricer, options.workload, records)
         engines = [engine() for _ in range(options.data_parallel_size)]
         for each in engines:
-            each.is_step_by_step = options.step_by_step
+            each.is_step_by_step, each.slo = options.step_by_step, options.slo
         return engines
 
     fleet = _fleet(options, replica)

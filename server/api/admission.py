@@ -37,7 +37,7 @@ class Admission:
     def __init__(self, config: ApiConfig, engines: AnyEngines) -> None:
         self._config = config
         self._clients = engines.clients
-        self._forecasts = [Forecast() for _ in self._clients]
+        self._forecasts = [Forecast(config.scheduling_policy) for _ in self._clients]
         for client, forecast in zip(self._clients, self._forecasts, strict=True):
             client.observe(partial(_record, forecast))
 
@@ -103,7 +103,7 @@ class Admission:
         if newcomer is None:
             ahead = [each for each in waiting if each.request.priority <= 0]
         else:
-            ahead = forecast.turns.before(newcomer, waiting, to_come, mean)
+            ahead = forecast.turns.before(newcomer, waiting, to_come, mean, forecast.rates.prompt_token_s)
         num_free = _free_places(client.report, self._config.max_num_seqs)
         num_running = 0 if client.report is None else client.report.num_running
         return EngineLoad(num_running, num_free, len(ahead), computing + sum(each.num_tokens for each in ahead))

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
+from ..config.formats import SchedulingPolicy
 from ..device.prices import PriceBasis
 from ..link.restarts import NO_HEALING, Healing
 from ..media.config import DEFAULT_MEDIA, MediaConfig
@@ -93,6 +94,8 @@ class ApiConfig:
     host_memory_bytes: int | None = None  # for all processes of the server; None = the host's memory
     max_queue_delay: float | None = None  # seconds; a request that would wait longer is refused. None = no limit
     ttft_slo_ms: float | None = None  # the same for the first token
+    tpot_slo_ms: float | None = None  # by policy slo: most milliseconds of a step beside a request that decodes
+    scheduling_policy: SchedulingPolicy = "fair"
     has_device_traces: bool = False  # the engine has a directory for them
     otlp_traces_endpoint: str | None = None  # None = no traces
     otlp_traces_protocol: OtlpProtocol = "grpc"

@@ -15,6 +15,7 @@ from .formats import (
     Quantization,
     RequestedFormats,
     RunnerKind,
+    SchedulingPolicy,
     StackName,
     WeightGroups,
 )
@@ -82,6 +83,8 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
+    policy: SchedulingPolicy = "fair"
+    step_time_target_ms: float | Literal["auto"] | None = None  # of steps that mix prompts and decodes; None = none
     speculation: SpeculationConfig | None = None  # None: each step computes one token of a sequence that decodes
 
     @classmethod
@@ -94,6 +97,8 @@ class SchedulerConfig:
             engine.max_num_queued_reqs,
             engine.batching,
             max_prompt_chunk,
+            engine.scheduling_policy,
+            engine.step_time_target_ms,
             engine.speculation,
         )
 
@@ -264,13 +269,10 @@ class EngineConfig:
     runner: RunnerKind = "auto"  # "auto": as the model's files state
     pooling: PoolingMode | None = None  # None = as the model's files state
     normalize: bool | None = None  # None = as the model's files state
+    scheduling_policy: SchedulingPolicy = "fair"
+    step_time_target_ms: float | Literal["auto"] | None = None
     speculation: SpeculationConfig | None = None  # None: no drafts
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
-
-    @property
-    def num_drafts(self) -> int:
-        """Most drafts of a step."""
-        return 0 if self.speculation is None else self.speculation.most_drafts(self.max_num_seqs)
 
     @property
     def requested_formats(self) -> RequestedFormats:

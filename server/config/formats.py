@@ -13,6 +13,7 @@ LevelIsa = Literal[  # best first, of each architecture
 ]
 Isa = LevelIsa | Literal["portable"]
 Batching = Literal["continuous", "neuron", "tgi", "static"]
+SchedulingPolicy = Literal["fcfs", "priority", "fair", "slo"]
 StackName = Literal["nxdi-vllm", "optimum-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
 Pace = Literal["host", "device"]
 KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]

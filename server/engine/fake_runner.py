@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import AttentionSpan, CacheConfig
+from ..kv_cache.state_slots import states_after
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .drafted import accepted_tokens, draft_rows
 from .loop import Pending
@@ -85,7 +86,7 @@ class FakeRunner:
         return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
-        written = {slot: seq for seq in plan.seqs for slot in seq.states_after if slot}
+        written = {slot: seq for seq in plan.seqs for slot in states_after(seq) if slot}
         for seq in plan.seqs:
             assert written.get(seq.state[0], seq) is seq, "one sequence writes another's state"
             self._write(seq)
@@ -127,7 +128,7 @@ class FakeRunner:
             for group in range(len(self._groups)):
                 self._slots[self._slot(seq, group, position)] = key
             if self._has_states:
-                slot = seq.states_after[position - seq.start]
+                slot = states_after(seq)[position - seq.start]
                 assert slot, f"{seq.request_id}: the null slot is written"
                 self._states[slot] = key
 

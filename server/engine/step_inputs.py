@@ -16,6 +16,7 @@ from ..host.address_map import ADDRESSES
 from ..host.row_shares import MOST_ROW_SHARES
 from ..kernels.attention.items import COUNTER_BYTES
 from ..kernels.records import STEP, STEP_BYTES, WORD, StepRecord
+from ..kv_cache.state_slots import states_after
 from ..types import ScheduledSeq
 from .attention_work import AttentionEntry, AttentionWork
 from .cross.queries import CrossQueries, num_source_tokens
@@ -137,7 +138,7 @@ class StepInputs:
             self.token_types[end - len(seq.token_ids) : end] = types or 0
         if self._num_states:  # sequences without slots, such as texts, leave their states behind those of others
             self.state_read[: len(seqs)] = [seq.state[0] for seq in seqs]
-            after = [slot or self._num_states + b for b, seq in enumerate(seqs) for slot in seq.states_after]
+            after = [slot or self._num_states + b for b, seq in enumerate(seqs) for slot in states_after(seq)]
             self.state_write[:row] = after
         for group, span in self._groups:
             self._place_tables(group, span, seqs)

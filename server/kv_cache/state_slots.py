@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..types import ScheduledSeq
 from .blocks import BlockPool
 
 NO_STATE = 0
@@ -136,6 +137,12 @@ class StateSlots:
             self.pool.hold(slot)  # so that it is released as one without a name
             self.pool.forget(slot)
             self.pool.release(slot)
+
+
+def states_after(seq: ScheduledSeq) -> tuple[int, ...]:
+    """Return the slot of the state after each of `seq.token_ids`; a state replaces the one before in the same slot."""
+    after = seq.state[1:]
+    return after + after[-1:] * (len(seq.token_ids) - len(after))
 
 
 def placed(

@@ -40,15 +40,16 @@ class RunScheduler(Scheduler):
         return count
 
     def apply_run(
-        self, plan: StepPlan, sampled: Mapping[str, SampledToken], num_steps: int, now: float
+        self, plan: StepPlan, sampled: Mapping[str, SampledToken], num_steps: int, now: float, step_s: float
     ) -> list[TokenEvent]:
-        """Apply `plan` and `num_steps` - 1 plans like it, at most `count_repeats(plan)`.
+        """Apply `plan` and `num_steps` - 1 plans like it, at most `count_repeats(plan)`, of `step_s` seconds each.
 
         A sequence samples the same token in each step, and none is a stop token or an error. Returns the events of
         plan.prefill, and of the sequences of plan.decode that end with the last step.
         """
         self._applied_id += 1
         assert plan.step_id == self._step_id == self._applied_id, "no other step is in flight"
+        self._size.record(plan, step_s, num_steps)
         events = self._apply(plan.prefill, sampled, now)
         seqs = [self._open[placed.request_id] for placed in plan.decode]
         _compute(seqs, sampled, num_steps, self._cache)

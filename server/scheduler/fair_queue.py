@@ -1,11 +1,14 @@
-"""The waiting sequences, in an order that is fair to their tenants. Pure.
+"""The waiting sequences, in groups that take turns. Pure.
 
-Within a priority the tenant that was served least comes next, with its first sequence in order of service. This is the
-virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024). A tenant's counter grows
-by the tokens computed for it: prompt tokens at admission, generated tokens as they come. A tenant that begins to wait
-is lifted to the least counter of the waiting tenants, or of the tenant that waited last, so that none saves up turns
-while away. Counters of two tenants that always wait differ at most by the running sequences and one prompt. Sequences
-without a tenant count as one tenant, which alone waits in order of service.
+A scheduling policy (service.py) says which group a sequence belongs to: under `fair` its tenant, under `slo` whether it
+can still meet its objective, otherwise there is one group, which alone waits in order of service.
+
+Within a priority the group that was served least comes next, with its first sequence in order of service. This is the
+virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024). A group's counter grows
+by the tokens computed for it, over its weight: prompt tokens at admission, generated tokens as they come. A group that
+begins to wait is lifted to the least counter of the waiting groups, or of the group that waited last, so that none
+saves up turns while away. Counters of two groups that always wait differ at most by the running sequences and one
+prompt.
 
 A request with a promised limit (`Request.due_time`) comes before all others, of any priority, once most of its limit
 has passed: a flood of more urgent requests delays it for a while, not for as long as the flood lasts.
@@ -19,18 +22,20 @@ from math import inf
 from ..types import ServedTokens
 from .queue import OrderedQueue
 from .sequence import Sequence
+from .service import SERVICE_POLICIES, Order, ServicePolicy
 
-MAX_REMEMBERED = 4096  # counters of tenants, waiting or not
+MAX_REMEMBERED = 4096  # counters of groups, waiting or not
 
 
 class FairQueue:
-    """Waiting sequences by tenant."""
+    """Waiting sequences by group."""
 
-    def __init__(self) -> None:
-        self._queues: dict[str, OrderedQueue] = {}  # by waiting tenant
-        self._served: dict[str, int] = {}  # tokens, by tenant
-        self._last = ""  # the last tenant that stopped waiting
-        self._changed: set[str] = set()  # tenants with counters that are not reported yet
+    def __init__(self, policy: ServicePolicy = SERVICE_POLICIES["fair"]) -> None:
+        self._policy = policy
+        self._queues: dict[str, OrderedQueue] = {}  # by waiting group
+        self._served: dict[str, float] = {}  # tokens over weight, by group
+        self._last = ""  # the last group that stopped waiting
+        self._changed: set[str] = set()  # groups with counters that are not reported yet
         self._promised = OrderedQueue(key=_due)  # waiting sequences with a due time and no token
         self._now = -inf
 
@@ -45,13 +50,22 @@ class FairQueue:
             yield from queue
 
     @property
+    def is_shared(self) -> bool:
+        """True while the counters of several tenants are known."""
+        return self._policy.by_tenant and len(self._served) > 1
+
+    @property
     def takes_turns(self) -> bool:
         """True when computed tokens, or the time, may change which sequence is first."""
-        return len(self._queues) > 1 or len(self._promised) > 0
+        return len(self._queues) > 1 or len(self._promised) > 0 or (self._policy.by_deadline and len(self) > 0)
 
     def at(self, now: float) -> None:
-        """Set the time, by which promised sequences become due."""
+        """Set the time, by which promised sequences become due, and others miss their objectives."""
         self._now = now
+        queue = self._queues.get("") if self._policy.by_deadline else None
+        while queue and (seq := queue.first).order[1] <= now and not seq.was_admitted:
+            self.remove(seq)
+            self.add(seq)
 
     @property
     def first(self) -> Sequence:
@@ -61,61 +75,60 @@ class FairQueue:
         return firsts[0] if len(firsts) == 1 else min(firsts, key=self._order)
 
     def add(self, seq: Sequence) -> None:
-        """Add a new or preempted sequence."""
-        tenant = seq.request.tenant
-        if tenant not in self._queues:
-            self._served[tenant] = max(self._served.pop(tenant, 0), self._least)
-            self._queues[tenant] = OrderedQueue()
+        """Add a new or preempted sequence. Preempted ones continue, whether late or not."""
+        group = seq.group = self._policy.group(seq.request, seq.order, -inf if seq.was_admitted else self._now)
+        if group not in self._queues:
+            self._served[group] = max(self._served.pop(group, 0.0), self._least)
+            self._queues[group] = OrderedQueue()
             self._forget()
-        self._queues[tenant].add(seq)
-        if _is_promised(seq):
+        self._queues[group].add(seq)
+        if self._is_promised(seq):
             self._promised.add(seq)
 
     def remove(self, seq: Sequence) -> None:
-        tenant = seq.request.tenant
-        self._queues[tenant].remove(seq)
-        if _is_promised(seq):
+        group = seq.group
+        self._queues[group].remove(seq)
+        if self._is_promised(seq):
             self._promised.remove(seq)
-        if not self._queues[tenant]:
-            del self._queues[tenant]
-            self._last = tenant
+        if not self._queues[group]:
+            del self._queues[group]
+            self._last = group
 
     def serve(self, seq: Sequence, num_tokens: int) -> None:
         """Count tokens computed for a sequence."""
-        tenant = seq.request.tenant
-        if tenant in self._served:  # otherwise it was forgotten while its sequence ran
-            self._served[tenant] += num_tokens
-            self._changed.add(tenant)
+        group = seq.group
+        if group in self._served:  # otherwise it was forgotten while its sequence ran
+            self._served[group] += num_tokens / self._policy.weight(seq.request, group)
+            self._changed.add(group)
 
     def take_served(self) -> ServedTokens | None:
-        """Return the counters that have grown since the last call; None while there has been one tenant."""
+        """Return the counters that have grown since the last call; None while there has been one group."""
         if len(self._served) <= 1:
             return None
-        counts = {tenant: self._served[tenant] for tenant in self._changed if tenant in self._served}
+        counts = {group: self._served[group] for group in self._changed if group in self._served}
         self._changed.clear()
         return ServedTokens(counts, self._least)
 
     @property
-    def _least(self) -> int:
-        """The counter that a tenant gets at least when it begins to wait."""
-        level = self._served.get(self._last, 0)
-        return min((self._served[tenant] for tenant in self._queues), default=level)
+    def _least(self) -> float:
+        """The counter that a group gets at least when it begins to wait."""
+        level = self._served.get(self._last, 0.0)
+        return min((self._served[group] for group in self._queues), default=level)
 
-    def _order(self, seq: Sequence) -> tuple[int, int, tuple[int, float, str]]:
-        return seq.request.priority, self._served[seq.request.tenant], seq.order
+    def _order(self, seq: Sequence) -> tuple[int, float, Order]:
+        return seq.order[0], self._served[seq.group], seq.order
 
     def _forget(self) -> None:
-        """Drop an idle counter above MAX_REMEMBERED, the one whose tenant began to wait longest ago."""
+        """Drop an idle counter above MAX_REMEMBERED, the one whose group began to wait longest ago."""
         if len(self._served) > MAX_REMEMBERED:
-            idle = next((tenant for tenant in self._served if tenant not in self._queues), None)
+            idle = next((group for group in self._served if group not in self._queues), None)
             if idle is not None:
                 del self._served[idle]
 
+    def _is_promised(self, seq: Sequence) -> bool:
+        """Return whether a sequence has a due time and no token; constant while it waits."""
+        return seq.request.due_time < inf and not seq.num_generated and not self._policy.by_deadline
 
-def _due(seq: Sequence) -> tuple[float, tuple[int, float, str]]:
+
+def _due(seq: Sequence) -> tuple[float, Order]:
     return seq.request.due_time, seq.order
-
-
-def _is_promised(seq: Sequence) -> bool:
-    """Return whether a sequence has a due time and no token; constant while it waits."""
-    return seq.request.due_time < inf and not seq.num_generated

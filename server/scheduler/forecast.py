@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from math import exp, inf
 from typing import Any
 
+from ..config.formats import SchedulingPolicy
 from ..types import Request, StepReport
+from .service import SERVICE_POLICIES, ServicePolicy
+from .step_rates import StepRates
 from .turns import Turns
 
-# Assumed until steps are measured; slow, so that a server that has just started takes a full batch and little more.
-FIRST_STEP_S, FIRST_PROMPT_TOKEN_S = 0.1, 0.001
 FIRST_LENGTH = 64.0  # tokens that a sequence generates, assumed until sequences have ended
-NUM_STEPS_KEPT = 64  # steps of each kind that rates are measured over, the latest ones weighted most
 NUM_ENDS_KEPT = 64  # ended sequences that their mean length is measured over
 NUM_ENDS_KNOWN = 8  # ended sequences from which their mean length counts as known
 NUM_RATIOS_KEPT = 64  # waits of a priority that are compared with their forecasts
@@ -52,14 +52,13 @@ class EngineLoad:
 class Forecast:
     """Rates of one engine, measured from its step reports, and the forecasts made from them."""
 
-    def __init__(self) -> None:
-        self.turns = Turns()
+    def __init__(self, policy: SchedulingPolicy = "fair") -> None:
+        self.turns = Turns(SERVICE_POLICIES[policy])
         self._last: StepReport | None = None
-        self._decodes = self._decode_s = 0.0  # steps without prompts, and their seconds
-        self._prompt_tokens = self._prompt_s = 0.0  # prompt tokens, and the seconds that they added to steps
+        self.rates = StepRates()
         self._num_generated, self._num_ended = FIRST_LENGTH, 1.0
         self._margins = _Margins()
-        self._shares = _Shares()
+        self._shares = _Shares(SERVICE_POLICIES[policy])
         # By priority and tenant: the time until which returning clients fill the engine.
         self._booked: dict[tuple[int, str], float] = {}
 
@@ -67,16 +66,6 @@ class Forecast:
     def tokens_per_sequence(self) -> float:
         """Mean number of tokens that a sequence generates."""
         return self._num_generated / self._num_ended
-
-    @property
-    def step_s(self) -> float:
-        """Mean seconds of a step without prompts, in which each running sequence generates one token."""
-        return self._decode_s / self._decodes if self._decodes else FIRST_STEP_S
-
-    @property
-    def prompt_token_s(self) -> float:
-        """Mean seconds that a prompt token adds to the steps."""
-        return self._prompt_s / self._prompt_tokens if self._prompt_tokens else FIRST_PROMPT_TOKEN_S
 
     def record(self, report: StepReport, num_generated: int, num_ended: int, firsts: Collection[str] = ()) -> None:
         """Measure a step: its time, the tokens that it generated and the sequences that it ended.
@@ -92,7 +81,11 @@ class Forecast:
             self._margins.compare(request_id, report.time)
         is_next = last is not None and last.step_id + 1 == report.step_id and last.num_running + last.num_waiting > 0
         begin = last.time if last is not None and is_next else report.start_time
-        self._measure(report, max(0.0, report.time - begin))
+        seconds = max(0.0, report.time - begin)
+        if report.drafts:  # the rates are of steps of one token
+            num_sequences = report.num_decode_tokens - sum(count for count, _ in report.drafts)
+            seconds *= num_sequences / (num_sequences + sum(accepted for _, accepted in report.drafts))
+        self.rates.record(1, report.num_prefill_tokens, report.num_decode_tokens, seconds)
         keep = (1 - 1 / NUM_ENDS_KEPT) ** num_ended
         self._num_generated = keep * self._num_generated + num_generated
         self._num_ended = keep * self._num_ended + num_ended
@@ -101,11 +94,13 @@ class Forecast:
         """Seconds until a request has a place in the batch and all prompts before its own have been computed."""
         num_places = max(1, load.num_running + load.num_free_places)
         num_decodes = load.num_ends * self.tokens_per_sequence / num_places
-        return num_decodes * self.step_s + load.num_prompt_tokens * self._uncached_share * self.prompt_token_s
+        return (
+            num_decodes * self.rates.step_s + load.num_prompt_tokens * self._uncached_share * self.rates.prompt_token_s
+        )
 
     def first_token_s(self, delay_s: float, num_prompt_tokens: int) -> float:
         """Seconds until the first token of a request with such a delay, which comes after the step under way."""
-        return delay_s + num_prompt_tokens * self.prompt_token_s + self.step_s
+        return delay_s + num_prompt_tokens * self.rates.prompt_token_s + self.rates.step_s
 
     def lengthened_s(self, request: Request, delay_s: float) -> float:
         """Return such a delay, lengthened by later requests that are served before this one."""
@@ -129,7 +124,7 @@ class Forecast:
         """Seconds of the engine for so many sequences with one prompt, in a full batch."""
         num_places = max(1, load.num_running + load.num_free_places)
         num_decodes = num_sequences * self.tokens_per_sequence / num_places
-        return num_decodes * self.step_s + num_prompt_tokens * self.prompt_token_s
+        return num_decodes * self.rates.step_s + num_prompt_tokens * self.rates.prompt_token_s
 
     def retry_after_s(self, request: Request, wait_s: float, service_s: float) -> float:
         """Seconds after which a refused request may return: not before `wait_s`, nor together with others.
@@ -143,18 +138,6 @@ class Forecast:
             self._booked[line] = now + after_s + RETURN_GAP * service_s
         _bound(self._booked, MAX_KEPT)
         return after_s
-
-    def _measure(self, report: StepReport, seconds: float) -> None:
-        keep = 1 - 1 / NUM_STEPS_KEPT
-        if report.num_prefill_tokens:
-            own_s = seconds - (self.step_s if report.num_decode_tokens and self._decodes else 0.0)
-            self._prompt_tokens = keep * self._prompt_tokens + report.num_prefill_tokens
-            self._prompt_s = keep * self._prompt_s + max(0.0, own_s)
-        elif report.num_decode_tokens:
-            num_sequences = report.num_decode_tokens - sum(count for count, _ in report.drafts)
-            num_tokens = num_sequences + sum(accepted for _, accepted in report.drafts)
-            self._decodes = keep * self._decodes + num_tokens / max(1, num_sequences)
-            self._decode_s = keep * self._decode_s + seconds
 
     @property
     def _uncached_share(self) -> float:
@@ -194,7 +177,8 @@ class _Margins:
 class _Shares:
     """Shares of the engine's time that priorities and tenants took lately."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: ServicePolicy) -> None:
+        self._policy = policy
         self._taken: dict[tuple[int, str], tuple[float, float]] = {}  # seconds of the engine at a time
         self._began, self._latest = -inf, -inf
 
@@ -208,12 +192,14 @@ class _Shares:
         _bound(self._taken, MAX_KEPT)
 
     def before(self, priority: int, tenant: str, now: float) -> float:
-        """Return the share of requests that pass one of `tenant`: more urgent ones, or of a tenant that took less."""
+        """Return the share of requests that pass one of `tenant` by the policy: urgent ones, tenants that took less."""
         own = self._seconds((priority, tenant), now)
         passing = 0.0
         for other in self._taken:
             seconds = self._seconds(other, now)
-            if other[0] < priority or (other[0] == priority and other[1] != tenant and seconds < own):
+            is_urgent = self._policy.heeds_priority and other[0] < priority
+            takes_turns = self._policy.by_tenant and other[0] == priority and other[1] != tenant
+            if is_urgent or (takes_turns and seconds < own):
                 passing += seconds
         window_s = max(LEAST_WINDOW_S, MEMORY_S * (1 - exp((self._began - now) / MEMORY_S)))
         return min(MOST_SHARE, passing / window_s)

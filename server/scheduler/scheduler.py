@@ -1,7 +1,7 @@
 """Choice of what the next step computes. Pure decisions over sequences and KV blocks: no clock, no randomness, no IO.
 
-One order of service rules: priority, then arrival, then id. Running sequences are placed in this order. Waiting ones
-are admitted in it (tenants take turns, fair_queue.py), none overtakes another, and the last running sequence gives up
+One order of service rules, that of the policy (service.py). Running sequences are placed in this order. Waiting ones
+are admitted in it (groups take turns, fair_queue.py), none overtakes another, and the last running sequence gives up
 its blocks first. A sequence is admitted only with blocks for all its known tokens, so half-prefilled prompts cannot
 block each other and only decode can run out of blocks. Hence a preempted sequence was never placed in the same step.
 
@@ -32,9 +32,12 @@ from .audit import audit
 from .batching import POLICIES, PromptGate
 from .fair_queue import FairQueue
 from .finish import check_finish
+from .places import has_place
 from .queue import OrderedQueue
 from .sequence import Sequence, is_underway
+from .service import SERVICE_POLICIES
 from .step import StepDraft, report_of
+from .step_size import StepSize
 
 
 class Scheduler:
@@ -53,7 +56,9 @@ class Scheduler:
         self._cache = cache
         self._open: dict[str, Sequence] = {}
         self._running = OrderedQueue()
-        self._waiting = FairQueue()
+        self._service = SERVICE_POLICIES[config.policy]
+        self._waiting = FairQueue(self._service)
+        self._size = StepSize(config.step_time_target_ms, by_objectives=self._service.by_deadline)
         self._step_id = self._applied_id = 0  # of the last plan, and of the last one that was applied
         self._pending_events: list[TokenEvent] = []  # ends that `schedule` decided, until `apply` returns them
         self._stuck: tuple[Sequence, int] | None = None  # the last refused admission; see _fits
@@ -93,7 +98,8 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} is open already")
         sources = request.pictures, request.num_source_tokens
         blocks = self._cache.open(request.cache_salt, request.lora, *sources)
-        seq = self._open[request.request_id] = Sequence(request, blocks)
+        order = self._service.order(request, self._size.rates.prompt_token_s)
+        seq = self._open[request.request_id] = Sequence(request, blocks, order)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -110,6 +116,7 @@ class Scheduler:
         self._waiting.at(now)
         if self._gate.mixes_phases(self._is_catching_up):
             self._place_decodes(step)  # first, so that no prompt delays a token
+            self._size.limit(step, self._running, self._waiting)
             self._place_prompts(step, now)
         else:
             if self._lets_prompts_in():
@@ -127,6 +134,7 @@ class Scheduler:
         for request_id, logprobs in result.prompt_logprobs.items():
             if request_id in self._open:
                 self._open[request_id].prompt_logprobs += logprobs
+        self._size.record(plan, result.elapsed_s)
         return self._apply(plan.seqs, result.sampled, now)
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
@@ -182,7 +190,7 @@ class Scheduler:
         return is_open or any(seq.is_prefill for seq in self._running)  # a prompt that was begun goes on
 
     def _takes_prompts(self, step: StepDraft) -> bool:
-        most = self._policy.max_prompts
+        most = self._policy.max_prompts if step.max_prompts is None else step.max_prompts
         return step.budget > 0 and (most is None or len(step.prefill) < most)
 
     def _grow(self, seq: Sequence, step: StepDraft) -> bool:
@@ -208,8 +216,10 @@ class Scheduler:
         step.preempted.append(seq.request.request_id)
 
     def _admit(self, step: StepDraft, now: float) -> None:
-        while self._waiting and self._takes_prompts(step) and len(self._running) < self._config.max_num_seqs:
+        while self._waiting and self._takes_prompts(step):
             seq = self._waiting.first
+            if not has_place(seq, self._running, self._config.max_num_seqs, is_shared=self._waiting.is_shared):
+                return
             is_new = not seq.was_admitted
             if not step.can_encode(seq.request.num_source_tokens):
                 return
@@ -261,6 +271,8 @@ class Scheduler:
         token_ids, request, token_id = seq.token_ids, seq.request, sampled.token_id
         token_ids.append(token_id)
         num_generated = len(token_ids) - seq.num_prompt_tokens
+        if seq.first_token_time is None:
+            seq.first_token_time = now
         is_context_full = len(token_ids) >= self._config.max_model_len
         finish = check_finish(request.sampling, token_id, num_generated, is_context_full=is_context_full)
         if finish is not None:

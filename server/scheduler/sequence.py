@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import Request, TokenLogprobs
+from .service import SERVICE_POLICIES, Order
 
 
 class Sequence:
@@ -17,6 +18,8 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "first_token_time",
+        "group",
         "is_running",
         "most_tokens",
         "num_cached_tokens",
@@ -31,7 +34,8 @@ class Sequence:
         "was_admitted",
     )
 
-    def __init__(self, request: Request, blocks: SequenceBlocks) -> None:
+    def __init__(self, request: Request, blocks: SequenceBlocks, order: Order | None = None) -> None:
+        """Begin a sequence; `order` is its place in service, by default that of policy fair."""
         self.request = request
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
@@ -42,10 +46,12 @@ class Sequence:
         self.num_computed_tokens = 0  # in steps that were applied
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
+        self.first_token_time: float | None = None  # of this engine
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
-        self.order = (request.priority, request.arrival_time, request.request_id)
+        self.order = order or SERVICE_POLICIES["fair"].order(request, 0.0)
+        self.group = ""  # among the waiting
 
     @property
     def num_generated(self) -> int:

@@ -19,6 +19,7 @@ class StepDraft:
         "decode",
         "drafts",
         "max_chunk",
+        "max_prompts",
         "num_encoded",
         "preempted",
         "prefill",
@@ -37,6 +38,7 @@ class StepDraft:
         self.states = states
         self.budget = budget
         self.max_chunk = budget if max_chunk is None else max_chunk
+        self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
         self.num_encoded = 0  # positions of encoders, whose passes come first
         self.prefill: list[ScheduledSeq] = []

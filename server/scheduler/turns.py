@@ -1,4 +1,4 @@
-"""Prediction of the sequences that are served before a request that comes now, when tenants take turns. Pure.
+"""Prediction of the sequences that are served before a request that comes now. Pure.
 
 It plays the fair queue (fair_queue.py) forward from the counters that the engine reports. A served sequence counts its
 prompt and an average number of generated tokens at once, not as they come. So the prediction is exact for one slot and
@@ -13,8 +13,7 @@ from heapq import heapify, heappop, heapreplace
 
 from ..types import Request, ServedTokens
 from .fair_queue import MAX_REMEMBERED
-
-Order = tuple[int, float, str]
+from .service import SERVICE_POLICIES, Order, ServicePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +25,12 @@ class Waiting:
 
 
 class Turns:
-    """Counters of served tokens of each tenant, as an engine has reported them."""
+    """Counters of served tokens of each group, as an engine has reported them."""
 
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._least = 0
+    def __init__(self, policy: ServicePolicy = SERVICE_POLICIES["fair"]) -> None:
+        self._policy = policy
+        self._counts: dict[str, float] = {}
+        self._least = 0.0
 
     def record(self, served: ServedTokens | None) -> None:
         """Record the counters in a step's report."""
@@ -39,47 +39,56 @@ class Turns:
         self._counts |= served.counts
         self._least = served.least
         if len(self._counts) > 2 * MAX_REMEMBERED:  # counters below the least are lifted to it anyway
-            self._counts = {tenant: count for tenant, count in self._counts.items() if count > self._least}
+            self._counts = {group: count for group, count in self._counts.items() if count > self._least}
 
     def reset(self) -> None:
         """Reset all counters, for a new engine."""
-        self._counts, self._least = {}, 0
+        self._counts, self._least = {}, 0.0
 
     def before(
-        self, newcomer: Request, waiting: Iterable[Waiting], to_come: Mapping[str, float], num_generated: float
+        self,
+        newcomer: Request,
+        waiting: Iterable[Waiting],
+        to_come: Mapping[str, float],
+        num_generated: float,
+        prompt_token_s: float = 0.0,
     ) -> list[Waiting]:
         """Return the waiting sequences that get slots before `newcomer`, in order, if no other request comes.
 
         `to_come` are the tokens that running sequences will still generate, by tenant; `num_generated` is the expected
         output of a waiting sequence.
         """
-        own, queues = Waiting(newcomer, 0), dict[str, list[Waiting]]()
-        ahead = [each for each in waiting if each.request.priority <= newcomer.priority]
-        for each in sorted((*ahead, own), key=_order, reverse=True):
-            queues.setdefault(each.request.tenant, []).append(each)  # first in service at the end
-        counts = {tenant: max(self._counts.get(tenant, 0), self._least) + to_come.get(tenant, 0.0) for tenant in queues}
-        turns = [_turn(queue[-1], counts) for queue in queues.values()]
+        policy, now = self._policy, newcomer.arrival_time
+        own, queues = Waiting(newcomer, 0), dict[str, list[tuple[Order, Waiting]]]()
+        placed = sorted(((policy.order(each.request, prompt_token_s), each) for each in (*waiting, own)), key=_order)
+        for order, each in reversed(placed):  # the first in service at the end
+            if order[0] <= newcomer.priority or not policy.heeds_priority:
+                queues.setdefault(policy.group(each.request, order, now), []).append((order, each))
+        counts = {group: max(self._counts.get(group, 0.0), self._least) for group in queues}
+        if policy.by_tenant:
+            weights = {group: queue[-1][1].request.weight for group, queue in queues.items()}
+            counts = {group: count + to_come.get(group, 0.0) / weights[group] for group, count in counts.items()}
+        turns = [_turn(group, queue, counts) for group, queue in queues.items()]
         heapify(turns)
         served: list[Waiting] = []
         while True:
-            tenant = turns[0][-1]
-            first = queues[tenant].pop()
+            group = turns[0][-1]
+            _, first = queues[group].pop()
             if first is own:
                 return served
             served.append(first)
-            counts[tenant] += first.num_tokens + num_generated
-            if queues[tenant]:
-                heapreplace(turns, _turn(queues[tenant][-1], counts))
+            counts[group] += (first.num_tokens + num_generated) / policy.weight(first.request, group)
+            if queues[group]:
+                heapreplace(turns, _turn(group, queues[group], counts))
             else:
                 heappop(turns)
 
 
-def _order(each: Waiting) -> Order:
-    """Order of service within a tenant."""
-    return each.request.priority, each.request.arrival_time, each.request.request_id
+def _order(placed: tuple[Order, Waiting]) -> Order:
+    return placed[0]
 
 
-def _turn(first: Waiting, counts: Mapping[str, float]) -> tuple[int, float, Order, str]:
-    """Sort key of a tenant, by its first waiting sequence; ends with the tenant's name."""
-    tenant = first.request.tenant
-    return first.request.priority, counts[tenant], _order(first), tenant
+def _turn(group: str, queue: list[tuple[Order, Waiting]], counts: Mapping[str, float]) -> tuple[int, float, Order, str]:
+    """Sort key of a group, by its first waiting sequence; ends with the group's name."""
+    order, _ = queue[-1]
+    return order[0], counts[group], order, group

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from ..checkpoint.manifest import is_artifact
 from ..config import EngineConfig, TraceConfig
-from ..config.formats import Batching, LevelIsa, Pace, StackName
+from ..config.formats import Batching, LevelIsa, Pace, SchedulingPolicy, StackName
 from ..cost.stacks import STACKS, Stack, default_stack
 from ..device.catalog import instance
 from ..host.affinity import NONE, choose_cpus
@@ -60,6 +60,16 @@ class EngineSettings(ModelSettings, AdapterSettings):
     batching: Batching | None = Field(
         None,
         description="mix prefill and decode in a step, or run them apart on compiled shapes (default: the stack's)",
+    )
+    scheduling_policy: SchedulingPolicy = Field(
+        "fair",
+        description="who is served next: fcfs by arrival; priority, then arrival; fair: keys of one priority take "
+        "turns by weight; slo: the first deadline (ttft_slo_ms, tpot_slo_ms)",
+    )
+    step_time_target_ms: Annotated[float, Field(gt=0, le=86_400_000)] | Literal["auto"] | None = Field(
+        None,
+        description="milliseconds of a step that mixes prompts and decodes, from which its prompt tokens follow; auto "
+        "follows the load (default: none, max_num_batched_tokens alone)",
     )
     pace: Pace = Field(
         "host", description="host: as fast as this host computes; device: no faster than the modelled accelerator"

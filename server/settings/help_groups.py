@@ -10,7 +10,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("enable_prefix_caching", "speculative_config", "pace", "stack", "strict_device", "cpu_threads"),
     ),
     "HTTP": ("host", "port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "allowed_origins", "console"),
-    "answers": ("tool_call_parser", "reasoning_parser", "max_queue_delay", "ttft_slo_ms"),
+    "answers": ("tool_call_parser", "reasoning_parser", "max_queue_delay", "ttft_slo_ms", "tpot_slo_ms"),
     "operation": (
         *("config", "data_dir", "log_level", "log_format", "disable_access_log", "shutdown_timeout"),
         *("health_port", "ready_file", "inject_faults", "usd_per_hour"),
@@ -21,6 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("enable_expert_parallel", "enable_lora", "max_loras", "max_lora_rank", "allow_runtime_lora_updating"),
         *("pooling", "normalize", "runner", "trust_request_chat_template", "require_artifact_digest"),
         *("catalog", "region", "spot_discount", "price_basis", "calibration", "batching", "block_size"),
+        *("scheduling_policy", "step_time_target_ms"),
         *("context_encoding_buckets", "token_generation_buckets", "additional_config", "override_neuron_config"),
         *("max_num_batched_tokens", "max_num_queued_reqs", "num_gpu_blocks_override", "device_memory_utilization"),
         *("cpu_binding", "isa", "kernel_cache_dir", "kernel_checks", "allow_unsupported_types", "engine_mode"),

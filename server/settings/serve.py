@@ -32,6 +32,7 @@ from .keys import KeySettings
 from .logs import LogFormat, log_to_stderr
 from .media import MediaSettings
 from .model import DEFAULT_MODEL
+from .objectives import ObjectiveSettings
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
@@ -42,7 +43,14 @@ SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
 class ServeSettings(
-    EngineSettings, HealingSettings, PoolingSettings, MediaSettings, KeySettings, TlsSettings, StrictSettings
+    EngineSettings,
+    HealingSettings,
+    PoolingSettings,
+    MediaSettings,
+    ObjectiveSettings,
+    KeySettings,
+    TlsSettings,
+    StrictSettings,
 ):
     """Settings of `neuronserve serve`."""
 
@@ -89,15 +97,6 @@ class ServeSettings(
     )
     host_memory_gib: float | None = Field(
         None, gt=0, le=1_000_000, description="GiB of host memory that the server may use (default: all free memory)"
-    )
-    max_queue_delay: float | None = Field(
-        None, gt=0, le=86400, description="seconds; a request that would wait longer gets a 429"
-    )
-    ttft_slo_ms: float | None = Field(
-        None,
-        gt=0,
-        le=86_400_000,
-        description="milliseconds; a request whose first token would come later gets a 429 (default: none)",
     )
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds that running requests get after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")

@@ -132,9 +132,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         time.sleep(3600)
     cache = CacheConfig(config.num_blocks_override or 256, config.block_size, config.enable_prefix_caching)
     max_model_len = config.max_model_len or MAX_MODEL_LEN
-    scheduler = SchedulerConfig(
-        max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs, config.batching
-    )
+    scheduler = SchedulerConfig.of(config, max_model_len, None)
     file = Path(config.model_path) / "config.json"  # tests of the engine alone have no files
     model = json.loads(file.read_text()) if file.exists() else {"vocab_size": VOCAB_SIZE}
     info = EngineInfo(

@@ -24,7 +24,7 @@ class Mailbox:
 
     def put(self, tokens: Tokens) -> None:
         self.num_turns += 1
-        self.num_preempted += tokens.report.num_preempted
+        self.num_preempted += len(tokens.report.preempted)
         self.events += tokens.events
 
     @property

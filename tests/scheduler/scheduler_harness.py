@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
-from neuronserve.server.config.formats import Batching
+from neuronserve.server.config.formats import Batching, SchedulingPolicy
 from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
 from neuronserve.server.kv_cache.manager import KVCacheManager
@@ -32,7 +32,10 @@ GROUPS = (
 
 
 # Fields of Request.
-OWN = ("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "num_source_tokens")
+OWN = (
+    *("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "num_source_tokens"),
+    *("weight", "first_token_by", "token_interval_s", "due_time"),
+)
 
 
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:
@@ -215,6 +218,8 @@ def bench(
     num_states: int = 0,
     snapshot_blocks: int = 32,
     num_drafts: int = 0,
+    policy: SchedulingPolicy = "fair",
+    step_time_target_ms: float | Literal["auto"] | None = None,
 ) -> Bench:
     config = SchedulerConfig(
         max_model_len,
@@ -223,6 +228,8 @@ def bench(
         batching=batching,
         max_prompt_chunk=max_prompt_chunk,
         speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else None,
+        policy=policy,
+        step_time_target_ms=step_time_target_ms,
     )
     states = num_states, snapshot_blocks
     return Bench(CacheConfig(num_blocks, block_size, enable_prefix_caching, groups, config.max_chunk, *states), config)

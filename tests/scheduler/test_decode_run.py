@@ -96,7 +96,7 @@ def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: RunScheduler, 
             assert is_like(plan, single_plan)
         events, begun = single.apply(single_plan, sample(single_plan), 0.0), {seq.request_id for seq in plan.prefill}
         expected = [one for one in events if one.finish_reason or one.request_id in begun]
-        assert scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0) == expected
+        assert scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0, 1.0) == expected
         assert state(scheduler) == state(single)
         assert scheduler.audit() == []
         total += count
@@ -111,7 +111,7 @@ def test_the_next_plan_is_another_where_nobody_waits(scheduler: RunScheduler) ->
         count, is_alone = scheduler.count_repeats(plan), scheduler.num_waiting == 0
         if not count:
             scheduler.apply(plan, sample(plan), 0.0)
-        elif not scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0) and is_alone:
+        elif not scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0, 1.0) and is_alone:
             assert scheduler.schedule(0.0).preempted
             return
 

@@ -11,7 +11,6 @@ from scheduler_harness import request
 
 from neuronserve.server.scheduler.forecast import (
     FIRST_LENGTH,
-    FIRST_STEP_S,
     MAX_KEPT,
     MAX_RETRY_S,
     MEMORY_S,
@@ -21,6 +20,7 @@ from neuronserve.server.scheduler.forecast import (
     EngineLoad,
     Forecast,
 )
+from neuronserve.server.scheduler.step_rates import FIRST_STEP_S
 from neuronserve.server.types import Request, StepReport
 
 STEP_S = 0.1  # of a step without prompts
@@ -65,7 +65,7 @@ def test_where_prompts_share_steps_with_decodes_only_their_part_of_the_time_coun
     seconds = STEP_S + 40 * PROMPT_TOKEN_S
     for i in range(400):
         forecast.record(report(400 + i, 400 + i * seconds, num_prefill=40, num_running=4), 2 * LENGTH, 2)
-    assert forecast.prompt_token_s == pytest.approx(PROMPT_TOKEN_S, rel=0.02)
+    assert forecast.rates.prompt_token_s == pytest.approx(PROMPT_TOKEN_S, rel=0.02)
 
 
 def test_before_the_first_step_rates_are_assumed() -> None:
@@ -94,13 +94,13 @@ def test_tokens_that_the_prefix_cache_holds_are_not_waited_for() -> None:
 
 def test_a_pause_of_the_engine_is_no_part_of_a_step_and_the_time_between_steps_is() -> None:
     idle, busy = taught(), taught()
-    before = idle.step_s
+    before = idle.rates.step_s
     idle.record(report(401, begin=900.0), 2 * LENGTH, 2)  # nothing was left to do before it
     idle.record(report(1, begin=2000.0), 2 * LENGTH, 2)  # a restarted engine
-    assert idle.step_s == pytest.approx(before)
+    assert idle.rates.step_s == pytest.approx(before)
     busy.record(report(400, num_running=1), 2 * LENGTH, 2)
     busy.record(report(401, begin=900.0), 2 * LENGTH, 2)
-    assert busy.step_s > 10 * before
+    assert busy.rates.step_s > 10 * before
 
 
 def test_the_margin_is_the_ratio_that_nearly_all_waits_of_the_priority_kept() -> None:

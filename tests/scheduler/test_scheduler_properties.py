@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hypothesis import event, given
 from hypothesis import strategies as st
 from scheduler_harness import FULL, GROUPS, Bench, bench, request
@@ -10,6 +12,7 @@ from neuronserve.server.config import CacheConfig
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.scheduler.admission import resolve_max_tokens
 from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.scheduler.service import SERVICE_POLICIES
 from neuronserve.server.types import Request
 
 MAX_MODEL_LEN = 24
@@ -41,6 +44,8 @@ def benches(draw: st.DrawFn) -> Bench:
         num_states=num_states,
         snapshot_blocks=draw(st.integers(1, 3)),
         num_drafts=num_drafts,
+        policy=draw(st.sampled_from(list(SERVICE_POLICIES))),
+        step_time_target_ms=draw(st.sampled_from([None, None, "auto", 1.0, 5000.0])),
     )
 
 
@@ -64,6 +69,10 @@ def requests(draw: st.DrawFn, index: int, cache: CacheConfig, now: float) -> Req
         prompt_logprobs=draw(st.sampled_from([None, None, 0])),
         arrival_time=now - draw(st.integers(0, 2)),
         priority=draw(st.sampled_from([0, 0, 0, -1, 1])),
+        tenant=draw(st.sampled_from(["", "", "a", "b"])),
+        weight=draw(st.sampled_from([1.0, 0.5, 3.0])),
+        first_token_by=now + draw(st.sampled_from([inf, 1.0, 20.0])),
+        token_interval_s=draw(st.sampled_from([inf, 1e-3, 10.0])),
         cache_salt=draw(st.sampled_from(["", "", "salt"])),
     )
 

@@ -11,6 +11,7 @@ from ...errors import InvalidRequest
 from ...link.engines import RANK_HEADER
 from ..keys.ring import Caller, anyone
 from .access_log import Served
+from .objectives import NO_OBJECTIVES, Objectives, objectives_of
 
 DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
 MAX_RANK_DIGITS = 6
@@ -28,6 +29,7 @@ class Origin:
     data_parallel_rank: int | None = None  # the engine it names; None = the server chooses
     caller: Caller = field(default_factory=anyone)
     has_device_usage: bool = False
+    objectives: Objectives = NO_OBJECTIVES
     served: Served = field(default_factory=Served)  # filled as tokens are generated
 
 
@@ -40,6 +42,7 @@ def origin_of(request: Request) -> Origin:
         _rank(request),
         caller_of(request),
         _has_device_usage(request),
+        objectives_of(request.headers),
         request.state.served,
     )
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ...errors import SettingsError
-from .key import Key, KeyLimits, Scope, digest_of
+from .key import Key, KeyLimits, KeyScheduling, Scope, digest_of
 
 if TYPE_CHECKING:
     import yaml
@@ -21,6 +21,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@/-]{0,63}$"
 NO_KEY = "none"  # the name of requests without a key
 OTHERS = "others"  # the label of all names beyond the first MAX_NAMES
 _Limit = Annotated[int, Meta(ge=1, le=10**12)] | None
+_Milliseconds = Annotated[float, Meta(gt=0, le=86_400_000)] | None
 _Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
@@ -37,6 +38,9 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     scopes: Annotated[list[Scope], Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["inference"])
     limits: _Limits = msgspec.field(default_factory=_Limits)
     priority: _Int32 | None = None
+    weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    ttft_slo_ms: _Milliseconds = None
+    tpot_slo_ms: _Milliseconds = None
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -110,4 +114,5 @@ def _key(line: int, content: object) -> Key:
         raise SettingsError(f"line {line}: {row.name!r} must have either `key` or `sha256`")
     digest = bytes.fromhex(row.sha256) if row.sha256 is not None else digest_of(row.key or "")
     limits = KeyLimits(row.limits.requests_per_minute, row.limits.tokens_per_minute, row.limits.max_concurrent)
-    return Key(row.name, digest, frozenset(row.scopes), limits, row.priority)
+    scheduling = KeyScheduling(row.weight, row.ttft_slo_ms, row.tpot_slo_ms)
+    return Key(row.name, digest, frozenset(row.scopes), limits, row.priority, scheduling)

@@ -24,6 +24,18 @@ NO_LIMITS = KeyLimits()
 
 
 @dataclass(frozen=True, slots=True)
+class KeyScheduling:
+    """How requests of a key are scheduled beside others; None = as the server says."""
+
+    weight: float = 1.0  # by policy fair: share of the engine
+    ttft_slo_ms: float | None = None  # by policy slo
+    tpot_slo_ms: float | None = None
+
+
+NO_SCHEDULING = KeyScheduling()
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """One key. Metrics, usage and stored objects refer to it by its name."""
 
@@ -32,6 +44,7 @@ class Key:
     scopes: frozenset[Scope] = frozenset({"inference"})
     limits: KeyLimits = NO_LIMITS
     priority: int | None = None  # the best of its requests, and their default
+    scheduling: KeyScheduling = NO_SCHEDULING
 
     def opens(self, scopes: frozenset[Scope]) -> bool:
         """Return whether the key has one of `scopes`; admin keys open everything."""

@@ -22,6 +22,7 @@ from ..wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from .deltas import Delta, Forward
 from .prompts import Prompt
 from .room import counted_refusals, require_room
+from .scheduling import scheduling_fields
 from .sources import first_tokens, source_fields
 from .stages import PlannedSequence, Sampled
 
@@ -134,8 +135,8 @@ class Generation:
                 cache_salt=body.cache_salt or "",
                 received_time=origin.arrival_time,
                 lora=self._adapter.digest if self._adapter is not None else "",
-                tenant=origin.caller.tenant,
                 due_time=now + service.config.patience_s,
+                **scheduling_fields(service.config, origin.caller, origin.objectives, now),
                 media=seq.prompt.media,
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)

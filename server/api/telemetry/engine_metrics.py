@@ -41,7 +41,7 @@ class EngineMetrics:
         if tokens.num_generated:
             self._generated.inc(tokens.num_generated)
         if report.preempted:
-            self._preemptions.inc(report.num_preempted)
+            self._preemptions.inc(len(report.preempted))
         if report.drafts:
             self._count_drafts(report)
         if report.prefix_queries != self._prefix_queries:

@@ -9,6 +9,11 @@ from ...models.spec import ModelSpec
 from .weights import OnProgress
 
 
+def most_drafts(config: EngineConfig) -> int:
+    """Return the most drafts of a step."""
+    return 0 if config.speculation is None else config.speculation.most_drafts(config.max_num_seqs)
+
+
 def usable_drafts(config: EngineConfig, spec: ModelSpec, on_progress: OnProgress) -> EngineConfig:
     """Return `config`, without speculation where the model has none, which a progress line says."""
     drafts = config.speculation

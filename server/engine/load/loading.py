@@ -52,7 +52,7 @@ from ..sampler import Sampler
 from ..step_inputs import StepInputs
 from .adapter_slots import AdapterSlots
 from .cores import group_cores
-from .drafts import usable_drafts
+from .drafts import most_drafts, usable_drafts
 from .inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .model_source import context_length, open_model
 from .weights import OnProgress, WeightLoader
@@ -101,7 +101,7 @@ class _Loading:
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
         self._config = config = usable_drafts(config, self._spec, on_progress)
-        self._stack, drafts = STACKS[config.stack], config.num_drafts
+        self._stack, drafts = STACKS[config.stack], most_drafts(config)
         self._shape = ServingShape(
             config.dtype,
             self._max_model_len,

@@ -73,10 +73,7 @@ class Speculator:
         """Learn what a step of `num_rows` rows cost, on the modelled accelerator if that paces steps."""
         if plan.prefill or not plan.decode:
             return
-        device = result.device
-        is_paced = device is not None and device.late_ns is not None
-        time = device.busy_ns if device is not None and is_paced else result.seconds
-        self._costs.observe(num_rows, time)
+        self._costs.observe(num_rows, result.elapsed_s)
 
     def add(self, seq: OpenSequence, token_id: int) -> tuple[int, int]:
         """Compare the next token of `seq` with its draft; return the drafts that were verified, and accepted."""
