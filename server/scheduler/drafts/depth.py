@@ -21,7 +21,7 @@ _RECALLS = 0.2  # weight of the newest draft
 _FRESH, _GOING = 0.4, 0.8  # chances of a sequence without history
 
 _LEAST_CHANCE = 0.1  # of a draft that is verified
-_LOOKAHEAD = 16  # drafts without gain after which no more are considered: kernels compute rows by tiles
+_LOOKAHEAD = 6  # drafts without gain after which no more are considered: kernels compute rows by tiles
 
 
 class StepCosts:
@@ -102,6 +102,11 @@ class Record:
             self._fresh += _RECALLS * (is_right - self._fresh)
         self.run = self.run + 1 if is_right else 0
         self.num_idle = 0 if is_right else self.num_idle + 1
+
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether the next draft may be worth a row."""
+        return (self._going if self.run else self._fresh) >= _LEAST_CHANCE
 
     def chances(self, count: int) -> Iterator[float]:
         """Return the chances that the first, the first two ... `count` drafts are right, while they are not small."""

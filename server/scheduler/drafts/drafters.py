@@ -39,12 +39,15 @@ class NgramDrafter:
         text = seq.token_ids
         best = length = 0
         for at in index.positions(text):
-            found = match_length(text, at, text, self._longest)
+            found = match_length(text, at, text, self.width, self._longest)
             if found > length:
                 best, length = at, found
                 if length >= self._longest:
                     break
-        return _continued([_Place(length, text, best)], most) if best else ()
+        if not best:
+            return ()
+        draft = text[best : best + most]
+        return draft if len(draft) == most else (draft * most)[:most]  # a text that ends inside of it is in a loop
 
     def close(self, seq: OpenSequence) -> None:
         del seq
@@ -59,23 +62,26 @@ class SuffixDrafter:
 
     def __init__(self, config: SpeculationConfig) -> None:
         self.width, self._config = _SUFFIX_WIDTH, config
+        # So long that a draft of `spec_factor` times the length still fits in the depth.
+        depth = config.suffix_decoding_max_tree_depth / (1 + config.suffix_decoding_max_spec_factor)
+        self._longest = max(_SUFFIX_WIDTH, int(depth))
         self._pools: OrderedDict[tuple[str, str], _Pool] = OrderedDict()  # least recently used first
         self._num_pooled = 0  # tokens in all pools
 
     def propose(self, seq: OpenSequence, index: TextIndex, most: int) -> Sequence[int]:
-        tail, depth = seq.token_ids, self._config.suffix_decoding_max_tree_depth
+        tail = seq.token_ids
         sources = [(tail, index)]
         if pool := self._pools.get(_owner(seq)):
             sources += pool.sources
         found = [
-            _Place(match_length(text, at, tail, depth - 1), text, at)
+            _Place(match_length(text, at, tail, _SUFFIX_WIDTH, self._longest), text, at)
             for text, one in sources
             for at in one.positions(tail)
         ]
         if not found:
             return ()
         length = max(place.length for place in found)
-        most = min(most, int(length * self._config.suffix_decoding_max_spec_factor), depth - length)
+        most = min(most, int(length * self._config.suffix_decoding_max_spec_factor))
         return _continued([p for p in found if p.length == length], most, self._config.suffix_decoding_min_token_prob)
 
     def close(self, seq: OpenSequence) -> None:
@@ -135,7 +141,7 @@ def _owner(seq: OpenSequence) -> tuple[str, str]:
     return seq.request.cache_salt, seq.request.lora
 
 
-def _continued(places: list[_Place], most: int, least_share: float = 0.0) -> list[int]:
+def _continued(places: list[_Place], most: int, least_share: float) -> list[int]:
     """Return the most frequent continuation of `places`, while its share of them is at least `least_share`."""
     draft: list[int] = []
     total = len(places)

@@ -58,9 +58,10 @@ class Speculator:
             drafting = self._of.get(seq)
             if drafting is None:
                 drafting = self._of[seq] = _Drafting(seq, self._drafter.width, self._rate)
-            if len(drafting.draft) - drafting.at < self._most:
+            if 2 * (len(drafting.draft) - drafting.at) < self._most:
                 self._refresh(seq, drafting)
-            if drafting.at < len(drafting.draft) and (left := self._usable(seq, drafting)):
+            is_drafted = drafting.at < len(drafting.draft) and drafting.record.is_hopeful
+            if is_drafted and (left := self._usable(seq, drafting)):
                 found.append((seq, left))
                 known.append((drafting.record, len(left)))
         most = min(budget, self._most_drafts)

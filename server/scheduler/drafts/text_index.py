@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-_MOST_CANDIDATES = 16  # occurrences that a search compares: it takes microseconds on any text
+_MOST_CANDIDATES = 8  # occurrences that a search compares: it takes microseconds on any text
 
 
 class TextIndex:
@@ -35,9 +35,9 @@ class TextIndex:
             at = self._earlier[at]
 
 
-def match_length(text: Sequence[int], at: int, tail: Sequence[int], most: int) -> int:
-    """Return how many of the tokens before `at` in `text` equal the last ones of `tail`, up to `most`."""
-    most, end, length = min(most, at, len(tail)), len(tail), 0
+def match_length(text: Sequence[int], at: int, tail: Sequence[int], known: int, most: int) -> int:
+    """Return how many tokens before `at` in `text` equal the last ones of `tail`: at least `known`, up to `most`."""
+    most, end, length = min(most, at, len(tail)), len(tail), known
     while length < most and text[at - 1 - length] == tail[end - 1 - length]:
         length += 1
     return length
