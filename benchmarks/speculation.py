@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default=str(DEFAULT_MODEL))
     parser.add_argument("--method", choices=("ngram", "suffix"), default="ngram")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="part of the names of the rows to measure")
+    parser.add_argument("--only", default="", help="regular expression that the names of rows must match")
     options = parser.parse_args()
     settings = EngineSettings(
         model=options.model, max_num_seqs=32, max_model_len=2048, speculative_config=f'{{"method":"{options.method}"}}'
@@ -195,7 +195,7 @@ def main() -> None:
     }
     print(f"{'workload':34} {'tok/s':>9} {'drafts':>9} {'ratio':>6} {'accepted':>10}")
     for workload in workloads(_Chats(engine, directory)):
-        if options.only not in workload.name:
+        if not re.search(options.only, workload.name):
             continue
         print(row(engine, schedulers, workload, options.rounds), flush=True)
     engine.runner.close()

@@ -39,7 +39,8 @@ class SpeculativeScheduler(Scheduler):
         num_rows = sum([len(seq.token_ids) for seq in plan.decode])
         self._has_drafts, self._further = num_rows > len(plan.decode), result.further
         if self._has_drafts or plan.step_id % _SEEN_STEPS == 0:
-            self._speculator.observe(plan, num_rows, result)
+            # Of real time, so that the work of the scheduler for each row counts too.
+            self._speculator.observe(plan, num_rows, max(result.elapsed_s, now - plan.time))
         return super().apply(plan, result, now)
 
     def _place_decodes(self, step: StepDraft) -> None:

@@ -13,7 +13,7 @@ from itertools import islice, repeat
 
 _ROW_SHARE = 0.08  # of a row's step, that one more row costs, before any step was seen
 _LEARNS = 0.15  # least weight of the newest step
-_FADES = 1 / 256  # of a factor, with each step of other rows
+_FADES = 1 / 4096  # of a factor, with each step of other rows
 _EXACT, _COARSE = 16, 4  # largest number of rows with a factor of its own, and the multiple that larger ones share
 _MOST_CHANGE = 2.0  # of an estimate by one step, which a busy host may have delayed
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...config import SchedulerConfig
 from ...config.speculation import SpeculationConfig
-from ...types import StepPlan, StepResult
+from ...types import StepPlan
 from ..sequence import Sequence as OpenSequence
 from .depth import Record, StepCosts, best_depths
 from .drafters import DRAFTERS
@@ -70,11 +70,11 @@ class Speculator:
         depths = best_depths(known, len(seqs), most, self._costs)
         return {seq: tuple(left[:depth]) for (seq, left), depth in zip(found, depths, strict=True) if depth}
 
-    def observe(self, plan: StepPlan, num_rows: int, result: StepResult) -> None:
-        """Learn what a step of `num_rows` rows cost, on the modelled accelerator if that paces steps."""
+    def observe(self, plan: StepPlan, num_rows: int, seconds: float) -> None:
+        """Learn what a step of `num_rows` rows cost."""
         if plan.prefill or not plan.decode:
             return
-        self._costs.observe(num_rows, result.elapsed_s)
+        self._costs.observe(num_rows, seconds)
 
     def add(self, seq: OpenSequence, token_id: int) -> tuple[int, int]:
         """Compare the next token of `seq` with its draft; return the drafts that were verified, and accepted."""
