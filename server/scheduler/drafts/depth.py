@@ -21,6 +21,7 @@ _RECALLS = 0.2  # weight of the newest draft
 _FRESH, _GOING = 0.4, 0.8  # chances of a sequence without history
 
 _LEAST_CHANCE = 0.1  # of a draft that is verified
+_REMEMBERED = 16  # steps until what follows from costs is computed again
 _LOOKAHEAD = 6  # drafts without gain after which no more are considered: kernels compute rows by tiles
 
 
@@ -37,11 +38,16 @@ class StepCosts:
         self._rows: list[int] = []  # numbers of rows that were seen, ascending
         self._factors: list[float] = []  # of each: by how much its steps were longer than expected
         self._counts: list[int] = []  # of each: how often it followed another
+        self._least: dict[int, float] = {}  # results of `least_chance`, until `_num_seen` is a multiple of _REMEMBERED
+        self._num_seen = 0
 
     def observe(self, rows: int, time: float) -> None:
         """Learn from a step of `rows` rows. The unit of `time` is the same in all calls."""
         if time <= 0:
             return
+        self._num_seen += 1
+        if self._num_seen % _REMEMBERED == 0:
+            self._least.clear()
         if rows > _EXACT:
             rows = -(-rows // _COARSE) * _COARSE
         at = bisect(self._rows, rows) - 1
@@ -59,6 +65,14 @@ class StepCosts:
             self._factors[at] *= change ** max(_LEARNS, 1 / (1 + self._counts[at]))
         self._last, present = rows, self._factors[at]
         self._factors = [each - (each - present) * _FADES if each > present else each for each in self._factors]
+
+    def least_chance(self, rows: int) -> float:
+        """Return the chance below which no draft is worth its row beside `rows` rows, as of a few steps ago."""
+        if rows not in self._least:
+            alone = self.of(rows)
+            shares = [rows * (self.of(rows + count) / alone - 1) / count for count in range(1, _EXACT)]
+            self._least[rows] = max(_LEAST_CHANCE, min(shares))
+        return self._least[rows]
 
     def of(self, rows: int) -> float:
         """Return the relative cost of a step of `rows` rows."""
@@ -104,13 +118,13 @@ class Record:
         self.num_idle = 0 if is_right else self.num_idle + 1
 
     @property
-    def is_hopeful(self) -> bool:
-        """Whether the next draft may be worth a row."""
-        return (self._going if self.run else self._fresh) >= _LEAST_CHANCE
+    def chance(self) -> float:
+        """Chance that the next draft is right."""
+        return self._going if self.run else self._fresh
 
     def chances(self, count: int) -> Iterator[float]:
         """Return the chances that the first, the first two ... `count` drafts are right, while they are not small."""
-        chance = self._going if self.run else self._fresh
+        chance = self.chance
         while count and chance >= _LEAST_CHANCE:
             yield chance
             chance, count = chance * self._going, count - 1

@@ -54,13 +54,14 @@ class Speculator:
         """
         found: list[tuple[OpenSequence, Sequence[int]]] = []
         known: list[tuple[Record, int]] = []
+        least = self._costs.least_chance(len(seqs)) if seqs else 1.0
         for seq in seqs:
             drafting = self._of.get(seq)
             if drafting is None:
                 drafting = self._of[seq] = _Drafting(seq, self._drafter.width, self._rate)
             if 2 * (len(drafting.draft) - drafting.at) < self._most:
                 self._refresh(seq, drafting)
-            is_drafted = drafting.at < len(drafting.draft) and drafting.record.is_hopeful
+            is_drafted = drafting.at < len(drafting.draft) and drafting.record.chance >= least
             if is_drafted and (left := self._usable(seq, drafting)):
                 found.append((seq, left))
                 known.append((drafting.record, len(left)))
